@@ -1,0 +1,51 @@
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/setup.stamp
+QUICK := not slow and not gpu
+
+.PHONY: help setup demo test test-slow bench lint format
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make setup      an environment in .venv with everything that development needs (once)"
+	@echo "make demo       two real federations: who holds what, training, the comparison"
+	@echo "make test       lint, then the quick tests"
+	@echo "make test-slow  the slow tests"
+	@echo "make bench      benchmarks/*.py"
+	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make format     let ruff rewrite what it can"
+
+setup: $(STAMP)
+
+# PIP_CONSTRAINT rather than -c: it also holds for what the build needs.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python %d.%d is too old; 3.11 or newer is needed: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@echo "Setting up .venv (once, a minute or two)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -qq -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/intarsia inspect experiments/credit.toml
+	$(BIN)/intarsia run experiments/credit.toml --overwrite
+	$(BIN)/intarsia inspect experiments/heart.toml
+	$(BIN)/intarsia run experiments/heart.toml --overwrite
+
+test: lint
+	$(BIN)/python -m pytest -q -m "$(QUICK)"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m "slow and not gpu"
+
+bench: $(STAMP)
+	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

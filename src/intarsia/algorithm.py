@@ -1,0 +1,161 @@
+"""The vocabulary that every algorithm is written in: clients that are asked, sums that stay sealed.
+
+An `Algorithm` is a server's `round` over `Clients`. The server may `ask` (it reads each reply),
+`sum` (it gets a total that it cannot read, but may add, scale and forward) and `reveal` (it reads
+a total: explicit, and easy to find). Which machine the clients run on is the engine's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+
+from intarsia.data import Array, Block, ClientId, Schema
+
+__all__ = [
+    "Algorithm",
+    "ClientFunction",
+    "Clients",
+    "Conclusion",
+    "Info",
+    "Layout",
+    "PerFeature",
+    "PerSample",
+    "RandomKey",
+    "Sealed",
+    "client_function",
+]
+
+
+class Layout(Enum):
+    """What the last axis of a summed array runs over."""
+
+    SAMPLES = "samples"
+    FEATURES = "features"
+
+
+PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
+PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
+# Fields that are annotated with neither are summed entry by entry: every client's has one shape.
+
+
+@dataclass(frozen=True)
+class RandomKey:
+    """Names one stream of random numbers; equal keys give equal numbers on every engine."""
+
+    words: tuple[int | str, ...]
+
+    def fold_in(self, *words: int | str) -> RandomKey:
+        """Return the key of a stream of its own below this one."""
+        return RandomKey((*self.words, *words))
+
+    def integer(self) -> int:
+        """Return a 63-bit number that stands for the stream."""
+        digest = hashlib.blake2b(repr(self.words).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def generator(self) -> np.random.Generator:
+        """Return a fresh generator at the start of the stream."""
+        return np.random.Generator(np.random.Philox(key=self.integer()))
+
+
+class Sealed(Protocol):
+    """A total that the server holds without being able to read it.
+
+    It may be added, scaled and put into a message; a client that opens the message finds its own
+    entries of the total there. A total over a reply with several fields has each field as an
+    attribute, sealed as well. Reading it in any other way raises SealedError.
+    """
+
+    def __add__(self, other: Sealed) -> Sealed: ...
+    def __mul__(self, factor: float) -> Sealed: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class ClientFunction:
+    """A named pure function that runs at a client.
+
+    `call(state, block, message, rng) -> (state, reply)` reads its arguments and nothing else.
+    """
+
+    name: str
+    call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]]
+    part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
+
+
+def client_function(
+    call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]],
+) -> ClientFunction:
+    """Name a client function after the Python function that defines it."""
+    return ClientFunction(call.__name__, call)
+
+
+class Clients(Protocol):
+    """The server's view of the parties; every engine provides one."""
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        """Return the clients that are there in this round."""
+        ...
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+        """Run `fn` at each client that has a message; the server reads each reply."""
+        ...
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+        """Run `fn` at each client that has a message; the server gets the sealed total."""
+        ...
+
+    def reveal(self, total: Any) -> Any:
+        """Open a sealed total to the server. Comment what it discloses where you call it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the server knows after a round; goes to the history as it is."""
+
+    finished: bool = False  # the algorithm has nothing left to do
+    primal: float | None = None
+    dual: float | None = None
+    gap_relative: float | None = None  # (primal - dual) / |primal|
+    loss: float | None = None  # for algorithms without a certificate
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a run ends with: the last Info and what the server may keep of the model."""
+
+    info: Info
+    weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
+
+    `setup` runs once with all clients, `round` with those that are there, `certify` and
+    `conclude` with all clients again. `predict` gives a client's scores of the samples of a
+    block, (outputs, samples); where `additive` is set the clients' scores of a sample add up to
+    the model's, and training blocks hold each value divided by its number of holders.
+    """
+
+    name: str
+    hyperparameters: type
+    init_server: Callable[[Any, Schema, RandomKey], Any]
+    init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
+    setup: Callable[[Any, Clients, RandomKey], Any]
+    round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
+    certify: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
+    conclude: Callable[[Any, Clients, RandomKey], Conclusion]
+    predict: Callable[[Any, Block], Array]
+    additive: bool
+    client_functions: tuple[ClientFunction, ...]
+    states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold

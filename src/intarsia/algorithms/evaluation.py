@@ -1,0 +1,147 @@
+"""Score a linear model whose parts lie with the clients on the samples that they hold out.
+
+1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
+2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from intarsia.algorithm import ClientFunction, Clients, PerSample, RandomKey
+from intarsia.data import Array, Block, ClientId, Labels, Schema, targets
+from intarsia.maths import losses
+
+__all__ = ["Grades", "evaluate", "grade_scores"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask for the client's part of the scores."""
+
+
+@dataclass(frozen=True)
+class PartialScores:
+    """A client's part of the scores."""
+
+    z: PerSample  # (outputs, samples)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The scores over all owners, and how often each label counts."""
+
+    z: PerSample
+    share: Array  # (samples,) 1 / holders of the label; 0 without one
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over a client's labelled samples; the second row counts shared labels once."""
+
+    count: Array  # (2,)
+    loss: Array  # (2,) of all outputs
+    correct: Array  # (2,)
+    label: Array  # (2,) Σ y
+    square: Array  # (2,) Σ y²
+    error: Array  # (2,) Σ (y - z)²
+
+
+@dataclass(frozen=True)
+class Grades:
+    """Loss, and accuracy or R², of one model on one set of samples."""
+
+    loss: float
+    accuracy: float | None
+    r2: float | None
+
+
+def evaluate(
+    clients: Clients,
+    schema: Schema,
+    predict: Callable[[Any, Block], Array],
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the model's grades over all samples of a part, and over each client's own.
+
+    Every sample is scored by all parties that hold a part of it.
+    """
+    score, grade = _functions(predict, loss, schema.labels, part)
+    holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
+    if not holding:
+        return None, {}
+    total = clients.sum(score, dict.fromkeys(holding, Ask()))
+    messages = {
+        name: Totals(z=total.z, share=_share(schema, name))
+        for name in holding
+        if schema.holdings[name].labelled.any()
+    }
+    # discloses how well the model does on each client's own samples
+    replies: Mapping[ClientId, Sums] = clients.ask(grade, messages)
+    if not replies:
+        return None, {}
+    own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
+    every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
+    return _grades(every, 1, schema.labels), own
+
+
+def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Grades | None:
+    """Return the grades of given scores (outputs, samples) on a block's labelled samples."""
+    if block.y is None or np.isnan(block.y).all():
+        return None
+    sums = _sums(block, Totals(z=z, share=(~np.isnan(block.y)).astype(np.float64)), loss, labels)
+    return _grades(sums, 0, labels)
+
+
+def _share(schema: Schema, client: ClientId) -> Array:
+    """Return 1 / holders of the label of each sample in the aligned order, 0 without a label."""
+    own = schema.samples.own(client)
+    labelled = schema.labelled_at(client)
+    return np.where(labelled, 1 / np.maximum(schema.label_holders[own], 1), 0.0)
+
+
+def _functions(
+    predict: Callable[[Any, Block], Array], loss: int, labels: Labels, part: str
+) -> tuple[ClientFunction, ClientFunction]:
+    def partial_scores(
+        state: Any, block: Block, message: Ask, rng: RandomKey
+    ) -> tuple[Any, PartialScores]:
+        return state, PartialScores(predict(state, block.counted_once()))
+
+    def grade(state: Any, block: Block, message: Totals, rng: RandomKey) -> tuple[Any, Sums]:
+        return state, _sums(block, message, loss, labels)
+
+    made = (ClientFunction("partial_scores", partial_scores), ClientFunction("grade", grade))
+    return (
+        replace(made[0], part="test" if part == "test" else "train"),
+        replace(made[1], part="test" if part == "test" else "train"),
+    )
+
+
+def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
+    held = message.share > 0
+    z, y = message.z[:, held], targets(block, len(message.z))[:, held]
+    each = losses.value(loss, z, y).sum(axis=0)
+    raw = np.zeros(0) if block.y is None else block.y[held]
+    if labels.task == "multiclass":
+        correct = z.argmax(axis=0) == raw
+    else:
+        correct = np.where(z[0] > 0, 1.0, -1.0) == raw
+    error = (raw - z[0]) ** 2
+    weights = np.stack([np.ones(held.sum()), message.share[held]])
+    return Sums(*(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error)))
+
+
+def _grades(sums: Sums, row: int, labels: Labels) -> Grades:
+    count = float(sums.count[row])
+    loss = float(sums.loss[row]) / count
+    if labels.task == "regression":
+        spread = float(sums.square[row] - sums.label[row] ** 2 / count)
+        return Grades(loss, None, 1 - float(sums.error[row]) / spread if spread > 0 else None)
+    return Grades(loss, float(sums.correct[row]) / count, None)

@@ -1,0 +1,221 @@
+"""Keep the state of a run on disk so that a killed run goes on to the same bits.
+
+A checkpoint is a folder `checkpoints/round-00000012`: server.state, one clients/<number>.state
+for each client (it names its client), and extra.json. It is filled under another name and renamed
+when it is whole, so that a run that dies while writing leaves the checkpoint before it in force.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intarsia.data import ClientId
+from intarsia.engines import codec
+from intarsia.errors import CheckpointError, CodecError
+
+__all__ = ["Checkpoint", "Checkpoints", "write_atomically"]
+
+_KEPT = 2  # the newest, and one to fall back to
+_UNFINISHED = ".tmp"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
+    try:
+        _write(temporary, data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round."""
+
+    round: int
+    server: Any
+    clients: Mapping[ClientId, Any]
+    extra: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints and the history in a run's output folder.
+
+    Parameters
+    ----------
+    folder
+        The output folder; `checkpoints/` and `history.jsonl` are made in it when needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "checkpoints"
+        self._history = folder / "history.jsonl"
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Return the rounds with a checkpoint, in ascending order."""
+        names = [path.name for path in self._folder.glob("round-*") if path.is_dir()]
+        return tuple(sorted(int(name[6:]) for name in names if name[6:].isdigit()))
+
+    def save(
+        self, round: int, server: Any, clients: Mapping[ClientId, Any], extra: Mapping[str, Any]
+    ) -> None:
+        """Write a checkpoint and remove all older ones but the one before it.
+
+        Parameters
+        ----------
+        round
+            The number of rounds that are done.
+        server, clients
+            States that the codec can write.
+        extra
+            What else the run needs to go on, as JSON types.
+        """
+        final = self._path(round)
+        filling = final.with_name(final.name + _UNFINISHED)
+        self._clean()
+        (filling / "clients").mkdir(parents=True)
+        _write(filling / "server.state", codec.encode(server))
+        for number, (client, state) in enumerate(clients.items()):
+            _write(filling / "clients" / f"{number:05d}.state", codec.encode((client, state)))
+        content = {"round": round, "clients": len(clients), "extra": dict(extra)}
+        _write(filling / "extra.json", _with_checksum(content))
+        _sync_folder(filling / "clients")
+        _sync_folder(filling)
+        if self._history.exists():
+            # The lines up to this round must not be newer than the checkpoint that follows them.
+            with self._history.open("rb") as history:
+                os.fsync(history.fileno())
+        if final.exists():
+            _discard(final)
+        filling.rename(final)
+        _sync_folder(self._folder)
+        for old in self.rounds[:-_KEPT]:
+            _discard(self._path(old))
+
+    def latest(self, classes: Sequence[type]) -> Checkpoint | None:
+        """Return the newest whole checkpoint, or None where none was ever finished.
+
+        Parameters
+        ----------
+        classes
+            The dataclasses that the states may hold.
+
+        Raises
+        ------
+        CheckpointError
+            If there are checkpoints, but every one is damaged.
+        """
+        self._clean()
+        problems: list[str] = []
+        for round in reversed(self.rounds):
+            try:
+                found = self._read(round, classes)
+            except (OSError, ValueError, KeyError, TypeError) as problem:
+                problems.append(f"round {round}: {problem}")
+                continue
+            if problems:
+                warnings.warn(
+                    f"A checkpoint in {self._folder} is damaged ({problems[0]}); going on from "
+                    f"round {round} instead.",
+                    stacklevel=2,
+                )
+            return found
+        if problems:
+            raise CheckpointError(
+                f"All {len(problems)} checkpoints in {self._folder} are damaged "
+                f"({'; '.join(problems)}); run the experiment again with --overwrite."
+            )
+        return None
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the lines of the history; a line that was cut short is left out."""
+        return [line for line, _ in self._lines()]
+
+    def append_history(self, line: Mapping[str, Any]) -> None:
+        """Add one line to the history."""
+        self._history.parent.mkdir(parents=True, exist_ok=True)
+        with self._history.open("a", encoding="utf-8") as history:
+            history.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def truncate_history(self, round: int) -> None:
+        """Drop the lines after a round, as if the run had stopped there."""
+        kept = [text for line, text in self._lines() if line["round"] <= round]
+        write_atomically(self._history, b"".join(kept))
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if not self._history.exists():
+            return
+        with self._history.open("rb") as history:
+            for text in history:
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    return  # cut short: nothing whole can follow
+                yield line, text
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"round-{round:08d}"
+
+    def _read(self, round: int, classes: Sequence[type]) -> Checkpoint:
+        path = self._path(round)
+        content = _checked((path / "extra.json").read_bytes())
+        server = codec.decode((path / "server.state").read_bytes(), *classes)
+        clients: dict[ClientId, Any] = {}
+        for number in range(content["clients"]):
+            data = (path / "clients" / f"{number:05d}.state").read_bytes()
+            client, state = codec.decode(data, *classes)
+            clients[client] = state
+        return Checkpoint(content["round"], server, clients, content["extra"])
+
+    def _clean(self) -> None:
+        """Remove what a run that died while writing left behind."""
+        for path in self._folder.glob(f"*{_UNFINISHED}"):
+            shutil.rmtree(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder as durable as the files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: Path) -> None:
+    # Renamed first: a folder that is half removed must not pass for a damaged checkpoint.
+    doomed = path.with_name(f"{path.name}.old{_UNFINISHED}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _with_checksum(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    return f"{zlib.crc32(text.encode()):08x}\n{text}\n".encode()
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    checksum, _, text = data.partition(b"\n")
+    text = text.removesuffix(b"\n")
+    if f"{zlib.crc32(text):08x}".encode() != checksum:
+        raise CodecError(f"the checksum of extra.json ({len(data)} bytes) does not match")
+    content: dict[str, Any] = json.loads(text)
+    return content

@@ -1,0 +1,310 @@
+"""The command line: arguments → run → tables on standard error, results on standard output.
+
+Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
+130 after Ctrl-C, with the command that goes on. What is slow to import is imported by the command
+that needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from intarsia import __version__
+from intarsia.errors import CheckpointError, IntarsiaError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from intarsia.result import Result
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Train models across parties whose tables overlap only in part. No row leaves a party.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    suggest_commands=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        metavar="KEY=VALUE",
+        help="Set a key of the file, such as experiment.seed=3 or algorithm.loss=logistic.",
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]
+
+
+class _StoppedError(Exception):
+    """Ctrl-C, with the sentence that says how to go on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    command = typer.main.get_command(app)
+    try:
+        with _warnings_in_a_line():
+            status = command.main(
+                args=None if arguments is None else list(arguments),
+                prog_name="intarsia",
+                standalone_mode=False,
+            )
+    except _StoppedError as stopped:
+        _say(str(stopped))
+        return 130
+    except (click.Abort, KeyboardInterrupt):
+        _say("stopped")
+        return 130
+    except click.ClickException as problem:
+        _say(f"error: {_line(problem.format_message())}")
+        return 2
+    except IntarsiaError as problem:
+        _say(f"error: {_line(str(problem))}")
+        return 2 if isinstance(problem, UserError) else 1
+    except OSError as problem:
+        if problem.filename is None:
+            raise
+        _say(f"error: {problem.filename}: {problem.strerror}; check the path and its permissions.")
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"intarsia {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+@app.command()
+def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
+    """Show who holds what, and which algorithm fits and why.
+
+    FILE is the experiment file (TOML). The picture goes to its output folder.
+    """
+    from dataclasses import asdict, replace
+
+    from intarsia import display, picture, report
+    from intarsia.run import build
+
+    experiment = _load(file, override)
+    # All rows, those of the test part too: that is what the parties hold.
+    found = build(replace(experiment, split=replace(experiment.split, test=0.0)))
+    blocks, schema = found.train, found.schema
+    rows, overlaps = picture.holdings_table(blocks), picture.overlap_counts(blocks)
+    advice = report.advise(schema)
+    drawn = picture.holdings_picture(blocks, Path(experiment.out) / "holdings.png")
+    console = _console()
+    display.show_holdings(console, schema, rows, overlaps, advice)
+    for note in found.notes:
+        _say(f"note: {note}")
+    _say(f"picture: {drawn}")
+    if as_json:
+        content = {
+            "clients": [asdict(row) for row in rows],
+            "common_samples": overlaps.samples.tolist(),
+            "common_features": overlaps.features.tolist(),
+            "algorithm": advice.algorithm,
+            "why": advice.why,
+            "picture": str(drawn),
+            "notes": [*found.notes, *advice.remarks],
+        }
+        typer.echo(json.dumps(content, ensure_ascii=False))
+
+
+@app.command()
+def run(
+    file: File,
+    override: Overrides = None,
+    as_json: AsJson = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train, with the two yardsticks beside the result.
+
+    FILE is the experiment file (TOML); it names the output folder.
+    """
+    experiment = _load(file, override)
+    folder = Path(experiment.out)
+    if overwrite:
+        _clear(folder)
+    # The package's `intarsia.run` is this function: the module is reached by its full name only.
+    from intarsia.run import run as train
+
+    _train(lambda show: train(experiment, progress=show), folder, as_json, quiet)
+
+
+@app.command()
+def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Go on with a run that was stopped, to the same result.
+
+    DIR is the output folder of the run.
+    """
+    if not (folder / "experiment.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
+        )
+    from intarsia.run import resume as go_on
+
+    _train(lambda show: go_on(folder, progress=show), folder, as_json, quiet)
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare finished runs over seeds, against both yardsticks.
+
+    Each DIR is the output folder of a run; those of one experiment and algorithm are shown as
+    mean ± standard deviation.
+    """
+    from dataclasses import asdict
+
+    from intarsia import display, report
+    from intarsia.result import load
+
+    groups = report.compare([load(folder) for folder in folders])
+    display.show_comparison(_console(), groups)
+    if as_json:
+        typer.echo(json.dumps([asdict(group) for group in groups], ensure_ascii=False))
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write here, not to standard output."),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="The column with the ids of the rows."),
+    ] = None,
+) -> None:
+    """Write the score and the label of every row of a table.
+
+    DIR is the output folder of a finished run; TABLE is a CSV or Parquet file with a party's own
+    columns, or with all of them. The output is CSV: id, score, label, and for the logistic loss
+    the probability of the second class.
+    """
+    import io
+
+    from intarsia.checkpoint import write_atomically
+    from intarsia.predictions import predict as applied
+
+    found = applied(folder, table, id)
+    for note in found.notes:
+        _say(f"note: {note}")
+    text = io.StringIO()
+    found.write(text)
+    if out is None:
+        typer.echo(text.getvalue(), nl=False)
+    else:
+        write_atomically(out, text.getvalue().encode())
+        _say(f"{len(found.scores):,} predictions: {out}")
+
+
+def _load(file: Path, overrides: list[str] | None) -> Any:
+    from intarsia import experiment
+
+    return experiment.load(file, overrides or ())
+
+
+def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
+    from intarsia import display
+
+    console = _console()
+    shown = contextlib.nullcontext() if quiet else display.Watch(console)
+    try:
+        with shown as show:
+            result: Result = train(show)
+    except KeyboardInterrupt:
+        raise _StoppedError(_how_to_go_on(folder)) from None
+    if not quiet:
+        display.show_result(console, result, folder)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+def _how_to_go_on(folder: Path) -> str:
+    from intarsia.checkpoint import Checkpoints
+
+    rounds = Checkpoints(folder).rounds
+    if not rounds:
+        return "stopped before the first checkpoint; start again with --overwrite"
+    return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run writes, and nothing else that may lie in the folder."""
+    for name in ("result.json", "experiment.json", "history.jsonl", "holdings.png"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Say warnings in one line on standard error, without the place in the code."""
+
+    def say(message: Warning | str, *_: object, **__: object) -> None:
+        _say(f"warning: {_line(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

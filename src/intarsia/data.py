@@ -1,0 +1,441 @@
+"""A party's table as a `Block`, and what is public about all parties as a `Schema`.
+
+A `Block` never leaves its party. A `Schema` holds index sets only: who holds which samples and
+features, and which samples have a label. Samples with the same owners form a cell, and so do
+features; every sum over clients is laid out cell by cell, so that nobody pads to the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from intarsia.errors import FederationError, TableError
+
+__all__ = [
+    "Array",
+    "Block",
+    "Cell",
+    "ClientId",
+    "Copies",
+    "Holding",
+    "Index",
+    "Labels",
+    "Schema",
+    "Values",
+    "targets",
+]
+
+Array = NDArray[np.float64]
+ClientId = str
+Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
+Task = Literal["binary", "multiclass", "regression"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the labels of a federation mean; public.
+
+    Binary labels are stored as -1 and +1 in the order of `classes`, multi-class labels as
+    0, 1, …, regression targets as they are. NaN marks a sample without a label.
+    """
+
+    task: Task
+    classes: tuple[str, ...] = ()  # empty for regression
+    name: str = "label"
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of linear functions that a one-vs-rest model has."""
+        return len(self.classes) if self.task == "multiclass" else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """How many clients hold each value of a block, from the public index sets."""
+
+    rows: NDArray[np.intp]  # (samples,) row kind
+    columns: NDArray[np.intp]  # (features,) column kind
+    counts: Array  # (row kinds, column kinds)
+    observed: Array | None = None  # (samples, features) holders that have a value, where some miss
+
+    def take(self, rows: NDArray[Any] | None, columns: NDArray[Any] | None) -> Copies:
+        """Return the counts of the given row and column positions."""
+        observed = self.observed
+        if observed is not None:
+            observed = observed if rows is None else observed[rows]
+            observed = observed if columns is None else observed[:, columns]
+        return Copies(
+            self.rows if rows is None else self.rows[rows],
+            self.columns if columns is None else self.columns[columns],
+            self.counts,
+            observed,
+        )
+
+    def dense(self) -> Array:
+        """Return the counts entry by entry, (samples, features), at least 1."""
+        if self.observed is not None:
+            return np.maximum(self.observed, 1.0)
+        return self.counts[self.rows][:, self.columns]
+
+    def divide(self, x: Values) -> Values:
+        """Return each value divided by its number of holders."""
+        if issparse(x):
+            rows = np.repeat(self.rows, np.diff(x.indptr))
+            data = x.data / self.counts[rows, self.columns[x.indices]]
+            return csr_array((data, x.indices, x.indptr), shape=x.shape)
+        return x / self.dense()
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One party's rectangle: its samples, its features, their values, its labels.
+
+    Raises
+    ------
+    TableError
+        If shapes disagree, an id or a feature repeats, or a value is infinite.
+    """
+
+    samples: NDArray[Any]  # (samples,) int64 or str, unique
+    features: tuple[str, ...]  # (features,) unique
+    x: Values  # (samples, features)
+    y: Array | None = None  # (samples,) encoded as in Labels, NaN = no label; None = no labels
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    copies: Copies | None = None  # None: every value is at this client alone
+
+    def __post_init__(self) -> None:
+        rows, columns = self.x.shape
+        if len(self.samples) != rows:
+            raise TableError(
+                f"Block has {rows} rows in x but {len(self.samples)} sample ids; "
+                "every row needs one id."
+            )
+        if len(self.features) != columns:
+            raise TableError(
+                f"Block has {columns} columns in x but {len(self.features)} feature names; "
+                "every column needs one name."
+            )
+        if self.y is not None and len(self.y) != rows:
+            raise TableError(
+                f"Block has {rows} rows in x but {len(self.y)} entries in y; every sample needs "
+                "one label (or pass y=None for a client without labels)."
+            )
+        ids, counts = np.unique(self.samples, return_counts=True)
+        if len(ids) < rows:
+            twice = ids[counts > 1]
+            raise TableError(
+                f"{len(twice)} sample ids appear more than once (first: {twice[0]!r}, "
+                f"{counts[counts > 1][0]} times); every sample needs one row: "
+                "aggregate or drop the repeated rows."
+            )
+        if len(set(self.features)) < columns:
+            repeated = next(f for f in self.features if self.features.count(f) > 1)
+            raise TableError(
+                f"The feature {repeated!r} appears more than once; rename one of them."
+            )
+        values = self.x.data if issparse(self.x) else self.x
+        if np.isinf(values).any():
+            raise TableError(
+                f"{int(np.isinf(values).sum())} values are infinite; "
+                "replace them by a number or by an empty cell (missing)."
+            )
+        if issparse(self.x) and np.isnan(values).any():
+            raise TableError(
+                "A sparse block holds NaN; a sparse block cannot mark missing values: "
+                "leave the entry out (zero) or pass a dense array."
+            )
+        named = {name for names in self.groups.values() for name in names}
+        if named - set(self.features):
+            raise TableError(
+                f"The feature blocks name {sorted(named - set(self.features))[0]!r}, "
+                "which is not a feature of this table."
+            )
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the values are stored as CSR."""
+        return bool(issparse(self.x))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (samples, features)."""
+        return len(self.samples), len(self.features)
+
+    def take(self, rows: NDArray[Any] | None, columns: NDArray[Any] | None = None) -> Block:
+        """Return the block of the given row and column positions, in their order (None: all)."""
+        x, samples, y, features = self.x, self.samples, self.y, self.features
+        if rows is not None:
+            x, samples = x[rows], samples[rows]
+            y = None if y is None else y[rows]
+        if columns is not None:
+            x = x[:, columns]
+            features = tuple(self.features[c] for c in columns)
+        kept = set(features)
+        groups = {
+            name: tuple(f for f in names if f in kept)
+            for name, names in self.groups.items()
+            if any(f in kept for f in names)
+        }
+        copies = None if self.copies is None else self.copies.take(rows, columns)
+        return Block(samples, features, x, y, groups, copies)
+
+    def counted_once(self) -> Block:
+        """Return the block with each value divided by its number of holders.
+
+        Sums over clients of such blocks count every (sample, feature) exactly once.
+        """
+        if self.copies is None:
+            return self
+        return replace(self, x=self.copies.divide(self.x), copies=None)
+
+
+def targets(block: Block, outputs: int) -> Array:
+    """Return the labels as -1 and +1 for each output (or as they are), (outputs, samples).
+
+    With several outputs, output c tells class c from the others. NaN without a label.
+    """
+    if block.y is None:
+        return np.full((outputs, block.shape[0]), np.nan)
+    if outputs == 1:
+        return block.y[None, :]
+    signs = np.where(block.y == np.arange(outputs)[:, None], 1.0, -1.0)
+    return np.where(np.isnan(block.y), np.nan, signs)
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What is public about one party: which samples and features it has, which labels."""
+
+    samples: NDArray[Any]  # (samples,) ids
+    features: tuple[str, ...]
+    labelled: NDArray[np.bool_]  # (samples,)
+
+    @classmethod
+    def of(cls, block: Block) -> Holding:
+        """Return what a block makes public."""
+        labelled = np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
+        return cls(block.samples, block.features, labelled)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Entries with the same owners: positions `start` to `stop` of an Index."""
+
+    owners: tuple[ClientId, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """All samples (or all features) of a federation, ordered cell by cell, by id in a cell.
+
+    A client's own entries are in ascending position, so that `total[..., positions[client]]`
+    are the client's values in the client's order.
+    """
+
+    ids: NDArray[Any]  # (entries,)
+    cells: tuple[Cell, ...]
+    positions: Mapping[ClientId, slice | NDArray[np.intp]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def holders(self) -> NDArray[np.intp]:
+        """Return how many clients hold each entry, (entries,)."""
+        counts = np.empty(len(self.ids), np.intp)
+        for cell in self.cells:
+            counts[cell.start : cell.stop] = len(cell.owners)
+        return counts
+
+    @cached_property
+    def cell_of(self) -> NDArray[np.intp]:
+        """Return the cell number of each entry, (entries,)."""
+        sizes = [cell.stop - cell.start for cell in self.cells]
+        return np.repeat(np.arange(len(self.cells)), sizes)
+
+    def own(self, client: ClientId) -> NDArray[np.intp]:
+        """Return a client's positions as an array, (own entries,)."""
+        where = self.positions[client]
+        if isinstance(where, slice):
+            return np.arange(where.start, where.stop)
+        return where
+
+    @classmethod
+    def of(cls, held: Mapping[ClientId, NDArray[Any]]) -> Index:
+        """Return the index of the given clients' entries.
+
+        Cells are found by a 64-bit signature of the set of owners (a sum of one random word per
+        client), so that the cost is one sort of all entries.
+        """
+        clients = list(held)
+        ids, inverse = np.unique(np.concatenate(list(held.values())), return_inverse=True)
+        word = np.array([_word(name) for name in clients], np.uint64)
+        signature = np.zeros(len(ids), np.uint64)
+        first = np.full(len(ids), len(clients), np.intp)
+        starts = np.cumsum([0, *(len(v) for v in held.values())])
+        local = {}
+        for number, name in enumerate(clients):
+            own = inverse[starts[number] : starts[number + 1]]
+            local[name] = own
+            signature[own] += word[number]
+            np.minimum.at(first, own, number)
+        order = np.lexsort((np.arange(len(ids)), signature, first))
+        place = np.empty(len(ids), np.intp)
+        place[order] = np.arange(len(ids))
+        sorted_signature = signature[order]
+        edges = np.flatnonzero(np.diff(sorted_signature, prepend=sorted_signature[:1] + 1))
+        owners: list[list[ClientId]] = [[] for _ in edges]
+        number_of = np.zeros(len(ids), np.intp)
+        number_of[edges[1:]] = 1
+        number_of = np.cumsum(number_of)
+        positions: dict[ClientId, slice | NDArray[np.intp]] = {}
+        for name in clients:
+            own = np.sort(place[local[name]])
+            for cell in np.unique(number_of[own]):
+                owners[cell].append(name)
+            positions[name] = _compact(own)
+        stops = [*edges[1:].tolist(), len(ids)]
+        cells = tuple(
+            Cell(tuple(names), int(start), int(stop))
+            for names, start, stop in zip(owners, edges, stops, strict=True)
+        )
+        return cls(ids[order], cells, positions)
+
+
+def _word(name: ClientId) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
+    if len(positions) and positions[-1] - positions[0] + 1 == len(positions):
+        return slice(int(positions[0]), int(positions[-1]) + 1)
+    return positions
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """What is public about a federation: index sets only, and what the labels mean."""
+
+    holdings: Mapping[ClientId, Holding]
+    labels: Labels
+
+    @classmethod
+    def of(cls, blocks: Mapping[ClientId, Block], labels: Labels) -> Schema:
+        """Return the schema of the given parties.
+
+        Raises
+        ------
+        FederationError
+            If there is no party, or ids are text at one party and numbers at another.
+        """
+        if not blocks:
+            raise FederationError("There is no client; a federation needs at least one.")
+        kinds = {name: block.samples.dtype.kind in "iu" for name, block in blocks.items()}
+        if len(set(kinds.values())) > 1:
+            number = next(name for name, whole in kinds.items() if whole)
+            text = next(name for name, whole in kinds.items() if not whole)
+            raise FederationError(
+                f"Client {number!r} has whole numbers as sample ids "
+                f"(first: {blocks[number].samples[0]}) but client {text!r} has text (first: "
+                f'{str(blocks[text].samples[0])!r}); ids must have one type: set id_type = "text" '
+                'or "integer" for both.'
+            )
+        return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the names of the parties, in the order given."""
+        return tuple(self.holdings)
+
+    @cached_property
+    def samples(self) -> Index:
+        """Return the index of all samples."""
+        return Index.of({name: holding.samples for name, holding in self.holdings.items()})
+
+    @cached_property
+    def features(self) -> Index:
+        """Return the index of all features."""
+        return Index.of(
+            {name: np.array(holding.features, np.str_) for name, holding in self.holdings.items()}
+        )
+
+    @cached_property
+    def labelled(self) -> Index:
+        """Return the index of the samples with a label, by who holds the label."""
+        return Index.of(
+            {name: holding.samples[holding.labelled] for name, holding in self.holdings.items()}
+        )
+
+    @cached_property
+    def label_holders(self) -> NDArray[np.intp]:
+        """Return how many clients hold the label of each sample, (samples,)."""
+        counts = np.zeros(len(self.samples), np.intp)
+        for name, holding in self.holdings.items():
+            counts[self._aligned(name)[holding.labelled]] += 1
+        return counts
+
+    def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
+        """Return which samples of an aligned block have a label at the client, (samples,)."""
+        found = np.zeros(len(self.samples), bool)
+        found[self._aligned(client)] = self.holdings[client].labelled
+        return found[self.samples.own(client)]
+
+    def _aligned(self, client: ClientId) -> NDArray[np.intp]:
+        """Return the position of each row of a client's holding, in the holding's order."""
+        own = self.samples.own(client)
+        order = np.argsort(self.samples.ids[own], kind="stable")
+        rank = np.searchsorted(self.samples.ids[own][order], self.holdings[client].samples)
+        return own[order][rank]
+
+    def align(self, client: ClientId, block: Block) -> Block:
+        """Return a client's block with rows and columns in the order of the schema's indices.
+
+        The order depends on ids and names alone, so a permuted table gives the same block.
+        """
+        rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
+        names = np.array(block.features, np.str_)
+        columns = _order(names, self.features.ids[self.features.own(client)])
+        if not (_identity(rows) and _identity(columns)):
+            block = block.take(
+                None if _identity(rows) else rows, None if _identity(columns) else columns
+            )
+        return replace(block, copies=self.copies(client))
+
+    def copies(self, client: ClientId) -> Copies | None:
+        """Return how many clients hold each value of an aligned block, None if it is always one."""
+        rows = self.samples.cell_of[self.samples.own(client)]
+        columns = self.features.cell_of[self.features.own(client)]
+        kinds, row_kind = np.unique(rows, return_inverse=True)
+        column_kinds, column_kind = np.unique(columns, return_inverse=True)
+        counts = np.array(
+            [
+                [
+                    len({*self.samples.cells[r].owners} & {*self.features.cells[c].owners})
+                    for c in column_kinds
+                ]
+                for r in kinds
+            ],
+            np.float64,
+        ).reshape(len(kinds), len(column_kinds))
+        if (counts <= 1).all():
+            return None
+        return Copies(row_kind, column_kind, counts)
+
+
+def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp]:
+    order = np.argsort(have, kind="stable")
+    return order[np.searchsorted(have[order], want)]
+
+
+def _identity(order: Sequence[int] | NDArray[np.intp]) -> bool:
+    return bool(np.array_equal(order, np.arange(len(order))))

@@ -1,0 +1,119 @@
+"""A query's rows as columns: any database through SQLAlchemy, DuckDB through its own package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from intarsia.columns import column_of
+from intarsia.description import Source
+from intarsia.errors import TableError
+from intarsia.spelling import first_line
+
+__all__ = ["database_url", "query_table"]
+
+
+def database_url(source: Source) -> URL:
+    """Return the url of a source, with `$NAME` taken from the environment.
+
+    Raises
+    ------
+    TableError
+        If it is not a database url.
+    """
+    try:
+        return make_url(os.path.expandvars(source.url or ""))
+    except (ArgumentError, ValueError) as error:
+        raise TableError(
+            f"{source.where}: url is {source.url!r}, which is not a database url; write e.g. "
+            '"sqlite:///bank.sqlite" or "duckdb:///bank.duckdb".'
+        ) from error
+
+
+def query_table(source: Source) -> pa.Table:
+    """Return the rows that the query of a source selects.
+
+    Raises
+    ------
+    TableError
+        If there is no such database, it refuses the query, or there are no rows.
+    """
+    url = database_url(source)
+    place = url.database
+    in_file = url.get_backend_name() in ("sqlite", "duckdb")
+    if in_file and not (place and Path(place).is_file()):
+        raise TableError(
+            f"{source.where}: there is no database file {place!r}; correct url (its file is "
+            "relative to the experiment file)."
+        )
+    run = _from_duckdb if url.get_backend_name() == "duckdb" else _from_sqlalchemy
+    names, columns = run(url, source.query or "", source)
+    if not columns or not len(columns[0]):
+        raise TableError(
+            f"{source.where}: the query {_short(source)} returned no rows; a party needs at least "
+            "one row: check its conditions."
+        )
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _from_duckdb(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise TableError(
+            f"{source.where}: url is {source.url!r} but the duckdb package is not installed; "
+            'run pip install "intarsia[duckdb]".'
+        ) from error
+    try:
+        with duckdb.connect(str(url.database), read_only=True) as connection:
+            relation: Any = connection.sql(query)
+            found = None if relation is None else relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise _refused(error, source) from error
+    if found is None:
+        raise _no_table(source)
+    return list(found.column_names), list(found.columns)
+
+
+def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
+    try:
+        engine = create_engine(url)
+    except (NoSuchModuleError, ImportError) as error:
+        raise TableError(
+            f"{source.where}: there is no driver for {url.drivername!r} ({first_line(error)}); "
+            "install its Python package."
+        ) from error
+    try:
+        with engine.connect() as connection:
+            result = connection.execute(text(query))
+            if not result.returns_rows:
+                raise _no_table(source)
+            names, rows = list(result.keys()), result.fetchall()
+    except SQLAlchemyError as error:
+        raise _refused(getattr(error, "orig", None) or error, source) from error
+    finally:
+        engine.dispose()
+    return names, [column_of([row[at] for row in rows]) for at in range(len(names))]
+
+
+def _no_table(source: Source) -> TableError:
+    return TableError(
+        f"{source.where}: the query {_short(source)} returns no table; write a select."
+    )
+
+
+def _refused(error: BaseException, source: Source) -> TableError:
+    return TableError(
+        f"{source.where}: the database refused the query {_short(source)} ({first_line(error)}); "
+        "correct url or query."
+    )
+
+
+def _short(source: Source) -> str:
+    return repr(" ".join((source.query or "").split())[:80])

@@ -1,0 +1,420 @@
+"""Named data sets as arrays: read from files in one folder, never downloaded.
+
+The folder is the argument `folder`, else the setting INTARSIA_DATA, else `shared/data` beside a
+source checkout. `breast_cancer` and `digits` come with scikit-learn and need no folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse, vstack
+
+from intarsia.data import Labels, Values
+from intarsia.description import Source
+from intarsia.errors import ExperimentError, TableError
+from intarsia.labels import LabelColumn, LabelSettings, encode_labels, meaning
+from intarsia.sources import read
+from intarsia.spelling import nearest
+from intarsia.tables import encode, encoding_of
+
+__all__ = ["Dataset", "dataset_names", "encoded", "load", "of_file"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A whole table in one place, in the smallest type that holds it, with raw labels.
+
+    The value of a dense entry is `x * scale`; `scale` is 1 for a sparse table.
+    """
+
+    name: str
+    samples: NDArray[Any]  # (samples,) unique ids
+    features: tuple[str, ...]
+    x: Values  # (samples, features) dense of any real type, NaN where missing; or csr_array
+    y: NDArray[Any]  # (samples,) raw labels: text, whole numbers or numbers
+    test: NDArray[np.bool_] | None = None  # (samples,) the official test part; None: there is none
+    scale: float = 1.0
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    departures: str = ""  # from the usual set of this name; "" = none
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (samples, features)."""
+        return len(self.samples), len(self.features)
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the values are stored as CSR."""
+        return bool(issparse(self.x))
+
+    def take(self, rows: NDArray[Any]) -> Dataset:
+        """Return the data set of the given rows (positions or a mask), in their order."""
+        return replace(
+            self,
+            samples=self.samples[rows],
+            x=self.x[rows],
+            y=self.y[rows],
+            test=None if self.test is None else self.test[rows],
+        )
+
+    def split(self) -> tuple[Dataset, Dataset | None]:
+        """Return the official train and test parts (no test part: the whole and None)."""
+        if self.test is None:
+            return self, None
+        return self.take(~self.test), self.take(self.test)
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names that `load` knows."""
+    return tuple(sorted(_LOADERS))
+
+
+def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Dataset:
+    """Return a named data set.
+
+    Parameters
+    ----------
+    name
+        One of `dataset_names()`.
+    folder
+        Where the files lie, one sub-folder per set; None: the setting INTARSIA_DATA.
+    options
+        For every set `positive`, a class or a list of classes: the labels become 1 for these and
+        0 for all others. For the sets of digits (mnist, usps, mfeat, digits) `labels`: "digits"
+        (default) or "parity", which makes them the text "even" and "odd".
+
+    Raises
+    ------
+    ExperimentError
+        If the name or an option is unknown, or the folder or a file is missing.
+    """
+    if name not in _LOADERS:
+        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, _LOADERS)}.")
+    digits = name in _DIGITS
+    allowed = {"positive", "labels"} if digits else {"positive"}
+    for key in options:
+        if key not in allowed:
+            raise ExperimentError(
+                f"The data set {name!r} has no option {key!r}; {nearest(key, allowed)}."
+            )
+    dataset = _LOADERS[name](Path() if name in _BUNDLED else _folder(name, folder))
+    if digits:
+        dataset = _relabel(dataset, options.get("labels", "digits"))
+    if "positive" in options:
+        dataset = _against_the_rest(dataset, options["positive"])
+    return dataset
+
+
+def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
+    """Return the data set in a file or a database, with encoded labels, and what they mean.
+
+    Raises
+    ------
+    TableError
+        If the source cannot be read, or its columns are not what the settings say.
+    FederationError
+        If it has no labels, or they do not fit the settings.
+    """
+    table = read(source)
+    encoding = encoding_of({table.client: table}, settings)
+    block = encode(table, encoding)
+    # the group of a party without groups is its own name; here the table is no party
+    groups = {name: some for name, some in block.groups.items() if name != source.name}
+    dataset = Dataset(
+        source.name, block.samples, block.features, block.x, np.asarray(block.y), groups=groups
+    )
+    return dataset, encoding.labels
+
+
+def encoded(dataset: Dataset, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
+    """Return the data set with labels as a block stores them, and what they mean.
+
+    Raises
+    ------
+    FederationError
+        If the labels do not fit the settings.
+    """
+    text = dataset.y.dtype.kind in "UT"
+    column = LabelColumn("label", dataset.y if text else dataset.y.astype(np.float64))
+    labels, codes = meaning({dataset.name: column}, settings or LabelSettings(), [dataset.name])
+    return replace(dataset, y=encode_labels(column, dataset.name, labels, codes)), labels
+
+
+def _relabel(dataset: Dataset, labels: Any) -> Dataset:
+    if labels == "digits":
+        return dataset
+    if labels == "parity":
+        return replace(dataset, y=np.where(dataset.y % 2 == 0, "even", "odd"))
+    raise ExperimentError(
+        f"The data set {dataset.name!r} has labels = {labels!r}; "
+        f"{nearest(str(labels), ('digits', 'parity'))}."
+    )
+
+
+def _against_the_rest(dataset: Dataset, positive: Any) -> Dataset:
+    wanted = [str(p) for p in (positive if isinstance(positive, (list, tuple)) else [positive])]
+    text = dataset.y.astype(str)
+    classes = np.unique(text).tolist()
+    for name in wanted:
+        if name not in classes:
+            raise ExperimentError(
+                f"The data set {dataset.name!r} has no class {name!r} "
+                f"(positive = {positive!r}); {nearest(name, classes)}."
+            )
+    return replace(dataset, y=np.isin(text, wanted).astype(np.int64))
+
+
+def _folder(name: str, folder: str | Path | None) -> Path:
+    if folder is None:
+        beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+        root = Path(os.environ.get("INTARSIA_DATA") or beside)
+    else:
+        root = Path(folder)
+    home = root / name
+    if not home.is_dir():
+        raise ExperimentError(
+            f"The data set {name!r} is not at {home}, which is no folder; set INTARSIA_DATA to the "
+            f"folder that holds {home.name}/ (nothing is downloaded)."
+        )
+    return home
+
+
+def _file(home: Path, name: str) -> Path:
+    path = home / name
+    if not path.is_file():
+        raise ExperimentError(
+            f"The file {name} is missing in {home}; put the set's own file there or set "
+            "INTARSIA_DATA to a folder that has it (nothing is downloaded)."
+        )
+    return path
+
+
+def _csv(path: Path, missing: tuple[str, ...] = ()) -> dict[str, NDArray[np.float64]]:
+    """Read a table of numbers: column name to float64 values, NaN where missing."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        names = [name.strip('"') for name in next(lines).rstrip("\n").split(",")]
+    # as float64 from the start: a few whole numbers are written as 1e+05
+    options = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pyarrow.float64()), null_values=["", *missing]
+    )
+    table = pyarrow.csv.read_csv(path, convert_options=options)
+    return {name: table[name].to_numpy() for name in names}
+
+
+def _whole(columns: Mapping[str, NDArray[np.float64]], kind: type[np.integer[Any]]) -> NDArray[Any]:
+    """Stack columns of whole numbers in a compact type."""
+    x = np.empty((len(next(iter(columns.values()))), len(columns)), kind)
+    for place, values in enumerate(columns.values()):
+        x[:, place] = values
+    return x
+
+
+def _covtype15k(home: Path) -> Dataset:
+    table = _csv(_file(home, "covtype15k.csv.gz"))
+    samples = table.pop("Id").astype(np.int64)
+    y = table.pop("Cover_Type").astype(np.int64)
+    return Dataset(
+        "covtype15k",
+        samples,
+        tuple(table),
+        _whole(table, np.int16),
+        y,
+        departures="the balanced subset of 15,120 rows (2,160 per class), not the 581,012 rows",
+    )
+
+
+def _credit_default(home: Path) -> Dataset:
+    table = _csv(_file(home, "credit_default.csv.gz"))
+    samples = table.pop("ID").astype(np.int64)
+    y = table.pop("default.payment.next.month").astype(np.int64)
+    return Dataset("credit_default", samples, tuple(table), _whole(table, np.int32), y)
+
+
+def _heart(home: Path) -> Dataset:
+    names: list[str] = []
+    parts: list[NDArray[np.float64]] = []
+    columns: tuple[str, ...] = ()
+    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
+        table = _csv(_file(home, f"{hospital}.csv"), missing=("?",))
+        columns = tuple(table)
+        part = np.column_stack(list(table.values()))
+        parts.append(part)
+        names += [f"{hospital}:{row}" for row in range(len(part))]
+    x = np.concatenate(parts)
+    target = columns.index("target")
+    kept = [place for place in range(len(columns)) if place != target]
+    features = tuple(columns[place] for place in kept)
+    return Dataset("heart", np.array(names), features, x[:, kept], x[:, target].astype(np.int64))
+
+
+def _a9a(home: Path) -> Dataset:
+    from sklearn.datasets import load_svmlight_file  # here: it takes a second to import
+
+    x, y = load_svmlight_file(str(_file(home, "a9a.libsvm.gz")), n_features=123)
+    return Dataset(
+        "a9a",
+        np.arange(len(y), dtype=np.int64),
+        tuple(f"f{number}" for number in range(1, 124)),
+        csr_array(x),
+        y.astype(np.int64),
+        departures="the train part (32,561 rows)",
+    )
+
+
+def _idx(path: Path) -> NDArray[np.uint8]:
+    """Read a gzipped idx file of unsigned bytes (yann.lecun.com/exdb/mnist)."""
+    raw = gzip.decompress(path.read_bytes())
+    dimensions = raw[3] if len(raw) >= 4 else 0
+    start = 4 + 4 * dimensions
+    shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist())
+    if raw[:3] != b"\x00\x00\x08" or len(raw) - start != int(np.prod(shape, dtype=np.int64)):
+        raise TableError(
+            f"The file {path} is not an idx file of bytes (starts with {raw[:4].hex()}, "
+            f"{len(raw)} bytes); expected 0000 08 and the number of dimensions: "
+            "replace it by the official file."
+        )
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+def _mnist(home: Path) -> Dataset:
+    images = [_idx(_file(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
+    labels = [_idx(_file(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
+    x = np.concatenate(images)
+    return Dataset(
+        "mnist",
+        np.arange(len(x), dtype=np.int64),
+        _pixels(28, 28),
+        x.reshape(len(x), -1),
+        np.concatenate(labels).astype(np.int64),
+        test=np.arange(len(x)) >= len(images[0]),
+        scale=1 / 255,
+    )
+
+
+def _pixels(height: int, width: int) -> tuple[str, ...]:
+    return tuple(f"pixel{row:02d}_{column:02d}" for row in range(height) for column in range(width))
+
+
+def _usps(home: Path) -> Dataset:
+    try:
+        import h5py  # only this set needs it
+    except ImportError as error:
+        raise ExperimentError(
+            "The data set 'usps' is an HDF5 file and the library h5py is not installed; "
+            "install it with `pip install h5py`."
+        ) from error
+    with h5py.File(_file(home, "usps.h5")) as file:
+        parts = {
+            part: (file[part]["data"][:], file[part]["target"][:]) for part in ("train", "test")
+        }
+    x = np.concatenate([data for data, _ in parts.values()])
+    return Dataset(
+        "usps",
+        np.arange(len(x), dtype=np.int64),
+        _pixels(16, 16),
+        x,
+        np.concatenate([target for _, target in parts.values()]).astype(np.int64),
+        test=np.arange(len(x)) >= len(parts["train"][0]),
+    )
+
+
+def _mfeat(home: Path) -> Dataset:
+    with np.load(_file(home, "mfeat.npz"), allow_pickle=False) as file:
+        views = {name: file[name] for name in file.files if name != "label"}
+        y = file["label"].astype(np.int64)
+    groups = {
+        name: tuple(f"{name}{number:03d}" for number in range(view.shape[1]))
+        for name, view in views.items()
+    }
+    return Dataset(
+        "mfeat",
+        np.arange(len(y), dtype=np.int64),
+        tuple(feature for names in groups.values() for feature in names),
+        np.concatenate(list(views.values()), axis=1),
+        y,
+        groups=groups,
+    )
+
+
+def _news(home: Path) -> Dataset:
+    """Read 20 newsgroups as two classes of tf-idf rows.
+
+    The classes are those of news20.binary: "technical" is comp.*, sci.* and misc.forsale (ten
+    newsgroups), "other" the remaining ten. The vocabulary and the inverse document frequencies
+    are those of the train part, with the defaults of scikit-learn's TfidfVectorizer; columns are
+    in alphabetical order.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # here: it takes a second
+
+    table = pyarrow.parquet.read_table(_file(home, "20news.parquet")).to_pydict()
+    test = np.array([part == "test" for part in table["split"]])
+    documents = table["text"]
+    vectoriser = TfidfVectorizer()
+    train, held_out = np.flatnonzero(~test), np.flatnonzero(test)
+    train_rows = vectoriser.fit_transform([documents[row] for row in train])
+    test_rows = vectoriser.transform([documents[row] for row in held_out])
+    order = np.concatenate([train, held_out])
+    technical = [name.startswith(("comp.", "sci.", "misc.")) for name in table["label"]]
+    return Dataset(
+        "20news",
+        order.astype(np.int64),
+        tuple(vectoriser.get_feature_names_out().tolist()),
+        csr_array(vstack([train_rows, test_rows], format="csr")),
+        np.where(technical, "technical", "other")[order],
+        test=test[order],
+        departures="two-class tf-idf of 20 newsgroups by date; stands in for news20.binary",
+    )
+
+
+def _breast_cancer(_: Path) -> Dataset:
+    from sklearn.datasets import load_breast_cancer  # here: it takes a second to import
+
+    table = load_breast_cancer()
+    return Dataset(
+        "breast_cancer",
+        np.arange(len(table.target), dtype=np.int64),
+        tuple(str(name) for name in table.feature_names),
+        table.data,
+        table.target_names[table.target],
+    )
+
+
+def _digits(_: Path) -> Dataset:
+    from sklearn.datasets import load_digits  # here: it takes a second to import
+
+    table = load_digits()
+    return Dataset(
+        "digits",
+        np.arange(len(table.target), dtype=np.int64),
+        _pixels(8, 8),
+        table.data.astype(np.uint8),
+        table.target.astype(np.int64),
+        scale=1 / 16,
+    )
+
+
+_LOADERS: Mapping[str, Callable[[Path], Dataset]] = {
+    "20news": _news,
+    "a9a": _a9a,
+    "breast_cancer": _breast_cancer,
+    "covtype15k": _covtype15k,
+    "credit_default": _credit_default,
+    "digits": _digits,
+    "heart": _heart,
+    "mfeat": _mfeat,
+    "mnist": _mnist,
+    "usps": _usps,
+}
+_DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
+_BUNDLED = frozenset({"breast_cancer", "digits"})  # with scikit-learn

@@ -1,0 +1,297 @@
+"""The terminal: tables of who holds what and of results, and progress while a run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from intarsia.report import (
+    Advice,
+    Group,
+    Row,
+    Spread,
+    duration,
+    gap,
+    measure_of,
+    number,
+    size,
+    three_way,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from intarsia import run
+    from intarsia.data import Schema
+    from intarsia.picture import HoldingsRow, OverlapCounts
+    from intarsia.result import Result, Score
+
+__all__ = ["Watch", "show_comparison", "show_holdings", "show_result"]
+
+_MOST_LINES = 20
+_SECONDS_BETWEEN_LINES = 3.0
+_WHY = {
+    "tolerance": "the tolerance is reached",
+    "rounds": "the limit of rounds is reached; the model can still improve",
+    "algorithm": "the algorithm has nothing left to do",
+}
+
+
+class Watch:
+    """Show a run's progress: a bar on a terminal, else a line every few seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = 0.0
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.fields[phase]}", markup=False),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[figures]}", markup=False),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None, phase="reading tables", figures="")
+
+    def __enter__(self) -> Watch:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: run.Progress) -> None:
+        """Show how far the run is."""
+        figures = _figures(progress)
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                total=progress.rounds or None,
+                completed=progress.round,
+                phase=progress.phase or "training",
+                figures=figures,
+            )
+            return
+        now = time.monotonic()
+        if now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            self._console.print(Text(f"{progress.phase or 'training'}: {figures}"), soft_wrap=True)
+
+
+def _figures(progress: run.Progress) -> str:
+    parts = [f"round {progress.round}/{progress.rounds}"]
+    if progress.loss is not None:
+        parts.append(f"loss {number(progress.loss)}")
+    if progress.gap_relative is not None:
+        parts.append(f"gap {gap(progress.gap_relative)}")
+    if progress.accuracy is not None:
+        parts.append(f"accuracy {_percent(progress.accuracy)}")
+    parts.append(size(progress.bytes))
+    if progress.seconds_left is not None:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def show_holdings(
+    console: Console,
+    schema: Schema,
+    rows: Sequence[HoldingsRow],
+    overlaps: OverlapCounts,
+    advice: Advice,
+) -> None:
+    """Show who holds what, what overlaps, and which algorithm fits."""
+    table = _table(
+        "Who holds what", "client", "rows", "columns", "labels", "shared rows", "shared columns"
+    )
+    with_missing = any(row.missing is not None for row in rows)
+    if with_missing:
+        table.add_column("missing", justify="right")
+    for row in rows[:_MOST_LINES]:
+        cells = [
+            row.client,
+            f"{row.samples:,}",
+            f"{row.features:,}",
+            f"{row.labelled:,}" if row.labelled else "–",
+            f"{row.shared_samples:,}",
+            f"{row.shared_features:,}",
+        ]
+        if with_missing:
+            cells.append("–" if row.missing is None else f"{row.missing:.1f} %")
+        table.add_row(*map(Text, cells))
+    _more(table, len(rows))
+    labelled = int((schema.label_holders > 0).sum())
+    total = ["all", f"{len(schema.samples):,}", f"{len(schema.features):,}", f"{labelled:,}"]
+    table.add_section()
+    table.add_row(*total)
+    console.print(table)
+    if len(overlaps.clients) > 1:
+        console.print(_pairs(overlaps))
+        console.print(_depths(schema))
+    for remark in advice.remarks:
+        _print(console, f"note: {remark}")
+    _print(console, f"fits: {advice.algorithm or 'nothing that is available'}: {advice.why}")
+
+
+def _pairs(overlaps: OverlapCounts) -> Table:
+    table = _table("In common", "clients", "rows", "columns", "entries")
+    pairs = [
+        (
+            int(overlaps.entries[a, b]),
+            int(overlaps.samples[a, b]),
+            int(overlaps.features[a, b]),
+            a,
+            b,
+        )
+        for a in range(len(overlaps.clients))
+        for b in range(a + 1, len(overlaps.clients))
+    ]
+    pairs.sort(key=lambda pair: (-pair[0], -pair[1], -pair[2], pair[3], pair[4]))
+    for entries, samples, features, a, b in pairs[:_MOST_LINES]:
+        names = f"{overlaps.clients[a]}, {overlaps.clients[b]}"
+        table.add_row(Text(names), f"{samples:,}", f"{features:,}", f"{entries:,}")
+    _more(table, len(pairs))
+    return table
+
+
+def _depths(schema: Schema) -> Table:
+    """Return how many samples and features are held by how many clients."""
+    table = _table("Held by", "clients", "rows", "columns")
+    counts: dict[int, list[int]] = {}
+    for position, index in enumerate((schema.samples, schema.features)):
+        for cell in index.cells:
+            counts.setdefault(len(cell.owners), [0, 0])[position] += cell.stop - cell.start
+    for holders in sorted(counts):
+        table.add_row(str(holders), *(f"{count:,}" for count in counts[holders]))
+    return table
+
+
+def show_result(console: Console, result: Result, folder: Path) -> None:
+    """Show a finished run: the three-way comparison, the certificate, what it cost."""
+    rows = three_way(result)
+    scores = [score for row in rows for score in (row.standalone, row.federated, row.centralised)]
+    if any(score is not None for score in scores):
+        console.print(_three_way(result, rows, measure_of(scores)))
+    _print(
+        console,
+        f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
+        f"{_WHY[result.finished]}",
+    )
+    if result.certificate is not None:
+        found = result.certificate
+        _print(
+            console,
+            f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
+            f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
+        )
+    total = result.seconds.get("total")
+    training = result.seconds.get("training")
+    of_it = "" if training is None else f" ({duration(training)} of it training)"
+    _print(
+        console,
+        f"cost: {duration(total)}{of_it}, {size(result.bytes.get('up', 0))} up, "
+        f"{size(result.bytes.get('down', 0))} down, {result.exchanges:,} exchanges",
+    )
+    for note in result.notes:
+        _print(console, f"note: {note}")
+    _print(console, f"folder: {result.folder or folder}")
+
+
+def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:
+    columns = ("stand-alone", "federated", "centralised")
+    both = measure != "loss"
+    table = _table(f"{result.experiment}: {measure}" + (" and loss" if both else ""), "", *columns)
+    for row in rows:
+        if row.name in ("mean of clients", "all columns"):
+            table.add_section()
+        table.add_row(
+            Text(row.name),
+            *(_cell(score, measure) for score in (row.standalone, row.federated, row.centralised)),
+        )
+    return table
+
+
+def _cell(score: Score | None, measure: str) -> str:
+    value = value_of(score, measure)
+    if score is None or value is None:
+        return "–"
+    if measure == "loss":
+        return number(value)
+    shown = _percent(value) if measure == "accuracy" else f"{value:.4f}"
+    return f"{shown}  {score.loss:.4f}"
+
+
+def show_comparison(console: Console, groups: Sequence[Group]) -> None:
+    """Show groups of runs beside each other: scores, then costs."""
+    names = ("experiment", "algorithm")
+    yardsticks = ("stand-alone", "federated", "centralised")
+    scores = _table("Scores", *names, "runs", "measure", *yardsticks)
+    costs = _table("Costs", *names, "loss", "gap", "rounds", "exchanges", "bytes", "training")
+    for group in groups:
+        key = (Text(group.experiment), Text(group.algorithm))
+        scores.add_row(
+            *key,
+            str(len(group.seeds)),
+            group.measure,
+            *(
+                _spread(spread, group.measure)
+                for spread in (group.standalone, group.federated, group.centralised)
+            ),
+        )
+        costs.add_row(
+            *key,
+            _spread(group.loss, "loss"),
+            "–" if group.gap_relative is None else gap(group.gap_relative.mean),
+            _spread(group.rounds, ""),
+            _spread(group.exchanges, ""),
+            "–" if group.bytes is None else size(group.bytes.mean),
+            "–" if group.seconds is None else duration(group.seconds.mean),
+        )
+    console.print(scores)
+    console.print(costs)
+
+
+def _spread(spread: Spread | None, measure: str) -> str:
+    if spread is None:
+        return "–"
+    if measure != "accuracy":
+        return str(spread)
+    if spread.deviation is None:
+        return _percent(spread.mean)
+    return f"{100 * spread.mean:.2f} ± {100 * spread.deviation:.2f} %"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f} %"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_edge=False)
+    for position, name in enumerate(columns):
+        table.add_column(name, justify="left" if position == 0 else "right", overflow="fold")
+    return table
+
+
+def _more(table: Table, lines: int) -> None:
+    if lines > _MOST_LINES:
+        table.add_row(f"… {lines - _MOST_LINES} more")
+
+
+def _print(console: Console, line: str) -> None:
+    # Not wrapped at the width of a pipe: a path or a sentence must stay whole for who reads it.
+    console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,233 @@
+"""Write and read messages and states as bytes: frozen dataclasses of named arrays, no pickle.
+
+Layout: magic, version, CRC-32 of the rest, then one value. A value is a tag byte and its content;
+lengths are unsigned 64-bit little-endian. A dataclass is its name and its fields by name; only
+the dataclasses that the reader names can come out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import CodecError
+
+__all__ = ["decode", "encode", "size"]
+
+_MAGIC = b"INTA\x01"
+_HEADER = len(_MAGIC) + 4
+_LENGTH = struct.Struct("<Q")
+_FLOAT = struct.Struct("<d")
+_INTEGER = struct.Struct("<q")
+_KINDS = "biufcSU"  # array kinds without Python objects
+
+
+def encode(value: Any) -> bytes:
+    """Return the bytes of a message or a state.
+
+    Raises
+    ------
+    CodecError
+        If the value holds something other than dataclasses, arrays, scalars, text, tuples,
+        and dictionaries with text keys.
+    """
+    parts: list[bytes] = []
+    _write(value, parts.append)
+    body = b"".join(parts)
+    return _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
+
+
+def decode(data: bytes, *classes: type) -> Any:
+    """Return the value that `encode` wrote; `classes` are the dataclasses that may be in it.
+
+    Raises
+    ------
+    CodecError
+        If the bytes are truncated, altered, of another version, or name another class.
+    """
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise CodecError(
+            f"The bytes begin with {data[:5]!r}, not with {_MAGIC!r}: this was not written by "
+            "this version of intarsia; write it again."
+        )
+    body = memoryview(data)[_HEADER:]
+    if len(data) < _HEADER or struct.unpack_from("<I", data, len(_MAGIC))[0] != zlib.crc32(body):
+        raise CodecError(
+            f"The checksum of {len(data)} bytes does not match: they were cut or altered; "
+            "take an intact copy."
+        )
+    reader = _Reader(body, {kind.__name__: kind for kind in classes})
+    value = reader.value()
+    if reader.at != len(body):
+        raise CodecError(f"{len(body) - reader.at} bytes are left over; take an intact copy.")
+    return value
+
+
+def size(value: Any) -> int:
+    """Return len(encode(value)) without encoding."""
+    return _HEADER + _size(value)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, ...], int]:
+    """Return the field names of a dataclass and the bytes that names and tags take."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    fixed = 1 + 8 + len(kind.__name__.encode()) + 8 + sum(8 + len(name.encode()) for name in names)
+    return names, fixed
+
+
+def _size(value: Any) -> int:
+    kind = type(value)
+    if kind is np.ndarray:
+        return 1 + 8 + len(value.dtype.str) + 8 + 8 * value.ndim + int(value.nbytes)
+    if kind is float or kind is int:
+        return 9
+    if value is None or kind is bool:
+        return 1
+    if kind is str:
+        return 9 + len(value.encode())
+    if dataclasses.is_dataclass(kind):
+        names, fixed = _fields(kind)
+        total = fixed
+        for name in names:
+            total += _size(getattr(value, name))
+        return total
+    if kind is tuple:
+        return 9 + sum(_size(item) for item in value)
+    if isinstance(value, Mapping):
+        return 9 + sum(8 + len(key.encode()) + _size(item) for key, item in value.items())
+    if isinstance(value, np.generic):
+        return _size(value.item())
+    if kind is bytes:
+        return 9 + len(value)
+    raise _unknown(value)
+
+
+def _unknown(value: Any) -> CodecError:
+    return CodecError(
+        f"A value of type {type(value).__name__} cannot be written; use dataclasses, arrays "
+        "without objects, numbers, text, tuples, or dictionaries with text keys."
+    )
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def _write(value: Any, put: Any) -> None:
+    kind = type(value)
+    if isinstance(value, np.generic):
+        _write(value.item(), put)
+    elif value is None:
+        put(b"N")
+    elif kind is bool:
+        put(b"T" if value else b"F")
+    elif kind is int:
+        put(b"i" + _INTEGER.pack(value))
+    elif kind is float:
+        put(b"d" + _FLOAT.pack(value))
+    elif kind is str:
+        put(b"s" + _text(value))
+    elif kind is bytes:
+        put(b"b" + _LENGTH.pack(len(value)) + value)
+    elif kind is np.ndarray:
+        if value.dtype.kind not in _KINDS:
+            raise _unknown(value)
+        put(b"a" + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
+        put(struct.pack(f"<{value.ndim}Q", *value.shape))
+        put(np.ascontiguousarray(value).tobytes())
+    elif dataclasses.is_dataclass(kind):
+        names, _ = _fields(kind)
+        put(b"c" + _text(kind.__name__) + _LENGTH.pack(len(names)))
+        for name in names:
+            put(_text(name))
+            _write(getattr(value, name), put)
+    elif kind is tuple:
+        put(b"t" + _LENGTH.pack(len(value)))
+        for item in value:
+            _write(item, put)
+    elif isinstance(value, Mapping):
+        put(b"m" + _LENGTH.pack(len(value)))
+        for key, item in value.items():
+            put(_text(key))
+            _write(item, put)
+    else:
+        raise _unknown(value)
+
+
+class _Reader:
+    def __init__(self, body: memoryview, classes: Mapping[str, type]) -> None:
+        self.body, self.classes, self.at = body, classes, 0
+
+    def take(self, count: int) -> memoryview:
+        if self.at + count > len(self.body):
+            raise CodecError(
+                f"{count} bytes were expected at {self.at} but {len(self.body) - self.at} are "
+                "left; take an intact copy."
+            )
+        piece = self.body[self.at : self.at + count]
+        self.at += count
+        return piece
+
+    def length(self) -> int:
+        return int(_LENGTH.unpack(self.take(8))[0])
+
+    def text(self) -> str:
+        return bytes(self.take(self.length())).decode()
+
+    def value(self) -> Any:
+        tag = bytes(self.take(1))
+        if tag == b"N":
+            return None
+        if tag in b"TF":
+            return tag == b"T"
+        if tag == b"i":
+            return int(_INTEGER.unpack(self.take(8))[0])
+        if tag == b"d":
+            return float(_FLOAT.unpack(self.take(8))[0])
+        if tag == b"s":
+            return self.text()
+        if tag == b"b":
+            return bytes(self.take(self.length()))
+        if tag == b"a":
+            return self.array()
+        if tag == b"t":
+            return tuple(self.value() for _ in range(self.length()))
+        if tag == b"m":
+            return {self.text(): self.value() for _ in range(self.length())}
+        if tag == b"c":
+            return self.record()
+        raise CodecError(f"The tag {tag!r} is not known; take an intact copy.")
+
+    def array(self) -> Any:
+        dtype = np.dtype(self.text())
+        if dtype.kind not in _KINDS:
+            raise CodecError(f"An array of dtype {dtype} is refused; it may hold objects.")
+        shape = tuple(self.length() for _ in range(self.length()))
+        count = dtype.itemsize
+        for extent in shape:
+            count *= extent
+        return np.frombuffer(bytes(self.take(count)), dtype).reshape(shape).copy()
+
+    def record(self) -> Any:
+        name = self.text()
+        if name not in self.classes:
+            raise CodecError(
+                f"A record {name!r} was found where one of {sorted(self.classes)} was expected."
+            )
+        kind = self.classes[name]
+        values = {self.text(): self.value() for _ in range(self.length())}
+        names, _ = _fields(kind)
+        if set(values) != set(names):
+            raise CodecError(
+                f"The record {name!r} has the fields {sorted(values)} but {sorted(names)} were "
+                "expected: it was written by another version."
+            )
+        return kind(**values)

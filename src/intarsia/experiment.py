@@ -1,0 +1,384 @@
+"""The experiment file: TOML → a frozen, validated `Experiment`.
+
+Each table of the file is a frozen dataclass; `hyperparameters` builds one from a mapping with an
+error that names the key, its table, the actual value and the nearest valid key. The tables
+`[algorithm]`, `[partition]` and a named `[dataset]` keep their own keys as a mapping, since they
+belong to the algorithm, the partition and the data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from intarsia.errors import ExperimentError
+from intarsia.hyperparameters import frozen, hyperparameters, toml_text, wrong_value
+from intarsia.labels import LabelSettings
+from intarsia.sources import Source, located
+from intarsia.spelling import nearest
+
+__all__ = [
+    "Experiment",
+    "NamedDataset",
+    "Partition",
+    "Preprocessing",
+    "Split",
+    "from_dict",
+    "hyperparameters",
+    "load",
+    "to_dict",
+]
+
+_TABLES = (
+    "experiment",
+    "split",
+    "preprocessing",
+    "algorithm",
+    "dataset",
+    "partition",
+    "client",
+    "labels",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Which samples are held out for evaluation, by a hash of their ids."""
+
+    test: float = 0.2  # fraction in [0, 1); 0 = no test part
+    salt: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test < 1:
+            raise _outside(
+                "split", "test", self.test, "a fraction of at least 0 and below 1", "0.2"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """What happens to the features before training."""
+
+    standardise: bool = True  # federated, through sums
+    intercept: bool = True  # a constant feature 1 at every client with labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDataset:
+    """A named data set, with its own keys."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """How a data set is dealt out to simulated clients; the kind has its own keys."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that a run is made from.
+
+    Either `dataset` and `partition` (a simulation) or `clients` (real parties).
+
+    Raises
+    ------
+    ExperimentError
+        If a value is outside its range, or both or neither kind of data are described.
+    """
+
+    name: str
+    algorithm: str
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # not yet validated
+    out: str = ""  # folder; "" = runs/<name> beside the file
+    seed: int = 0
+    rounds: int = 200  # upper limit
+    tolerance: float = 1e-6  # stop when gap/primal falls below, where there is a certificate
+    participation: float = 1.0  # fraction of clients in a round
+    participation_pattern: Literal["random", "cyclic"] = "random"
+    checkpoint_seconds: float = 1.0
+    evaluate_every: int = 10  # rounds; 0 = only at the end
+    yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
+    split: Split = Split()
+    preprocessing: Preprocessing = Preprocessing()
+    labels: LabelSettings = field(default_factory=LabelSettings)
+    dataset: NamedDataset | Source | None = None
+    partition: Partition | None = None
+    clients: tuple[Source, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, sound, expected, example in (
+            ("seed", self.seed >= 0, "a whole number of at least 0", "0"),
+            ("rounds", self.rounds >= 1, "a whole number of at least 1", "200"),
+            ("tolerance", self.tolerance >= 0, "a number of at least 0", "1e-6"),
+            ("participation", 0 < self.participation <= 1, "a fraction in (0, 1]", "1.0"),
+            ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0 seconds", "1.0"),
+            ("evaluate_every", self.evaluate_every >= 0, "at least 0 rounds", "10"),
+        ):
+            if not sound:
+                raise _outside("experiment", key, getattr(self, key), expected, example)
+        if self.dataset is not None and self.clients:
+            raise ExperimentError(
+                f"The experiment has [dataset] and {len(self.clients)} [[client]] tables; describe "
+                "a simulation ([dataset] and [partition]) or real parties ([[client]]), not both."
+            )
+        if self.dataset is None and not self.clients:
+            raise ExperimentError(
+                "The experiment has no [dataset] and 0 [[client]] tables; describe a simulation "
+                "([dataset] and [partition]) or real parties ([[client]])."
+            )
+        if self.clients and self.partition is not None:
+            raise ExperimentError(
+                f"The experiment has [partition] and {len(self.clients)} [[client]] tables, which "
+                "are parts already; remove [partition]."
+            )
+        names = [client.name for client in self.clients]
+        for name in names:
+            if names.count(name) > 1:
+                raise ExperimentError(
+                    f"{names.count(name)} [[client]] tables have the name {name!r}; rename all but "
+                    "one."
+                )
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Return the experiment that a TOML file describes.
+
+    `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
+    client by its name or its number from 0); a value is read as TOML, else as text.
+
+    Raises
+    ------
+    ExperimentError
+        If the file cannot be read, is not TOML, or a key or a value is wrong.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ExperimentError(
+            f"{path}: byte {error.start} is {error.object[error.start : error.start + 1]!r}, which "
+            "is not UTF-8; save the file as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ExperimentError(
+            f"{path}: cannot read the experiment file ({error.strerror}); give the path of a TOML "
+            "file."
+        ) from error
+    try:
+        tree = tomllib.loads(content.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{path}: not valid TOML: {_place(str(error), content)}.") from None
+    for override in overrides:
+        tree = _overridden(tree, override)
+    return from_dict(tree, path.parent, path.stem)
+
+
+def from_dict(
+    tree: Mapping[str, Any], folder: str | Path = ".", name: str = "experiment"
+) -> Experiment:
+    """Return the experiment that nested tables describe; paths are relative to `folder`.
+
+    Raises
+    ------
+    ExperimentError
+        If a key or a value is wrong.
+    """
+    folder = Path(folder).resolve()
+    for key, value in tree.items():
+        if key not in _TABLES:
+            raise ExperimentError(f"[{key}] is not a table of an experiment; {_advice(key)}.")
+        if key != "client" and not isinstance(value, Mapping):
+            raise wrong_value("The file's", key, value, f"a table [{key}]")
+    algorithm = dict(tree.get("algorithm", {}))
+    chosen = algorithm.pop("name", None)
+    if not isinstance(chosen, str) or not chosen:
+        raise wrong_value(
+            "[algorithm]", "name", chosen, 'the name of an algorithm, such as "hyfdca"'
+        )
+    settings = dict(tree.get("experiment", {}))
+    for key in ("algorithm", "hyperparameters", *_TABLES[1:], "clients"):
+        if key in settings:  # a field of Experiment, but not a key of [experiment]
+            raise ExperimentError(
+                f"[experiment] has the unknown key {key!r}; {nearest(key, _keys())}."
+            )
+    settings.setdefault("name", name)
+    out = settings.setdefault("out", f"runs/{settings['name']}")
+    if isinstance(out, str):
+        settings["out"] = str((folder / Path(out).expanduser()).resolve())
+    return hyperparameters(
+        Experiment,
+        {
+            **settings,
+            "algorithm": chosen,
+            "hyperparameters": algorithm,
+            "split": hyperparameters(Split, tree.get("split", {}), "[split]"),
+            "preprocessing": hyperparameters(
+                Preprocessing, tree.get("preprocessing", {}), "[preprocessing]"
+            ),
+            "labels": hyperparameters(LabelSettings, tree.get("labels", {}), "[labels]"),
+            "dataset": _dataset(tree.get("dataset"), folder),
+            "partition": _partition(tree.get("partition")),
+            "clients": _clients(tree.get("client", []), folder),
+        },
+        "[experiment]",
+        _keys(),
+    )
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """Return nested tables from which `from_dict` makes the same experiment; JSON can hold them."""
+    tree: dict[str, Any] = {
+        "experiment": {key: getattr(experiment, key) for key in _keys()},
+        "split": _table(experiment.split),
+        "preprocessing": _table(experiment.preprocessing),
+        "algorithm": {"name": experiment.algorithm, **_plain(experiment.hyperparameters)},
+        "labels": _table(experiment.labels),
+    }
+    if isinstance(experiment.dataset, NamedDataset):
+        tree["dataset"] = {"name": experiment.dataset.name, **_plain(experiment.dataset.options)}
+    elif experiment.dataset is not None:
+        tree["dataset"] = _table(experiment.dataset)
+        del tree["dataset"]["name"]  # the name would make it a named data set
+    if experiment.partition is not None:
+        options = _plain(experiment.partition.options)
+        tree["partition"] = {"kind": experiment.partition.kind, **options}
+    if experiment.clients:
+        tree["client"] = [_table(client) for client in experiment.clients]
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists in place of tuples, and without keys that are None."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items() if one is not None}
+    return value
+
+
+def _table(settings: Any) -> dict[str, Any]:
+    return dict(
+        _plain({one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)})
+    )
+
+
+def _keys() -> list[str]:
+    """Return the keys of the table [experiment]."""
+    apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
+    return [one.name for one in dataclasses.fields(Experiment) if one.name not in apart]
+
+
+def _outside(table: str, key: str, value: Any, expected: str, example: str) -> ExperimentError:
+    return ExperimentError(
+        f"[{table}] {key} is {toml_text(value)}; expected {expected}: set e.g. {key} = {example}."
+    )
+
+
+def _advice(key: str) -> str:
+    names = [name for name in _TABLES if name != "client"] + ["client"]
+    return nearest(key, names)
+
+
+def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:
+    if table is None:
+        return None
+    if "name" not in table and ("path" in table or "url" in table):
+        source = hyperparameters(Source, {"name": "dataset", **table}, "[dataset]")
+        return located(source, folder)
+    options = dict(table)
+    name = options.pop("name", None)
+    if not isinstance(name, str) or not name:
+        raise wrong_value(
+            "[dataset]", "name", name, 'the name of a data set such as "a9a", or path for a file'
+        )
+    if isinstance(options.get("path"), str):
+        options["path"] = str((folder / Path(options["path"]).expanduser()).resolve())
+    return NamedDataset(name=name, options=frozen(options))
+
+
+def _partition(table: Mapping[str, Any] | None) -> Partition | None:
+    if table is None:
+        return None
+    options = dict(table)
+    kind = options.pop("kind", None)
+    if not isinstance(kind, str) or not kind:
+        raise wrong_value("[partition]", "kind", kind, 'the kind of partition, such as "grid"')
+    return Partition(kind=kind, options=frozen(options))
+
+
+def _clients(tables: Any, folder: Path) -> tuple[Source, ...]:
+    if not isinstance(tables, Sequence) or not all(isinstance(one, Mapping) for one in tables):
+        raise wrong_value("The file's", "client", tables, "tables [[client]], with two brackets")
+    sources = []
+    for position, table in enumerate(tables):
+        name = table.get("name")
+        where = f"[[client]] {name!r}" if isinstance(name, str) else f"[[client]] {position}"
+        sources.append(located(hyperparameters(Source, table, where), folder))
+    return tuple(sources)
+
+
+def _place(message: str, content: str) -> str:
+    """Return a TOML parser's message with the line it is about, and what to do."""
+    found = re.search(r"\(at line (\d+), column (\d+)\)", message)
+    lines = content.splitlines()
+    line, column = (int(found[1]), int(found[2])) if found else (len(lines), 1)
+    said = message.split(" (at ")[0]
+    shown = lines[line - 1].strip()[:60] if 0 < line <= len(lines) else ""
+    return f"{said} at line {line}, column {column} ({shown!r}); correct this line"
+
+
+def _overridden(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """Return the tables with one `key=value` set."""
+    key, equals, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ExperimentError(
+            f"-c {override!r} is not of the form table.key=value; write e.g. -c "
+            "experiment.rounds=50."
+        )
+    if parts[0] not in _TABLES:
+        raise ExperimentError(f"-c {override!r}: {parts[0]!r} is not a table; {_advice(parts[0])}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if parts[0] != "client":
+        return {**tree, parts[0]: _set(tree.get(parts[0], {}), parts[1:], value, override)}
+    clients = list(tree.get("client", []))
+    names = [str(client.get("name")) for client in clients]
+    if parts[1] in names:
+        position = names.index(parts[1])
+    elif parts[1].isdecimal() and int(parts[1]) < len(clients):
+        position = int(parts[1])
+    else:
+        raise ExperimentError(
+            f"-c {override!r}: there is no client {parts[1]!r}; {nearest(parts[1], names)}."
+        )
+    if len(parts) < 3:
+        raise ExperimentError(
+            f"-c {override!r} names a client but no key; write e.g. -c "
+            f"client.{parts[1]}.path=x.csv."
+        )
+    clients[position] = _set(clients[position], parts[2:], value, override)
+    return {**tree, "client": clients}
+
+
+def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ExperimentError(
+            f"-c {override!r} sets a key of {toml_text(table)}, which is not a table; shorten the "
+            "key."
+        )
+    if len(parts) == 1:
+        return {**table, parts[0]: value}
+    return {**table, parts[0]: _set(table.get(parts[0], {}), parts[1:], value, override)}

@@ -1,0 +1,128 @@
+"""A frozen dataclass of settings from a mapping, with one clear sentence for what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from intarsia.errors import ExperimentError
+from intarsia.spelling import listed, nearest
+
+__all__ = ["frozen", "hyperparameters", "toml_text", "wrong_value"]
+
+T = TypeVar("T")
+
+
+def hyperparameters(
+    cls: type[T],
+    mapping: Mapping[str, Any],
+    where: str = "[algorithm]",
+    keys: Sequence[str] | None = None,
+) -> T:
+    """Return a frozen keyword-only dataclass made from a mapping.
+
+    Lists become tuples; a whole number serves as a float; nothing else is converted. `keys` are the
+    keys that an error offers (default: the fields). Errors of the class's own checks pass through.
+
+    Raises
+    ------
+    ExperimentError
+        If a key is unknown or missing, or a value has the wrong type.
+    """
+    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]  # T is a dataclass
+    valid = list(keys if keys is not None else fields)
+    hints = typing.get_type_hints(cls)
+    given: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if key not in fields:
+            raise ExperimentError(f"{where} has the unknown key {key!r}; {nearest(key, valid)}.")
+        given[key] = _checked(hints[key], frozen(value), where, key)
+    for key, one in fields.items():
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if required and key not in given:
+            raise ExperimentError(
+                f"{where} has no {key!r} (keys: {listed(mapping) or 'none'}); set it to "
+                f"{_wording(hints[key])}."
+            )
+    return cls(**given)
+
+
+def _checked(hint: Any, value: Any, where: str, key: str) -> Any:
+    if dataclasses.is_dataclass(value):  # made and checked by the caller
+        return value
+    try:
+        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        return TypeAdapter(hint, config=config).validate_python(value)
+    except ValidationError:
+        raise wrong_value(where, key, value, _wording(hint), hint) from None
+
+
+def frozen(value: Any) -> Any:
+    """Return a value with tuples in place of lists."""
+    if isinstance(value, list | tuple):
+        return tuple(frozen(one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: frozen(one) for key, one in value.items()}
+    return value
+
+
+def _wording(hint: Any) -> str:
+    """Return a type in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(toml_text(one) for one in arguments)
+    if origin in (typing.Union, types.UnionType):
+        words = dict.fromkeys(_wording(one) for one in arguments if one is not type(None))
+        return " or ".join(words)
+    if origin is tuple:
+        inner = _wording(arguments[0])
+        return "a list of " + {
+            "text": "texts",
+            "a whole number": "whole numbers",
+            "a number": "numbers",
+        }.get(inner, f"values ({inner})")
+    if origin in (Mapping, dict):
+        return "a table"
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def wrong_value(
+    where: str, key: str, value: Any, expected: str, hint: Any = None
+) -> ExperimentError:
+    """Return the error that a key has a value of the wrong type."""
+    options = [one for one in _literals(hint) if isinstance(one, str)]
+    advice = f"expected {expected}"
+    if isinstance(value, str) and options:
+        advice = nearest(value, options)
+    return ExperimentError(f"{where} {key} is {toml_text(value)}; {advice}.")
+
+
+def _literals(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    return [one for inner in typing.get_args(hint) for one in _literals(inner)]
+
+
+def toml_text(value: Any) -> str:
+    """Return a value as a TOML file writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{" ".join(value.split())[:80]}"'
+    if value is None:
+        return "not set"
+    if isinstance(value, list | tuple):
+        return (
+            "["
+            + ", ".join(toml_text(one) for one in value[:6])
+            + (", …]" if len(value) > 6 else "]")
+        )
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {toml_text(v)}" for k, v in list(value.items())[:4]) + "}"
+    return str(value)

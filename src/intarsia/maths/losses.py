@@ -1,0 +1,229 @@
+"""The four losses of the linear models, their conjugates, and the exact step on one dual variable.
+
+A loss l(z, y) takes the score z = wᵀx of a sample and its label y: -1 or +1 for the losses of
+classification, a real number for the squared loss. The dual variable of a sample is α, and
+β = yα for classification. Losses are integer codes, so that compiled kernels branch on them.
+
+=============  ==============  ====================================  =========
+loss           l(z, y)         -l*(-α)                               box
+=============  ==============  ====================================  =========
+hinge          (1 - yz)₊       β                                     0 ≤ β ≤ 1
+squared hinge  (1 - yz)₊²      β - β²/4                              0 ≤ β
+logistic       log(1 + e⁻ʸᶻ)   -β log β - (1 - β) log(1 - β)         0 ≤ β ≤ 1
+squared        ½(z - y)²       αy - ½α²                              none
+=============  ==============  ====================================  =========
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.special import entr, expit
+
+from intarsia.errors import ExperimentError
+from intarsia.spelling import nearest
+
+__all__ = [
+    "CLASSIFICATION",
+    "HINGE",
+    "LOGISTIC",
+    "LOSSES",
+    "SQUARED",
+    "SQUARED_HINGE",
+    "compiled",
+    "curvature",
+    "derivative",
+    "dual_from_scores",
+    "dual_step",
+    "loss_code",
+    "minus_conjugate",
+    "project",
+    "value",
+]
+
+Array = NDArray[np.float64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+HINGE: Final = 0
+SQUARED_HINGE: Final = 1
+LOGISTIC: Final = 2
+SQUARED: Final = 3
+LOSSES: Final = {
+    "hinge": HINGE,
+    "squared_hinge": SQUARED_HINGE,
+    "logistic": LOGISTIC,
+    "squared": SQUARED,
+}
+CLASSIFICATION: Final = (HINGE, SQUARED_HINGE, LOGISTIC)  # labels -1 and +1
+
+
+def compiled(function: F, *, reassociate: bool = False) -> F:
+    """Return a function compiled when it is first called, kept on disk, run without the GIL.
+
+    `reassociate` lets sums be taken in another order, so that dot products use vector
+    instructions; NaN and infinity keep their meaning.
+    """
+    flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
+    return cast(F, njit(cache=True, nogil=True, fastmath=flags)(function))
+
+
+def loss_code(name: str) -> int:
+    """Return the code of a loss.
+
+    Raises
+    ------
+    ExperimentError
+        If no loss has that name.
+    """
+    if name not in LOSSES:
+        raise ExperimentError(f"There is no loss {name!r}; {nearest(str(name), LOSSES)}.")
+    return LOSSES[name]
+
+
+def _unknown(loss: int) -> ExperimentError:
+    return ExperimentError(f"The loss code is {loss}; it must be one of {LOSSES}.")
+
+
+def value(loss: int, z: Array, y: Array) -> Array:
+    """Return l(z, y), elementwise."""
+    if loss == HINGE:
+        return np.maximum(1.0 - y * z, 0.0)
+    if loss == SQUARED_HINGE:
+        return np.maximum(1.0 - y * z, 0.0) ** 2
+    if loss == LOGISTIC:
+        return np.logaddexp(0.0, -y * z)
+    if loss == SQUARED:
+        return 0.5 * (z - y) ** 2
+    raise _unknown(loss)
+
+
+def derivative(loss: int, z: Array, y: Array) -> Array:
+    """Return the derivative of l in z, elementwise; of the hinge at yz = 1 the subgradient 0."""
+    if loss == HINGE:
+        return np.where(y * z < 1.0, -y, 0.0)
+    if loss == SQUARED_HINGE:
+        return -2.0 * y * np.maximum(1.0 - y * z, 0.0)
+    if loss == LOGISTIC:
+        return cast(Array, -y * expit(-y * z))
+    if loss == SQUARED:
+        return z - y
+    raise _unknown(loss)
+
+
+def curvature(loss: int, z: Array, y: Array) -> Array:
+    """Return the second derivative of l in z, elementwise; 0 at the kink of the squared hinge."""
+    if loss == HINGE:
+        return np.zeros_like(y * z)
+    if loss == SQUARED_HINGE:
+        return np.where(y * z < 1.0, 2.0, 0.0)
+    if loss == LOGISTIC:
+        return cast(Array, expit(z) * expit(-z))
+    if loss == SQUARED:
+        return np.ones_like(z * y)
+    raise _unknown(loss)
+
+
+def minus_conjugate(loss: int, alpha: Array, y: Array) -> Array:
+    """Return -l*(-α), a sample's term of N·D(α), elementwise; -inf outside the box."""
+    if loss == SQUARED:
+        return alpha * y - 0.5 * alpha**2
+    beta = y * alpha
+    if loss == HINGE:
+        return np.where((beta >= 0.0) & (beta <= 1.0), beta, -np.inf)
+    if loss == SQUARED_HINGE:
+        return np.where(beta >= 0.0, beta - 0.25 * beta**2, -np.inf)
+    if loss == LOGISTIC:
+        return cast(Array, entr(beta) + entr(1.0 - beta))
+    raise _unknown(loss)
+
+
+def project(loss: int, alpha: Array, y: Array) -> Array:
+    """Return the dual variables moved to the nearest point of their box, elementwise."""
+    if loss == SQUARED:
+        return np.array(alpha, np.float64)
+    if loss == SQUARED_HINGE:
+        return y * np.maximum(y * alpha, 0.0)
+    if loss in (HINGE, LOGISTIC):
+        return y * np.clip(y * alpha, 0.0, 1.0)
+    raise _unknown(loss)
+
+
+def dual_from_scores(loss: int, z: Array, y: Array) -> Array:
+    """Return α = -l'(z), the duals that belong to the scores, elementwise.
+
+    At the optimum of a smooth loss they are the optimal duals; for the hinge they are one choice
+    among the subgradients. They are in the box for any score.
+    """
+    return -derivative(loss, z, y)
+
+
+def _logistic_root(score: float, q: float, beta: float) -> float:
+    """Return the c in [0, 1] with log(c/(1-c)) + score + q(c-β) = 0, to 1e-14.
+
+    Halley's iteration in u = logit(c), guarded by bisection.
+    """
+    # f(u) = u + score + q(c(u) - β) rises with a slope of at least 1: the root is bracketed
+    low = -score - q * (1.0 - beta)
+    high = -score + q * beta
+    u = math.log(beta / (1.0 - beta)) if 0.0 < beta < 1.0 else -score
+    u = min(max(u, low), high)
+    last = high - low
+    c = 0.0
+    for _ in range(100):
+        if u >= 0.0:
+            c = 1.0 / (1.0 + math.exp(-u))
+        else:
+            c = math.exp(u)
+            c /= 1.0 + c
+        f = u + score + q * (c - beta)
+        if f > 0.0:
+            high = u
+        else:
+            low = u
+        bend = c * (1.0 - c)
+        slope = 1.0 + q * bend
+        step = f / slope
+        step /= max(1.0 - 0.5 * step * q * bend * (1.0 - 2.0 * c) / slope, 0.5)
+        # f'' and f''' are at most f' in size: what is left after a step s is below s³/2
+        if abs(step) < 2e-5:
+            return c - step * bend * (1.0 - 0.5 * step * (1.0 - 2.0 * c))
+        if not low <= u - step <= high or abs(step) > 0.5 * abs(last):
+            step = u - 0.5 * (low + high)  # unguarded steps can cycle between the flat ends of c
+        last = step
+        u -= step
+    return c
+
+
+_logistic_root = compiled(_logistic_root)
+
+
+@compiled
+def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
+    """Return the Δα that maximises -l*(-(α + Δα)) - zΔα - ½qΔα².
+
+    z is the score at the present α and q = σ‖x‖²/(λN) ≥ 0 the curvature of the quadratic part.
+    The result keeps α + Δα in its box. With q = 0 (a row of zeros) it is the optimum that does
+    not depend on w. An unknown loss gives NaN.
+    """
+    if loss == SQUARED:
+        return (y - alpha - z) / (1.0 + q)
+    beta = y * alpha
+    slack = 1.0 - y * z
+    if loss == HINGE:
+        if q > 0.0:
+            new = min(max(beta + slack / q, 0.0), 1.0)
+        elif slack == 0.0:
+            new = beta
+        else:
+            new = 1.0 if slack > 0.0 else 0.0
+        return y * (new - beta)
+    if loss == SQUARED_HINGE:
+        return y * max(-beta, (slack - 0.5 * beta) / (q + 0.5))
+    if loss == LOGISTIC:
+        return y * (_logistic_root(y * z, q, beta) - beta)
+    return math.nan

@@ -1,0 +1,271 @@
+"""Splits of one data set over clients, for simulations: who would hold which rectangle.
+
+Rows are dealt after a shuffle by the seed; columns stay in the data set's order, in contiguous
+runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data import Array, Block, ClientId
+from intarsia.datasets import Dataset
+from intarsia.errors import ExperimentError
+from intarsia.spelling import nearest
+
+__all__ = ["KINDS", "LabelsAt", "grid", "horizontal", "overlap", "partition", "vertical"]
+
+LabelsAt = Literal["all", "first"]
+Positions = NDArray[np.intp]
+_CHUNK = 4096  # rows converted to float64 at a time
+
+
+def grid(
+    dataset: Dataset,
+    *,
+    rows: int,
+    columns: int,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal the data set to rows × columns clients that share no entry.
+
+    Clients of one row group hold the same samples, clients of one column group the same features.
+    Sizes differ by at most one. `labels` says who holds labels: "all" clients, or those of the
+    "first" column group only.
+
+    Raises
+    ------
+    ExperimentError
+        If a number is out of range, or the labels are text.
+    """
+    return overlap(
+        dataset,
+        rows=rows,
+        columns=columns,
+        shared_rows=0.0,
+        shared_columns=0.0,
+        seed=seed,
+        labels=labels,
+        shuffle_columns=shuffle_columns,
+    )
+
+
+def horizontal(dataset: Dataset, *, clients: int, seed: int = 0) -> dict[ClientId, Block]:
+    """Deal whole rows to clients: all features at each, no shared sample."""
+    _check_count("clients", clients, dataset.shape[0], "samples")
+    return grid(dataset, rows=clients, columns=1, seed=seed)
+
+
+def vertical(
+    dataset: Dataset,
+    *,
+    clients: int,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal whole columns to clients: all samples at each, no shared feature.
+
+    `labels="first"` is vertical federated learning with one label holder.
+    """
+    _check_count("clients", clients, dataset.shape[1], "features")
+    return grid(
+        dataset,
+        rows=1,
+        columns=clients,
+        seed=seed,
+        labels=labels,
+        shuffle_columns=shuffle_columns,
+    )
+
+
+def overlap(
+    dataset: Dataset,
+    *,
+    rows: int,
+    columns: int,
+    shared_rows: float,
+    shared_columns: float,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal the data set to a grid of clients whose neighbours share samples and features.
+
+    The grid comes first: row group g owns a run of n_g shuffled rows. Then every row group also
+    gets the first round(shared_rows · n_{g+1}) rows of the next group; the last group's next one
+    is the first. So each pair of neighbours shares these rows, a row is held by at most two row
+    groups, and 1.0 gives every row to exactly two. Columns likewise with `shared_columns`. With a
+    single row (column) group there is no neighbour and nothing more is shared.
+
+    The entries that two clients share are their common rows × their common columns:
+
+    - same row group, neighbouring column groups: all its rows × the shared columns;
+    - same column group, neighbouring row groups: the shared rows × all its columns;
+    - diagonal neighbours: the shared rows × the shared columns.
+
+    Both hold identical copies. With two row groups each is next to the other, so that they share
+    the first part of both runs.
+
+    Raises
+    ------
+    ExperimentError
+        If a number is out of range, or the labels are text.
+    """
+    samples, features = dataset.shape
+    _check_count("rows", rows, samples, "samples")
+    _check_count("columns", columns, features, "features")
+    _check_fraction("shared_rows", shared_rows)
+    _check_fraction("shared_columns", shared_columns)
+    if labels not in get_args(LabelsAt):
+        raise ExperimentError(
+            f"The partition has labels = {labels!r}; {nearest(str(labels), get_args(LabelsAt))}."
+        )
+    y = _numbers(dataset)
+    # rows and columns have a stream each, so that a train and a test part get the same columns
+    row_order = np.random.default_rng([seed, 0]).permutation(samples)
+    column_order = np.arange(features)
+    if shuffle_columns:
+        column_order = np.random.default_rng([seed, 1]).permutation(features)
+    row_groups = _groups(row_order, rows, shared_rows)
+    column_groups = _groups(column_order, columns, shared_columns)
+    return dict(_blocks(dataset, y, row_groups, column_groups, labels))
+
+
+def _groups(order: Positions, number: int, shared: float) -> list[Positions]:
+    runs = np.array_split(order, number)
+    if number == 1:
+        return [np.sort(order)]
+    groups = []
+    for group, run in enumerate(runs):
+        following = runs[(group + 1) % number]
+        # ascending, so that reading the table is sequential and column runs stay slices
+        groups.append(np.sort(np.concatenate([run, following[: round(shared * len(following))]])))
+    return groups
+
+
+def _blocks(
+    dataset: Dataset,
+    y: Array,
+    row_groups: list[Positions],
+    column_groups: list[Positions],
+    labels: LabelsAt,
+) -> Iterator[tuple[ClientId, Block]]:
+    """Yield one client's block after another, so that only one compact copy lives at a time."""
+    for r, rows in enumerate(row_groups):
+        table = dataset.x[rows] if dataset.sparse else dataset.x
+        for c, columns in enumerate(column_groups):
+            run = _run(columns)
+            if dataset.sparse:
+                values = table[:, run].astype(np.float64)
+            else:
+                values = _floats(table, rows, run, len(columns), dataset.scale)
+            features = tuple(dataset.features[column] for column in columns)
+            held = set(features)
+            groups = {
+                name: tuple(f for f in names if f in held)
+                for name, names in dataset.groups.items()
+                if any(f in held for f in names)
+            }
+            labelled = labels == "all" or c == 0
+            block = Block(
+                dataset.samples[rows], features, values, y[rows] if labelled else None, groups
+            )
+            yield f"r{r}c{c}", block
+
+
+def _run(columns: Positions) -> slice | Positions:
+    """Return contiguous columns as a slice, which is read without a copy."""
+    first, last = int(columns[0]), int(columns[-1])
+    return slice(first, last + 1) if last - first + 1 == len(columns) else columns
+
+
+def _floats(
+    x: NDArray[Any], rows: Positions, run: slice | Positions, width: int, scale: float
+) -> Array:
+    values = np.empty((len(rows), width))
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        part = x[chunk, run] if isinstance(run, slice) else x[np.ix_(chunk, run)]
+        np.multiply(part, scale, out=values[start : start + _CHUNK], dtype=np.float64)
+    return values
+
+
+def _numbers(dataset: Dataset) -> Array:
+    if dataset.y.dtype.kind not in "biuf":
+        raise ExperimentError(
+            f"The labels of {dataset.name!r} are text (first: {str(dataset.y[0])!r}) and a block "
+            "holds numbers; encode them first with `encoded`."
+        )
+    return dataset.y.astype(np.float64)
+
+
+def _check_count(key: str, value: Any, available: int, what: str) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= available:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a whole number from 1 to {available}, "
+            f"the number of {what}."
+        )
+
+
+def _check_fraction(key: str, value: Any) -> None:
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a fraction from 0 to 1."
+        )
+
+
+# kind -> (function, its keys in [partition]); `seed` comes from [experiment] unless given
+KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]] = MappingProxyType(
+    {
+        function.__name__: (
+            function,
+            frozenset(inspect.signature(function).parameters) - {"dataset"},
+        )
+        for function in (grid, horizontal, vertical, overlap)
+    }
+)
+
+
+def partition(kind: str, dataset: Dataset, **keys: Any) -> dict[ClientId, Block]:
+    """Deal a data set by the split of the given kind.
+
+    Parameters
+    ----------
+    kind
+        "grid", "horizontal", "vertical" or "overlap".
+    dataset
+        With labels as numbers: encoded as in `Labels`, or a regression's targets.
+    keys
+        The arguments of the function of that name.
+
+    Raises
+    ------
+    ExperimentError
+        If the kind or a key is unknown, a key is missing, or a value is out of range.
+    """
+    if kind not in KINDS:
+        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(str(kind), KINDS)}.")
+    function, allowed = KINDS[kind]
+    for key in keys:
+        if key not in allowed:
+            raise ExperimentError(
+                f"[partition] of kind {kind!r} has no key {key!r}; {nearest(key, allowed)}."
+            )
+    for key, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty and key != "dataset" and key not in keys:
+            raise ExperimentError(
+                f"[partition] of kind {kind!r} lacks the key {key!r}; "
+                f"expected {', '.join(sorted(allowed))}."
+            )
+    return function(dataset, **keys)

@@ -1,0 +1,242 @@
+"""A finished run's model on a new table: a party's own columns, or all of them.
+
+A column that the table lacks, a missing value and a level that training did not see count as the
+feature's mean over the training samples; a column that the model does not know is left aside.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data import Array, Labels
+from intarsia.errors import TableError
+from intarsia.linear import LinearClassifier
+from intarsia.model_file import LinearModel, read_model
+from intarsia.result import load
+from intarsia.sources import Source, read
+from intarsia.spelling import listed, nearest
+from intarsia.tables import Encoding, encode
+
+__all__ = ["Predictions", "predict"]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says about each row of a table."""
+
+    ids: Sequence[Any]  # (rows,) as in the table, or the row number from 1
+    scores: Array  # (rows,) > 0 for the second of two classes; of the best class; or the prediction
+    labels: NDArray[Any] | None  # (rows,) None for regression
+    probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
+    notes: tuple[str, ...]  # what counted as missing, and what was left aside
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Return the names of the columns of `rows`."""
+        names = ["id", "score"]
+        if self.labels is not None:
+            names.append("label")
+        if self.probabilities is not None:
+            names.append("probability")
+        return tuple(names)
+
+    @property
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Return the rows in the order of the table."""
+        columns = [list(self.ids), self.scores.tolist()]
+        if self.labels is not None:
+            columns.append(self.labels.tolist())
+        if self.probabilities is not None:
+            columns.append(self.probabilities.tolist())
+        return zip(*columns, strict=True)
+
+    def write(self, file: TextIO) -> None:
+        """Write the rows as CSV with a header."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+
+
+def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Predictions:
+    """Return the predictions of a finished run for the rows of a CSV or Parquet file.
+
+    Parameters
+    ----------
+    folder
+        The output folder of the run.
+    table
+        The file.
+    id
+        The column with the ids; None: the one of the experiment, where the table has it.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no finished run.
+    TableError
+        If the table cannot be read, or has no column that the model knows.
+    """
+    folder, table = Path(folder), Path(table)
+    load(folder)  # says what is wrong with a folder that holds no finished run
+    model = read_model(folder / "model")
+    features = [str(name) for name in model.feature_names_in_]
+    settings = _settings(folder)
+    names = _column_names(table, settings)
+    known, levels = _known(features, names)
+    if not known:
+        raise TableError(
+            f"{table} has the columns {listed(names)} but the model knows "
+            f"{listed(_columns_of(features))}; name the columns as in training."
+        )
+    if id is not None and id not in names:
+        raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
+    if id is None:
+        id = next((name for name in settings.ids if name in names and name not in known), None)
+    source = Source(
+        name="table",
+        path=str(table),
+        separator=settings.separator,
+        id=id,
+        features=tuple(known),
+        categorical=tuple(levels),
+        missing=settings.missing,
+    )
+    found = read(source)
+    block = encode(found, Encoding(levels, Labels("regression")))
+    ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
+    notes = _notes(features, names, known, levels, block.features, block.x, id, settings)
+    return _applied(model, block, ids, notes)
+
+
+def _applied(
+    model: LinearModel, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
+) -> Predictions:
+    if not isinstance(model, LinearClassifier):
+        return Predictions(ids, model.predict(block), None, None, notes)
+    scores = model.decision_function(block)
+    labels = model.predict(block)
+    probabilities = model.predict_proba(block) if model.loss == "logistic" else None
+    if scores.ndim == 1:
+        second = None if probabilities is None else probabilities[:, 1]
+        return Predictions(ids, scores, labels, second, notes)
+    best = None if probabilities is None else probabilities.max(axis=1)
+    return Predictions(ids, scores.max(axis=1), labels, best, notes)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How the parties' tables were read, as far as they agree."""
+
+    ids: tuple[str, ...]
+    labels: tuple[str, ...]
+    missing: tuple[str, ...]
+    separator: str | None
+
+
+def _settings(folder: Path) -> _Settings:
+    path = folder / "experiment.json"
+    tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    tables = [*tree.get("client", []), tree.get("dataset", {})]
+    separators = {table.get("separator") for table in tables if "separator" in table}
+
+    def every(key: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
+
+    missing = [text for table in tables for text in table.get("missing", ())]
+    return _Settings(
+        every("id"),
+        every("label"),
+        tuple(dict.fromkeys(missing or ("?", ""))),
+        separators.pop() if len(separators) == 1 else None,
+    )
+
+
+def _column_names(path: Path, settings: _Settings) -> list[str]:
+    """Return the names of a table's columns; reading it whole says what is wrong with it."""
+    bare = path.name.lower().removesuffix(".gz")
+    try:
+        if bare.endswith((".parquet", ".pq")):
+            from pyarrow import ArrowException, parquet
+
+            try:
+                return list(parquet.read_schema(path).names)
+            except ArrowException:
+                return list(read(Source(name="table", path=str(path))).columns)
+        separator = settings.separator or ("\t" if bare.endswith(".tsv") else ",")
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            header = next((row for row in csv.reader(file, delimiter=separator) if row), [])
+        if len(header) > 1:
+            return header
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        header = []
+    whole = read(Source(name="table", path=str(path), separator=settings.separator))
+    return header or list(whole.columns)
+
+
+def _known(
+    features: Sequence[str], names: Sequence[str]
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the columns that the model knows, and the levels of the categorical ones."""
+    numeric = set(features)
+    levels: dict[str, list[str]] = {}
+    for feature in features:
+        parts = feature.split("=")
+        for cut in range(1, len(parts)):  # a name and a level may both hold "="
+            levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
+    known = [name for name in names if name in numeric or name in levels]
+    return known, {
+        name: tuple(levels[name]) for name in known if name not in numeric and name in levels
+    }
+
+
+def _columns_of(features: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.split("=")[0] for name in features))
+
+
+def _notes(
+    features: Sequence[str],
+    names: Sequence[str],
+    known: Sequence[str],
+    levels: dict[str, tuple[str, ...]],
+    encoded: Sequence[str],
+    x: Any,
+    id: str | None,
+    settings: _Settings,
+) -> tuple[str, ...]:
+    notes = []
+    covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
+    lacking = _columns_of([name for name in features if name not in covered])
+    if lacking:
+        notes.append(
+            f"The table lacks {len(lacking)} of the model's {len(_columns_of(features))} columns; "
+            f"each counts as its mean: {_named(lacking)}."
+        )
+    counts: Counter[str] = Counter()
+    for feature, count in zip(encoded, np.isnan(x).sum(axis=0).tolist(), strict=True):
+        column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
+        counts[column] = max(counts[column], int(count))
+    gaps = [f"{name} ({count})" for name, count in counts.items() if count]
+    if gaps:
+        notes.append(f"Missing values and unknown levels count as the mean: {_named(gaps)}.")
+    aside = [
+        name for name in names if name not in known and name != id and name not in settings.labels
+    ]
+    if aside:
+        notes.append(f"Columns that the model does not know are left aside: {_named(aside)}.")
+    return tuple(notes)
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:20])
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown

@@ -1,0 +1,274 @@
+"""What a reader sees of a federation and of its results: advice, comparisons, figures as text."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from intarsia.data import Cell, ClientId, Schema
+from intarsia.result import Result, Score
+
+__all__ = [
+    "Advice",
+    "Group",
+    "Row",
+    "Spread",
+    "advise",
+    "compare",
+    "duration",
+    "gap",
+    "measure_of",
+    "number",
+    "size",
+    "three_way",
+    "transferred",
+    "value_of",
+]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Which algorithm fits what the parties hold, and why."""
+
+    algorithm: str | None  # None: none of the available ones
+    why: str
+    remarks: tuple[str, ...] = ()
+
+
+def advise(schema: Schema) -> Advice:
+    """Return the algorithm that fits who holds what."""
+    clients = schema.clients
+    if len(clients) == 1:
+        return Advice(
+            "hyfdca",
+            f"{clients[0]} is the only client; on its table alone hyfdca is centralised dual "
+            "coordinate ascent.",
+        )
+    common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
+    common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
+    remarks = _remarks(schema)
+    if not common_samples and not common_features:
+        return Advice(
+            None,
+            "no two clients have a sample or a feature in common; that needs FLIC, which maps "
+            "each client's own features into a common space and is not available yet.",
+            remarks,
+        )
+    same_samples = len(schema.samples.cells) == 1
+    same_features = len(schema.features.cells) == 1
+    if same_features and not common_samples:
+        why = (
+            "horizontal: all clients have the same columns and no row in common; hyfdca then needs "
+            "no exchange over rows and is CoCoA (cocoa and fedavg are there as baselines)."
+        )
+    elif same_samples and not common_features:
+        why = (
+            "vertical: all clients have the same rows and no column in common; hyfdca adds up "
+            "their parts of each score without showing them."
+        )
+    elif same_samples and same_features:
+        why = (
+            "every client has the whole table: nothing is gained by a federation, but hyfdca "
+            "trains on it and counts every entry once."
+        )
+    else:
+        why = (
+            f"hybrid: {_share('rows', common_samples, len(schema.samples))} and "
+            f"{_share('columns', common_features, len(schema.features))}; hyfdca trains a linear "
+            "model to the centralised optimum on such parts and certifies it by the duality gap."
+        )
+    return Advice("hyfdca", why, remarks)
+
+
+def _share(what: str, cells: Sequence[Cell], total: int) -> str:
+    shared = sum(cell.stop - cell.start for cell in cells)
+    if shared in (0, total):
+        return f"{'no' if not shared else 'all'} {what} are shared"
+    return f"{shared:,} of {total:,} {what} are shared"
+
+
+def _remarks(schema: Schema) -> tuple[str, ...]:
+    remarks = []
+    linked: set[ClientId] = set()
+    for index in (schema.samples, schema.features):
+        for cell in index.cells:
+            if len(cell.owners) > 1:
+                linked.update(cell.owners)
+    alone = [name for name in schema.clients if name not in linked]
+    if alone and linked:
+        remarks.append(
+            f"{_names(alone)} shares no row and no column with another client: the federation "
+            "neither helps it nor is helped by it."
+            if len(alone) == 1
+            else f"{_names(alone)} share no row and no column with another client: the federation "
+            "neither helps them nor is helped by them."
+        )
+    unlabelled = int((schema.label_holders == 0).sum())
+    if unlabelled:
+        remarks.append(
+            f"{unlabelled:,} of {len(schema.samples):,} samples have a label at no client; "
+            "training leaves them out."
+        )
+    return tuple(remarks)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the three-way comparison."""
+
+    name: str
+    standalone: Score | None
+    federated: Score | None
+    centralised: Score | None
+
+
+def three_way(result: Result) -> list[Row]:
+    """Return stand-alone, federated and centralised scores: by client, their mean, the whole."""
+    metrics = result.metrics
+    names = [
+        *metrics.clients,
+        *(name for name in metrics.standalone if name not in metrics.clients),
+    ]
+    rows = [
+        Row(name, metrics.standalone.get(name), metrics.clients.get(name), None) for name in names
+    ]
+    if len(names) > 1:
+        rows.append(Row("mean of clients", metrics.standalone_mean, metrics.clients_mean, None))
+    rows.append(Row("all columns", None, metrics.server, metrics.centralised))
+    return rows
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of one figure over runs."""
+
+    mean: float
+    deviation: float | None  # None: one run
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Return the spread of the figures that are known, or None."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+    def __str__(self) -> str:
+        if self.deviation is None:
+            return number(self.mean)
+        return f"{number(self.mean)} ± {number(self.deviation)}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment with one algorithm, over their seeds."""
+
+    experiment: str
+    algorithm: str
+    seeds: tuple[int, ...]
+    measure: str  # "accuracy", "R²" or "loss": what the three are
+    standalone: Spread | None
+    federated: Spread | None
+    centralised: Spread | None
+    loss: Spread | None  # the federated model's
+    gap_relative: Spread | None
+    rounds: Spread | None
+    exchanges: Spread | None
+    bytes: Spread | None
+    seconds: Spread | None  # the training's
+
+
+def compare(results: Iterable[Result]) -> list[Group]:
+    """Return mean and deviation over seeds of every experiment and algorithm, in their order."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.experiment, result.algorithm), []).append(result)
+    return [_group(key, runs) for key, runs in groups.items()]
+
+
+def measure_of(scores: Iterable[Score | None]) -> str:
+    """Return what scores are best compared by: accuracy, R², or the loss where neither is known."""
+    known = [score for score in scores if score is not None]
+    if any(score.accuracy is not None for score in known):
+        return "accuracy"
+    return "R²" if any(score.r2 is not None for score in known) else "loss"
+
+
+def value_of(score: Score | None, measure: str) -> float | None:
+    """Return one figure of a score."""
+    if score is None:
+        return None
+    return {"accuracy": score.accuracy, "R²": score.r2, "loss": score.loss}[measure]
+
+
+def _group(key: tuple[str, str], runs: Sequence[Result]) -> Group:
+    # The whole model's score where the run has one: the clients' mean is the same rows cut up.
+    federated = [run.metrics.server or run.metrics.clients_mean for run in runs]
+    measure = measure_of(federated)
+
+    def spread(scores: Iterable[Score | None]) -> Spread | None:
+        return Spread.of(value_of(score, measure) for score in scores)
+
+    return Group(
+        *key,
+        seeds=tuple(run.seed for run in runs),
+        measure=measure,
+        standalone=spread(run.metrics.standalone_mean for run in runs),
+        federated=spread(federated),
+        centralised=spread(run.metrics.centralised for run in runs),
+        loss=Spread.of(value_of(score, "loss") for score in federated),
+        gap_relative=Spread.of(
+            None if run.certificate is None else run.certificate.gap_relative for run in runs
+        ),
+        rounds=Spread.of(float(run.rounds) for run in runs),
+        exchanges=Spread.of(float(run.exchanges) for run in runs),
+        bytes=Spread.of(float(transferred(run.bytes)) for run in runs),
+        seconds=Spread.of(run.seconds.get("training", run.seconds.get("total")) for run in runs),
+    )
+
+
+def transferred(traffic: Mapping[str, float]) -> float:
+    """Return the bytes in both directions."""
+    return traffic.get("up", 0) + traffic.get("down", 0)
+
+
+def number(value: float | None) -> str:
+    """Return a figure with four significant digits."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def gap(value: float | None) -> str:
+    """Return a relative gap with two digits."""
+    return "–" if value is None else f"{value:.1e}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in a unit that suits it (1 kB = 1000 bytes)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time: "0.42 s", "12 s", "3:05 min", "2:10 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"

@@ -1,0 +1,187 @@
+"""What a run came to: certificate, scores, cost, and where it was made."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from intarsia.checkpoint import write_atomically
+from intarsia.data import ClientId
+from intarsia.errors import CheckpointError
+
+__all__ = ["Certificate", "Finished", "Metrics", "Result", "Score", "load", "mean"]
+
+Finished = Literal["tolerance", "rounds", "algorithm"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one model does on one set of samples."""
+
+    loss: float  # mean over the samples, without the regularisation
+    accuracy: float | None = None  # fraction of right classes; None for regression
+    r2: float | None = None  # coefficient of determination; None for classes
+
+
+def mean(scores: Mapping[ClientId, Score]) -> Score | None:
+    """Return the unweighted mean over clients, or None without a client."""
+    if not scores:
+        return None
+
+    def average(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    every = list(scores.values())
+    return Score(
+        sum(score.loss for score in every) / len(every),
+        average([score.accuracy for score in every]),
+        average([score.r2 for score in every]),
+    )
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The federated model beside its two yardsticks, on the test part where there is one."""
+
+    server: Score | None = None  # the federated model on every party's columns
+    clients: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
+    clients_mean: Score | None = None
+    centralised: Score | None = None  # all data pooled
+    standalone: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
+    standalone_mean: Score | None = None  # each party alone
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bounds of the training objective: the optimum lies between dual and primal."""
+
+    primal: float
+    dual: float
+    gap_relative: float  # (primal - dual) / |primal|
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run; `to_dict` is what stands in result.json."""
+
+    algorithm: str
+    experiment: str
+    seed: int
+    rounds: int
+    finished: Finished  # why it stopped
+    seconds: Mapping[str, float]  # "total" and by part
+    bytes: Mapping[str, Any]  # "up", "down", "by_message"
+    exchanges: int
+    certificate: Certificate | None
+    metrics: Metrics
+    environment: Mapping[str, Any]  # version, commit, machine, threads, python, started
+    hyperparameters: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    model: Any = None  # the fitted estimator; beside result.json, not in it
+    folder: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
+        return {
+            "algorithm": self.algorithm,
+            "experiment": self.experiment,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "finished": self.finished,
+            "seconds": _plain(self.seconds),
+            "bytes": _plain(self.bytes),
+            "exchanges": self.exchanges,
+            "certificate": _plain(self.certificate),
+            "metrics": _plain(self.metrics),
+            "environment": _plain(self.environment),
+            "hyperparameters": _plain(self.hyperparameters),
+            "notes": list(self.notes),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write result.json into an existing folder: whole, or not at all."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomically(folder / "result.json", f"{text}\n".encode())
+
+
+def load(folder: Path | str) -> Result:
+    """Return the result in an output folder, without its model.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no result, or one that cannot be read.
+    """
+    folder = Path(folder)
+    path = folder / "result.json"
+    if not path.is_file():
+        raise CheckpointError(_missing(folder))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        certificate, metrics = found["certificate"], found["metrics"]
+        return Result(
+            **{key: found[key] for key in _PLAIN_KEYS},
+            certificate=None if certificate is None else Certificate(**certificate),
+            metrics=Metrics(
+                server=_score(metrics["server"]),
+                clients={name: _known(score) for name, score in metrics["clients"].items()},
+                clients_mean=_score(metrics["clients_mean"]),
+                centralised=_score(metrics["centralised"]),
+                standalone={name: _known(score) for name, score in metrics["standalone"].items()},
+                standalone_mean=_score(metrics["standalone_mean"]),
+            ),
+            notes=tuple(found["notes"]),
+            folder=folder,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CheckpointError(
+            f"{path} is not a result that this version wrote ({type(problem).__name__}: "
+            f"{problem}); run the experiment again with --overwrite."
+        ) from problem
+
+
+_PLAIN_KEYS = tuple(
+    entry.name
+    for entry in fields(Result)
+    if entry.name not in {"certificate", "metrics", "notes", "model", "folder"}
+)
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder; give the output folder of a finished run."
+    if (folder / "experiment.json").is_file():
+        return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
+    return f"{folder} holds no result.json; give the output folder of a finished run."
+
+
+def _known(score: Mapping[str, Any]) -> Score:
+    loss = score["loss"]
+    return Score(math.nan if loss is None else loss, score["accuracy"], score["r2"])
+
+
+def _score(score: Mapping[str, Any] | None) -> Score | None:
+    return None if score is None else _known(score)
+
+
+def _plain(value: Any) -> Any:
+    """Return records, mappings, sequences and NumPy scalars as JSON types."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Score | Metrics | Certificate):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return _plain(value.item())
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,351 @@
+"""A party's own data as a `Table`: files, databases, DataFrames and arrays.
+
+Formats
+-------
+csv
+    One header line, UTF-8, optionally gzip; separator "," (tab where the name ends in .tsv).
+parquet
+    One file.
+libsvm
+    `label index:value …`, optionally gzip; a feature is named by its index as written.
+npz
+    `x` (samples, features), or CSR as `data`, `indices`, `indptr`, `shape`; optionally `y`,
+    `samples`, `features`. No pickled objects.
+sql
+    A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
+    from the environment, so that a password need not stand in a file.
+
+libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
+belong to the party alone unless npz has `samples`, or `id = "row"` says that row i is the same
+sample at all parties.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as arrow_parquet
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from intarsia.columns import column_of, table_of_columns, table_of_matrix
+from intarsia.data import ClientId
+from intarsia.database import database_url, query_table
+from intarsia.delimited import delimited_text
+from intarsia.description import Format, Source
+from intarsia.errors import TableError
+from intarsia.hyperparameters import hyperparameters
+from intarsia.libsvm import parse_libsvm
+from intarsia.spelling import first_line, listed
+from intarsia.tables import Table
+
+__all__ = ["Format", "Source", "located", "read", "table_from"]
+
+_ENDINGS: Mapping[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".npz": "npz",
+}
+
+
+def located(source: Source, folder: Path) -> Source:
+    """Return the source with its path, or the file in its url, made absolute from a folder."""
+    if source.path is not None:
+        source = replace(source, path=str((folder / Path(source.path).expanduser()).resolve()))
+    if source.url is not None and "$" not in source.url:
+        url = database_url(source)
+        if url.get_backend_name() in ("sqlite", "duckdb") and url.database not in (
+            None,
+            "",
+            ":memory:",
+        ):
+            place = str((folder / str(url.database)).resolve())
+            source = replace(
+                source, url=url.set(database=place).render_as_string(hide_password=False)
+            )
+    return source
+
+
+def read(source: Source) -> Table:
+    """Return one party's table.
+
+    Raises
+    ------
+    TableError
+        If the source cannot be read, or its columns are not what the settings say.
+    """
+    if source.path is not None:
+        _existing(source)
+    kind = _format(source)
+    source = replace(source, format=kind)
+    if kind == "sql":
+        return table_of_columns(query_table(source), source)
+    path = Path(source.path or "")
+    if kind == "parquet":
+        return table_of_columns(_parquet(path, source), source)
+    if kind == "npz":
+        return _npz(path, source)
+    content = _content(path, source)
+    if kind == "libsvm":
+        x, y, names = parse_libsvm(content, source.where)
+        return _matrix(x, source, names, y, None)
+    return table_of_columns(delimited_text(content, source), source)
+
+
+def table_from(
+    values: Any,
+    labels: ArrayLike | None = None,
+    *,
+    client: ClientId = "client",
+    samples: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    **settings: Any,
+) -> Table:
+    """Return the table of a pandas or polars DataFrame, or of a dense or sparse matrix.
+
+    Parameters
+    ----------
+    values
+        DataFrame, or (samples, features).
+    labels
+        (samples,); for a DataFrame, `label="column"` names them instead.
+    samples
+        (samples,) ids; for a DataFrame, `id="column"` names them instead.
+    names
+        Feature names of a matrix; default "x0", "x1", …
+    settings
+        The other settings of `Source`: id_type, features, exclude, categorical, missing, groups.
+
+    Raises
+    ------
+    TableError
+        If shapes disagree or a value is not what its column needs.
+    """
+    source = hyperparameters(Source, {"name": client, **settings}, f"Client {client!r}")
+    y = None if labels is None else np.asarray(labels)
+    ids = None if samples is None else np.asarray(samples)
+    if hasattr(values, "columns") and not issparse(values):
+        frame = _frame(values, source)
+        if ids is not None:
+            frame, name = _joined(frame, "id", source.id, ids, source)
+            source = replace(source, id=name)
+        if y is not None:
+            frame, name = _joined(frame, "label", source.label, y, source)
+            source = replace(source, label=name)
+        return table_of_columns(frame, source)
+    if source.id is not None or source.label is not None:
+        raise TableError(
+            f"{source.where}: id is {source.id!r} and label is {source.label!r} but a matrix has "
+            "no such columns; pass the arrays samples and labels."
+        )
+    x = values if issparse(values) else np.asarray(values)
+    width = x.shape[1] if len(x.shape) == 2 else 0
+    own = tuple(names) if names is not None else tuple(f"x{number}" for number in range(width))
+    return table_of_matrix(x, source, names=own, y=y, samples=ids)
+
+
+def _joined(
+    frame: pa.Table, key: str, column: str | None, given: NDArray[Any], source: Source
+) -> tuple[pa.Table, str]:
+    """Return a frame with an array as a further column, and the column's name."""
+    if column is not None:
+        raise TableError(
+            f"{source.where}: {key} is {column!r} but an array is passed too; pass one of the two."
+        )
+    if given.shape != (frame.num_rows,):
+        raise TableError(
+            f"{source.where}: the DataFrame has {frame.num_rows} rows but the array for {key} has "
+            f"the shape {given.shape}; give one {key} for every row."
+        )
+    name = key if key not in frame.column_names else f"{source.name}:{key}"
+    return frame.append_column(name, column_of(given.tolist())), name
+
+
+def _format(source: Source) -> Format:
+    if source.format is not None and source.format != "sql":
+        if source.path is None:
+            raise TableError(
+                f"{source.where}: format is {source.format!r} but there is no path; set path."
+            )
+        return source.format
+    if source.url is not None and source.path is None:
+        if source.query is None or not source.query.strip():
+            raise TableError(f"{source.where}: a url needs a query; set query to a select.")
+        return "sql"
+    if source.format == "sql" or source.path is None:
+        raise TableError(
+            f"{source.where}: path is {source.path!r} and url is {source.url!r}; set path for a "
+            "file, or url and query for a database, and not both."
+        )
+    name = source.path.lower().removesuffix(".gz")
+    ending = Path(name).suffix
+    if ending not in _ENDINGS:
+        raise TableError(
+            f"{source.where}: the ending {ending!r} tells no format; set format to one of "
+            f"{listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and query for a database."
+        )
+    return _ENDINGS[ending]
+
+
+def _existing(source: Source) -> None:
+    path = Path(source.path or "")
+    if path.is_dir():
+        raise TableError(f"{source.where}: this is a folder, not a file; name a file in it.")
+    if not path.exists():
+        raise TableError(
+            f"{source.where}: there is no such file; correct path (it is relative to the "
+            "experiment file)."
+        )
+
+
+def _content(path: Path, source: Source) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TableError(
+            f"{source.where}: cannot read the file ({error.strerror}); check its permissions."
+        ) from error
+    if content[:2] == b"\x1f\x8b" or path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TableError(
+                f"{source.where}: not a whole gzip file ({first_line(error)}); copy or compress it "
+                "again."
+            ) from error
+    if not content.strip():
+        raise TableError(
+            f"{source.where}: the file is empty (0 lines with text); check that it was written."
+        )
+    return content
+
+
+def _parquet(path: Path, source: Source) -> pa.Table:
+    try:
+        return arrow_parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(
+            f"{source.where}: not a parquet file that can be read ({first_line(error)}); write it "
+            "again, or set format to what it is."
+        ) from error
+
+
+def _npz(path: Path, source: Source) -> Table:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise TableError(
+                    f"{source.where}: the file has one array without a name; save it with "
+                    "numpy.savez(path, x=...)."
+                )
+            parts = {name: file[name] for name in file.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(
+            f"{source.where}: not an npz file of plain arrays ({first_line(error)}); write numbers "
+            "and text with numpy.savez."
+        ) from error
+    if "x" in parts:
+        x: Any = parts["x"]
+    elif {"data", "indices", "indptr", "shape"} <= set(parts):
+        x = _csr(parts, source)
+    else:
+        raise TableError(
+            f"{source.where}: the file has the arrays {listed(parts)}; expected x, or the CSR "
+            "parts data, indices, indptr and shape: save it with these names."
+        )
+    if x.ndim != 2:
+        raise TableError(
+            f"{source.where}: x has the shape {x.shape}; expected (samples, features): "
+            "reshape it to two axes."
+        )
+    names = [str(one) for one in parts["features"].tolist()] if "features" in parts else None
+    own = tuple(names) if names is not None else tuple(f"x{at}" for at in range(x.shape[1]))
+    return _matrix(x, source, own, parts.get("y"), parts.get("samples"))
+
+
+def _csr(parts: Mapping[str, NDArray[Any]], source: Source) -> Any:
+    kind = str(np.asarray(parts.get("format", b"csr")).item().decode())
+    try:
+        if kind != "csr":
+            raise ValueError(f"its format is {kind!r}")
+        x = csr_array(
+            (parts["data"], parts["indices"], parts["indptr"]),
+            shape=tuple(int(size) for size in parts["shape"]),
+        )
+        x.check_format(full_check=True)
+    except (ValueError, TypeError, IndexError) as error:
+        raise TableError(
+            f"{source.where}: data, indices, indptr and shape are not a CSR matrix "
+            f"({first_line(error)}); save it with scipy.sparse.save_npz."
+        ) from error
+    return x
+
+
+def _matrix(
+    x: Any,
+    source: Source,
+    names: Sequence[str],
+    y: NDArray[Any] | None,
+    samples: NDArray[Any] | None,
+) -> Table:
+    """Return the table of a file format that carries its labels and ids outside the columns."""
+    if source.id is not None and source.id not in ("row", "samples"):
+        raise TableError(
+            f"{source.where}: id is {source.id!r} but a {source.format} file has no id column; set "
+            'id = "row" where row i is the same sample at all parties, or remove id.'
+        )
+    if source.id == "samples" and samples is None:
+        raise TableError(
+            f"{source.where}: id is 'samples' but the file has no array of this name; save it, set "
+            'id = "row" or remove id.'
+        )
+    if source.id == "row":
+        samples = np.arange(x.shape[0])
+    own = source.label or "label"
+    if "label" in source.exclude or own in source.exclude:
+        y = None
+        source = replace(
+            source, label=None, exclude=tuple(n for n in source.exclude if n not in ("label", own))
+        )
+    elif source.label is not None and (y is None or source.label not in ("label", "y")):
+        raise TableError(
+            f"{source.where}: label is {source.label!r} but "
+            + ("the file has no labels" if y is None else "the file's labels are called 'label'")
+            + "; remove label."
+        )
+    return table_of_matrix(x, source, names=names, y=y, samples=samples)
+
+
+def _frame(frame: Any, source: Source) -> pa.Table:
+    """Return a DataFrame's columns; the index is a column only if `id` names it."""
+    if hasattr(frame, "to_arrow"):  # polars
+        return frame.to_arrow()
+    if source.id is not None and source.id == frame.index.name and source.id not in frame.columns:
+        frame = frame.reset_index()
+    names = [str(name) for name in frame.columns]
+    return pa.Table.from_arrays(
+        [_series(frame.iloc[:, position]) for position in range(len(names))], names=names
+    )
+
+
+def _series(series: Any) -> pa.ChunkedArray:
+    try:
+        own = pa.Array.from_pandas(series)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return column_of(series.tolist())
+    return own if isinstance(own, pa.ChunkedArray) else pa.chunked_array([own])

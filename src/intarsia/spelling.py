@@ -1,0 +1,33 @@
+"""Parts of an error sentence: the nearest valid name, names in a list, a library's own words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["first_line", "listed", "nearest"]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, without the period at its end."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).strip().rstrip(".")[:160]
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Return names in quotes with commas; beyond `most` names, the first of them and a count."""
+    known = list(names)
+    shown = ", ".join(repr(name) for name in known[:most])
+    return f"{shown} and {len(known) - most} more" if len(known) > most else shown
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return the advice that ends an error about `name`: the nearest valid name, or all of them."""
+    known = [str(one) for one in valid]
+    if not known:
+        return "remove it"
+    lowered = {one.lower(): one for one in reversed(known)}
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.55)
+    if close:
+        return f"use {lowered[close[0]]!r} (the nearest of {listed(known)})"
+    return f"use one of {listed(known)}"

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("checks", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("checks")
+
+PROJECT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of the named data sets: the setting INTARSIA_DATA, else beside the project."""
+    folder = Path(os.environ.get("INTARSIA_DATA", PROJECT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"the data sets are not at {folder}; set INTARSIA_DATA")
+    return folder

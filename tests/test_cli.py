@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from intarsia import __version__
+from intarsia.cli import main
+from intarsia.errors import ConvergenceError
+from intarsia.linear import LinearClassifier, LinearRegressor
+from intarsia.model_file import write_model
+from intarsia.result import Certificate, Metrics, Result, Score
+
+EXPERIMENT = """
+[experiment]
+rounds = 60
+tolerance = 1e-4
+
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = 1e-2
+
+[[client]]
+name = "bank"
+path = "bank.csv"
+id = "customer"
+label = "default"
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+id = "customer"
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """Two parties: customers 0-89 at the bank, 30-119 at the shop; the shop's column decides."""
+    rng = np.random.default_rng(0)
+    age, income, basket = rng.normal(size=(3, 120))
+    label = (0.5 * age + 2.0 * basket > 0).astype(int)
+    with (tmp_path / "bank.csv").open("w") as bank:
+        bank.write("customer,age,income,default\n")
+        for i in range(90):
+            bank.write(f"{i},{age[i]:.6f},{income[i]:.6f},{label[i]}\n")
+    with (tmp_path / "shop.csv").open("w") as shop:
+        shop.write("customer,basket,town\n")
+        for i in range(30, 120):
+            shop.write(f"{i},{basket[i]:.6f},{'north' if i % 2 else 'south'}\n")
+    file = tmp_path / "two.toml"
+    file.write_text(EXPERIMENT)
+    return file
+
+
+def said(capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    captured = capfd.readouterr()
+    return captured.out, captured.err
+
+
+def one_error(err: str) -> str:
+    """Return the sentence of an error; there is one line, and no traceback."""
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+# -- usage
+
+
+def test_the_version_goes_to_standard_output(capfd):
+    assert main(["--version"]) == 0
+    assert said(capfd) == (f"intarsia {__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_shown(capfd):
+    assert main([]) == 2
+    out, err = said(capfd)
+    assert out == ""
+    assert "inspect" in err
+    assert "predict" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run"], "Missing argument 'FILE'"),
+        (["rum"], "No such command 'rum'"),
+        (["run", "x.toml", "--loud"], "No such option"),
+        (["compare"], "Missing argument"),
+        (["run", "x.toml"], "x.toml"),
+        (["inspect", "x.toml"], "x.toml"),
+        (["resume", "nowhere"], "nowhere holds no experiment.json"),
+        (["compare", "nowhere"], "nowhere is not a folder"),
+        (["predict", "nowhere", "x.csv"], "nowhere is not a folder"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(arguments, expected, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = said(capfd)
+    assert out == ""
+    assert expected in one_error(err)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("experiment.round=3", "'rounds'"),
+        ("rounds=3", "table.key=value"),
+        ("experiment.rounds=many", "many"),
+        ("client.bnak.path=x.csv", "'bank'"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd):
+    assert main(["run", str(experiment), "-c", override]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+def test_help_is_there_within_half_a_second():
+    best = 9.0
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "intarsia", "--help"], check=True, capture_output=True
+        )
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.5
+
+
+# -- stops and failures, with a run that stops or fails at once
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    module = ModuleType("intarsia.run")
+    module.run = module.resume = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "intarsia.run", module)
+
+
+def test_ctrl_c_says_how_to_go_on(experiment, monkeypatch, capfd):
+    from intarsia.checkpoint import Checkpoints
+
+    folder = experiment.parent / "runs" / "two"
+    Checkpoints(folder).save(17, None, {}, {})
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    assert said(capfd)[1] == (f"stopped; this goes on from round 17: intarsia resume {folder}\n")
+
+
+def test_ctrl_c_before_the_first_checkpoint(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    assert "before the first checkpoint" in said(capfd)[1]
+
+
+def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, ConvergenceError("The loss is inf\nin round 3; lower the step."))
+    assert main(["run", str(experiment), "--quiet"]) == 1
+    assert one_error(said(capfd)[1]) == "error: The loss is inf in round 3; lower the step."
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, PermissionError(13, "Permission denied", "/out"))
+    assert main(["run", str(experiment), "--quiet"]) == 2
+    assert one_error(said(capfd)[1]).startswith("error: /out: Permission denied;")
+
+
+def test_overwriting_leaves_other_files_alone(experiment, monkeypatch, capfd):
+    folder = experiment.parent / "runs" / "two"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("result.json", "experiment.json", "history.jsonl", "notes.txt"):
+        (folder / name).write_text("old")
+    pretend(monkeypatch, KeyboardInterrupt())
+    main(["run", str(experiment), "--quiet", "--overwrite"])
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+# -- compare
+
+
+def finished(folder: Path, seed: int, accuracy: float, algorithm: str = "hyfdca") -> Path:
+    folder.mkdir()
+    Result(
+        algorithm,
+        "credit",
+        seed,
+        10,
+        "tolerance",
+        {"total": 2.0, "training": 1.0},
+        {"up": 1000, "down": 500, "by_message": {}},
+        20,
+        Certificate(1.0, 1.0 - 1e-7, 1e-7),
+        Metrics(
+            server=Score(0.5, accuracy),
+            clients={"bank": Score(0.5, accuracy)},
+            clients_mean=Score(0.5, accuracy),
+            centralised=Score(0.4, 0.9),
+            standalone={"bank": Score(0.7, 0.6)},
+            standalone_mean=Score(0.7, 0.6),
+        ),
+        {},
+        {},
+    ).write(folder)
+    return folder
+
+
+def test_compare_gives_mean_and_deviation_over_seeds(tmp_path, capfd):
+    folders = [
+        finished(tmp_path / "a", 0, 0.80),
+        finished(tmp_path / "b", 1, 0.84),
+        finished(tmp_path / "c", 0, 0.70, "fedavg"),
+    ]
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert (first["algorithm"], first["seeds"]) == ("hyfdca", [0, 1])
+    assert first["federated"]["mean"] == pytest.approx(0.82)
+    assert first["federated"]["deviation"] == pytest.approx(0.02 * 2**0.5)
+    assert first["centralised"]["mean"] == pytest.approx(0.9)
+    assert first["standalone"]["mean"] == pytest.approx(0.6)
+    assert (second["algorithm"], second["federated"]["deviation"]) == ("fedavg", None)
+    assert "82.00 ± 2.83 %" in err
+
+
+# -- predict
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """score = 2·(age - 40)/10 + 1·[sex=F] - 3·[sex=M] + 0.5, means 40, 0.25 and 0.75."""
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"age": 2.0, "sex=F": 1.0, "sex=M": -3.0},
+        means={"age": 40.0, "sex=F": 0.25, "sex=M": 0.75},
+        scales={"age": 10.0, "sex=F": 1.0, "sex=M": 1.0},
+        intercept=0.5,
+        classes=("no", "yes"),
+        loss="logistic",
+    )
+    write_model(fitted, folder / "model")
+    client = {"name": "bank", "id": "customer", "label": "default", "missing": ["?", "-"]}
+    (folder / "experiment.json").write_text(json.dumps({"client": [client]}))
+    return folder
+
+
+def predicted(folder: Path, text: str, capfd, *options: str) -> tuple[list[dict[str, str]], str]:
+    table = folder.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(folder), str(table), *options]) == 0
+    out, err = said(capfd)
+    return list(csv.DictReader(io.StringIO(out))), err
+
+
+def test_predict_scores_the_full_columns(model, capfd):
+    text = "customer,age,sex\n7,50,F\n8,30,M\n"
+    rows, err = predicted(model, text, capfd)
+    assert err == ""
+    # 2·1 + (1 - 0.25) - 3·(0 - 0.75) + 0.5 = 5.5; 2·(-1) + (0 - 0.25) - 3·(1 - 0.75) + 0.5 = -2.5
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+    assert [row["label"] for row in rows] == ["yes", "no"]
+    assert [float(row["probability"]) for row in rows] == pytest.approx(
+        [1 / (1 + np.exp(-5.5)), 1 / (1 + np.exp(2.5))]
+    )
+
+
+def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
+    rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
+    assert [row["id"] for row in rows] == ["1", "2"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+    assert "lacks 1 of the model's 2 columns; each counts as its mean: sex" in err
+    assert "count as the mean: age (1)" in err
+    assert "left aside: shoe" in err
+
+
+def test_an_unknown_level_counts_as_missing(model, capfd):
+    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,1\n", capfd)
+    assert float(rows[0]["score"]) == pytest.approx(0.5)
+    assert "count as the mean: sex (1)" in err
+    assert "default" not in err
+
+
+def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
+    import polars
+
+    polars.DataFrame({"who": ["a", "b"], "age": [50.0, None]}).write_parquet(tmp_path / "t.parquet")
+    out = tmp_path / "out.csv"
+    arguments = ["predict", str(model), str(tmp_path / "t.parquet"), "--out", str(out)]
+    assert main([*arguments, "--id", "who"]) == 0
+    assert said(capfd)[0] == ""
+    rows = list(csv.DictReader(out.open()))
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
+        ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
+        ("age,sex\n1\n", [], "line 2 has 1 values"),
+        ("age;sex\n1;F\n", [], "';'"),
+        ("", [], "empty"),
+        ("customer,age\n1,2\n1,3\n", [], "more than once"),
+        ("age,sex\nold,F\nyoung,M\n", [], "age"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
+    table = model.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(model), str(table), *options]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+def test_a_regression_predicts_numbers(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearRegressor.from_weights(
+        {"age": 2.0}, means={"age": 40.0}, scales={"age": 10.0}, intercept=5.0
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "id,age\n1,50\n2,\n", capfd, "--id", "id")
+    assert rows == [{"id": "1", "score": "7.0"}, {"id": "2", "score": "5.0"}]
+
+
+def test_more_classes_give_the_best_one(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"x": np.array([1.0, 0.0, -1.0])},
+        means={"x": 0.0},
+        scales={"x": 1.0},
+        intercept=np.array([0.0, 0.5, 0.0]),
+        classes=("a", "b", "c"),
+        loss="hinge",
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "x,y\n2,0\n0,0\n-2,0\n", capfd)
+    assert [row["label"] for row in rows] == ["a", "b", "c"]
+    assert [float(row["score"]) for row in rows] == [2.0, 0.5, 2.0]
+    assert list(rows[0]) == ["id", "score", "label"]
+
+
+# -- the whole way, through run.py
+
+
+def test_inspect_counts_draws_and_advises(experiment, capfd):
+    assert main(["inspect", str(experiment), "--json"]) == 0
+    out, err = said(capfd)
+    found = json.loads(out)
+    assert len(out.splitlines()) == 1
+    by_name = {row["client"]: row for row in found["clients"]}
+    assert (by_name["bank"]["samples"], by_name["bank"]["features"]) == (90, 2)
+    assert (by_name["shop"]["samples"], by_name["shop"]["labelled"]) == (90, 0)
+    assert found["common_samples"] == [[90, 60], [60, 90]]
+    assert found["algorithm"] == "hyfdca"
+    assert Path(found["picture"]).read_bytes()[:4] == b"\x89PNG"
+    assert "fits: hyfdca: hybrid" in err
+    assert "30 of 120 samples have a label at no client" in err
+
+
+def test_run_prints_the_result_as_one_line_of_json(experiment, capfd):
+    assert main(["run", str(experiment), "--json", "-c", "experiment.seed=3"]) == 0
+    out, err = said(capfd)
+    assert len(out.splitlines()) == 1
+    found = json.loads(out)
+    assert (found["algorithm"], found["experiment"], found["seed"]) == ("hyfdca", "two", 3)
+    assert found["certificate"]["gap_relative"] <= 1e-4
+    metrics = found["metrics"]
+    assert metrics["server"]["accuracy"] > metrics["standalone"]["bank"]["accuracy"]
+    folder = experiment.parent / "runs" / "two"
+    assert json.loads((folder / "result.json").read_text()) == found
+    for column in ("stand-alone", "federated", "centralised"):
+        assert column in err
+    assert f"folder: {folder}" in err
+
+
+def test_a_quiet_run_says_nothing(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    assert said(capfd) == ("", "")
+
+
+def test_a_finished_run_is_not_replaced_without_a_word(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    said(capfd)
+    assert main(["run", str(experiment), "--quiet"]) == 2
+    assert "--overwrite" in one_error(said(capfd)[1])
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 0
+
+
+def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    folder = experiment.parent / "runs" / "two"
+    said(capfd)
+    assert main(["predict", str(folder), str(experiment.parent / "shop.csv")]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 90
+    assert rows[0]["id"] == "30"
+    assert "age, income" in err
+    # The basket decides: its party alone predicts well with the federation's model.
+    basket = {
+        row["customer"]: float(row["basket"])
+        for row in csv.DictReader((experiment.parent / "shop.csv").open())
+    }
+    right = sum((row["label"] == "1") == (basket[row["id"]] > 0) for row in rows)
+    assert right / len(rows) > 0.9
+
+
+@pytest.mark.slow
+def test_ctrl_c_then_resume_gives_the_uninterrupted_result(experiment, capfd):
+    endless = [
+        *("-c", "experiment.rounds=100000", "-c", "experiment.tolerance=0.0"),
+        *("-c", "experiment.checkpoint_seconds=0.0"),
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "intarsia", "run", str(experiment), *endless],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200"},
+        text=True,
+    ) as process:
+        folder = experiment.parent / "runs" / "two"
+        limit = time.monotonic() + 60
+        while not list(folder.glob("checkpoints/round-*")) and time.monotonic() < limit:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"intarsia resume {folder}" in err
+    assert "Traceback" not in err

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intarsia.errors import CheckpointError
+from intarsia.result import Certificate, Metrics, Result, Score, load, mean
+
+KEYS = [
+    "algorithm",
+    "experiment",
+    "seed",
+    "rounds",
+    "finished",
+    "seconds",
+    "bytes",
+    "exchanges",
+    "certificate",
+    "metrics",
+    "environment",
+    "hyperparameters",
+    "notes",
+]
+
+
+def example(**changes) -> Result:
+    clients = {"bank": Score(0.5, 0.75), "telecom": Score(0.25, 0.25)}
+    values = {
+        "algorithm": "hyfdca",
+        "experiment": "credit",
+        "seed": 3,
+        "rounds": 12,
+        "finished": "tolerance",
+        "seconds": {"total": np.float64(1.5), "training": 1.0},
+        "bytes": {"up": np.int64(10), "down": 20, "by_message": {"Duals": {"up": 10, "down": 0}}},
+        "exchanges": 40,
+        "certificate": Certificate(0.5, 0.25, 0.5),
+        "metrics": Metrics(
+            server=Score(0.4, 0.8),
+            clients=clients,
+            clients_mean=mean(clients),
+            centralised=Score(0.39, 0.81),
+            standalone=clients,
+            standalone_mean=mean(clients),
+        ),
+        "environment": {"version": "0.1.0", "threads": 1, "folder": Path("a")},
+        "hyperparameters": {"loss": "hinge", "regularisation": 1e-3, "blocks": (1, 2)},
+        "notes": ("one", "two"),
+    }
+    return Result(**{**values, **changes})
+
+
+def test_the_file_has_exactly_the_documented_keys(tmp_path):
+    example().write(tmp_path)
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert list(found) == KEYS
+    assert list(found["metrics"]) == [
+        "server",
+        "clients",
+        "clients_mean",
+        "centralised",
+        "standalone",
+        "standalone_mean",
+    ]
+    assert found["metrics"]["server"] == {"loss": 0.4, "accuracy": 0.8, "r2": None}
+    assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}
+    assert found["bytes"]["up"] == 10
+
+
+def test_load_returns_what_was_written(tmp_path):
+    result = example()
+    result.write(tmp_path)
+    found = load(tmp_path)
+    assert found.to_dict() == result.to_dict()
+    assert found.metrics == result.metrics
+    assert found.certificate == result.certificate
+    assert found.folder == tmp_path
+
+
+def test_what_json_lacks_becomes_null(tmp_path):
+    result = example(
+        certificate=None,
+        metrics=Metrics(server=Score(math.inf, None, math.nan)),
+    )
+    result.write(tmp_path)
+    found = load(tmp_path)
+    assert found.certificate is None
+    assert found.metrics.server is not None
+    assert math.isnan(found.metrics.server.loss)
+    assert found.metrics.clients_mean is None
+
+
+def test_the_mean_over_clients_is_unweighted():
+    assert mean({"a": Score(1.0, 0.5), "b": Score(3.0, 1.0)}) == Score(2.0, 0.75)
+    assert mean({"a": Score(1.0, None, 0.5), "b": Score(2.0, None, -0.5)}) == Score(1.5, None, 0.0)
+    assert mean({}) is None
+
+
+def test_a_folder_without_a_result_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"holds no result\.json"):
+        load(tmp_path)
+    (tmp_path / "experiment.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"unfinished run; .* intarsia resume"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"algorithm": "x"', "null", "\xff"])
+def test_a_damaged_result_is_named(tmp_path, text):
+    (tmp_path / "result.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=r"result\.json is not a result"):
+        load(tmp_path)
