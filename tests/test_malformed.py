@@ -178,6 +178,7 @@ CASES: list[Case] = [
     ("no feature", one(GOOD, exclude=("age", "sex")), "'age'"),
     # ids
     ("an id twice", one(GOOD + "2,60,F,1\n"), "rows 2 and 5"),
+    ("a type of no id", one(GOOD, id=None, id_type="text"), "'text'"),
     ("no id in a row", one(GOOD + ",60,F,1\n"), "row 5"),
     ("a text id among forced numbers", one(GOOD + "5a,60,F,1\n", id_type="integer"), "'5a'"),
     ("an id beyond 64 bits", one(GOOD + "9" * 20 + ",60,F,1\n", id_type="integer"), "9" * 20),
@@ -251,6 +252,9 @@ CASES: list[Case] = [
     ("a query without the id", sql("select age, y from people"), "'id'"),
     # arrays and frames
     ("text in a matrix", matrix(np.array([["1", "a"]], object)), "'1'"),
+    ("complex numbers", matrix(np.eye(2) * 1j), "complex128"),
+    ("rows of different lengths", matrix([[1, 2], [3]]), "inhomogeneous"),
+    ("periods in a frame", frame({"a": pd.period_range("2026", periods=2)}), "period"),
     ("one axis", matrix(np.ones(3)), "(3,)"),
     ("too few labels", matrix(np.ones((3, 2)), [1, 0]), "(2,)"),
     ("too few ids", matrix(np.ones((3, 2)), samples=[1, 2]), "(2,)"),

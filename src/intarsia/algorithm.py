@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.data import Array, Block, ClientId, Schema
 
@@ -22,10 +23,12 @@ __all__ = [
     "ClientFunction",
     "Clients",
     "Conclusion",
+    "Counts",
     "Info",
     "Layout",
     "PerFeature",
     "PerSample",
+    "PerSelected",
     "RandomKey",
     "Sealed",
     "client_function",
@@ -37,10 +40,16 @@ class Layout(Enum):
 
     SAMPLES = "samples"
     FEATURES = "features"
+    SELECTED = "selected"  # some samples of each of the client's cells
+    COUNTS = "counts"  # how many of each of the client's sample cells
 
 
 PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
 PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
+# Some samples only: all owners of a cell pick the same ones, in the same order. The reply says in a
+# field of counts how many of each of its cells; a sum is laid out cell by cell.
+PerSelected = Annotated[Array, Layout.SELECTED]  # (..., the client's selected samples)
+Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells,)
 # Fields that are annotated with neither are summed entry by entry: every client's has one shape.
 
 

@@ -20,7 +20,7 @@ import click
 import typer
 
 from intarsia import __version__
-from intarsia.errors import CheckpointError, IntarsiaError, UserError
+from intarsia.errors import IntarsiaError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +99,8 @@ def _root(
         typer.echo(f"intarsia {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        with contextlib.redirect_stdout(sys.stderr):
+            typer.echo(context.get_help())
         raise typer.Exit(2)
 
 
@@ -111,20 +112,23 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     """
     from dataclasses import asdict, replace
 
-    from intarsia import display, picture, report
-    from intarsia.run import build
+    from intarsia import display, holdings, picture, report
+    from intarsia.data import Schema
+    from intarsia.federation import build
+    from intarsia.sources import read
+    from intarsia.tables import assemble
 
     experiment = _load(file, override)
+    tables = {source.name: read(source) for source in experiment.clients} or None
     # All rows, those of the test part too: that is what the parties hold.
-    found = build(replace(experiment, split=replace(experiment.split, test=0.0)))
-    blocks, schema = found.train, found.schema
-    rows, overlaps = picture.holdings_table(blocks), picture.overlap_counts(blocks)
+    found = build(replace(experiment, split=replace(experiment.split, test=0.0)), tables)
+    blocks = found.train if tables is None else assemble(tables, experiment.labels)[0]
+    schema = Schema.of(blocks, found.labels)
+    rows, overlaps = holdings.holdings_table(blocks), holdings.overlap_counts(blocks)
     advice = report.advise(schema)
     drawn = picture.holdings_picture(blocks, Path(experiment.out) / "holdings.png")
     console = _console()
     display.show_holdings(console, schema, rows, overlaps, advice)
-    for note in found.notes:
-        _say(f"note: {note}")
     _say(f"picture: {drawn}")
     if as_json:
         content = {
@@ -134,7 +138,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
             "algorithm": advice.algorithm,
             "why": advice.why,
             "picture": str(drawn),
-            "notes": [*found.notes, *advice.remarks],
+            "notes": list(advice.remarks),
         }
         typer.echo(json.dumps(content, ensure_ascii=False))
 
@@ -169,10 +173,6 @@ def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> Non
 
     DIR is the output folder of the run.
     """
-    if not (folder / "experiment.json").is_file():
-        raise CheckpointError(
-            f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
-        )
     from intarsia.run import resume as go_on
 
     _train(lambda show: go_on(folder, progress=show), folder, as_json, quiet)
@@ -268,16 +268,18 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _clear(folder: Path) -> None:
     """Remove what a run writes, and nothing else that may lie in the folder."""
-    for name in ("result.json", "experiment.json", "history.jsonl", "holdings.png"):
+    for name in ("result.json", "experiment.json", "tables.crc", "history.jsonl", "holdings.png"):
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoints", "model"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True)
+    # A file or a pipe has no width: wide enough then that no table is folded.
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 
 
 def _say(text: str) -> None:

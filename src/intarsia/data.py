@@ -270,6 +270,28 @@ class Index:
             return np.arange(where.start, where.stop)
         return where
 
+    @cached_property
+    def owners(self) -> tuple[ClientId, ...]:
+        """Return the clients that hold an entry, in their order."""
+        found = {name for cell in self.cells for name in cell.owners}
+        return tuple(name for name in self.positions if name in found)
+
+    def rank(self, client: ClientId, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the client's place among the owners of some of its entries."""
+        places = [c.owners.index(client) if client in c.owners else 0 for c in self.cells]
+        return np.array(places, np.intp)[self.cell_of[positions]]
+
+    def own_cells(self, client: ClientId) -> tuple[tuple[int, int, int, int], ...]:
+        """Return start, stop (in the client's order), holders and own rank of each of its cells."""
+        found: list[tuple[int, int, int, int]] = []
+        start = 0
+        for cell in self.cells:
+            if client in cell.owners:
+                stop = start + cell.stop - cell.start
+                found.append((start, stop, len(cell.owners), cell.owners.index(client)))
+                start = stop
+        return tuple(found)
+
     @classmethod
     def of(cls, held: Mapping[ClientId, NDArray[Any]]) -> Index:
         """Return the index of the given clients' entries.
@@ -304,7 +326,7 @@ class Index:
             for cell in np.unique(number_of[own]):
                 owners[cell].append(name)
             positions[name] = _compact(own)
-        stops = [*edges[1:].tolist(), len(ids)]
+        stops = [*edges[1:].tolist(), len(ids)][: len(edges)]  # none at all without entries
         cells = tuple(
             Cell(tuple(names), int(start), int(stop))
             for names, start, stop in zip(owners, edges, stops, strict=True)

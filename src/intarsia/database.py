@@ -11,10 +11,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from intarsia.columns import column_of
 from intarsia.description import Source
 from intarsia.errors import TableError
 from intarsia.spelling import first_line
+from intarsia.values import column_of
 
 __all__ = ["database_url", "query_table"]
 

@@ -74,7 +74,16 @@ def _rows(content: bytes, separator: str) -> Any:  # csv.reader has no public ty
 
 
 def _header(content: bytes, separator: str, source: Source) -> list[str]:
-    header: list[str] = next(row for row in _rows(content, separator) if row)
+    try:
+        header: list[str] = next((row for row in _rows(content, separator) if row), [])
+    except csv.Error as error:
+        raise TableError(
+            f"{source.where}: the header line cannot be read ({error}); check quotes and separator."
+        ) from None
+    if not header:
+        raise TableError(
+            f"{source.where}: the file has 0 column names; write them in the first line."
+        )
     if len(header) == 1:
         other = next((mark for mark in ";\t|," if mark != separator and mark in header[0]), None)
         if other is not None:

@@ -52,11 +52,6 @@ class Source:
             raise ExperimentError(
                 f'{where}: separator is {self.separator!r}; set one character, such as ";".'
             )
-        if self.id_type is not None and self.id is None:
-            raise ExperimentError(
-                f"{where}: id_type is {self.id_type!r} but there is no id; set id or "
-                "remove id_type."
-            )
         for name in self.exclude:
             if self.features is not None and name in self.features:
                 raise ExperimentError(

@@ -30,7 +30,7 @@ from intarsia.report import (
 if TYPE_CHECKING:
     from intarsia import run
     from intarsia.data import Schema
-    from intarsia.picture import HoldingsRow, OverlapCounts
+    from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Result, Score
 
 __all__ = ["Watch", "show_comparison", "show_holdings", "show_result"]
@@ -39,7 +39,7 @@ _MOST_LINES = 20
 _SECONDS_BETWEEN_LINES = 3.0
 _WHY = {
     "tolerance": "the tolerance is reached",
-    "rounds": "the limit of rounds is reached; the model can still improve",
+    "rounds": "the limit of rounds is reached",
     "algorithm": "the algorithm has nothing left to do",
 }
 
@@ -176,8 +176,9 @@ def _depths(schema: Schema) -> Table:
     for position, index in enumerate((schema.samples, schema.features)):
         for cell in index.cells:
             counts.setdefault(len(cell.owners), [0, 0])[position] += cell.stop - cell.start
-    for holders in sorted(counts):
+    for holders in sorted(counts)[:_MOST_LINES]:
         table.add_row(str(holders), *(f"{count:,}" for count in counts[holders]))
+    _more(table, len(counts))
     return table
 
 
@@ -239,31 +240,37 @@ def _cell(score: Score | None, measure: str) -> str:
 def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     """Show groups of runs beside each other: scores, then costs."""
     names = ("experiment", "algorithm")
-    yardsticks = ("stand-alone", "federated", "centralised")
-    scores = _table("Scores", *names, "runs", "measure", *yardsticks)
-    costs = _table("Costs", *names, "loss", "gap", "rounds", "exchanges", "bytes", "training")
+    for measure in dict.fromkeys(group.measure for group in groups):
+        title = f"{measure}, mean ± standard deviation over runs"
+        table = _table(title, *names, "runs", "stand-alone", "federated", "centralised")
+        for group in groups:
+            if group.measure == measure:
+                three = (group.standalone, group.federated, group.centralised)
+                table.add_row(
+                    Text(group.experiment),
+                    Text(group.algorithm),
+                    str(len(group.seeds)),
+                    *(_spread(spread, measure) for spread in three),
+                )
+        console.print(table)
+    costs = ("rounds", "exchanges", "bytes", "training")
+    table = _table("loss and costs, mean over runs", *names, "loss", "gap", *costs)
     for group in groups:
-        key = (Text(group.experiment), Text(group.algorithm))
-        scores.add_row(
-            *key,
-            str(len(group.seeds)),
-            group.measure,
-            *(
-                _spread(spread, group.measure)
-                for spread in (group.standalone, group.federated, group.centralised)
-            ),
-        )
-        costs.add_row(
-            *key,
-            _spread(group.loss, "loss"),
-            "–" if group.gap_relative is None else gap(group.gap_relative.mean),
-            _spread(group.rounds, ""),
-            _spread(group.exchanges, ""),
+        table.add_row(
+            Text(group.experiment),
+            Text(group.algorithm),
+            number(_mean(group.loss)),
+            gap(_mean(group.gap_relative)),
+            number(_mean(group.rounds)),
+            number(_mean(group.exchanges)),
             "–" if group.bytes is None else size(group.bytes.mean),
-            "–" if group.seconds is None else duration(group.seconds.mean),
+            duration(_mean(group.seconds)),
         )
-    console.print(scores)
-    console.print(costs)
+    console.print(table)
+
+
+def _mean(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean
 
 
 def _spread(spread: Spread | None, measure: str) -> str:

@@ -44,9 +44,7 @@ class Federation:
         return f"{total:08x}"
 
 
-def build(
-    experiment: Experiment, tables: Mapping[ClientId, Table] | None = None
-) -> Federation:
+def build(experiment: Experiment, tables: Mapping[ClientId, Table] | None = None) -> Federation:
     """Return the parties that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training.

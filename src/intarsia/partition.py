@@ -23,7 +23,7 @@ __all__ = ["KINDS", "LabelsAt", "grid", "horizontal", "overlap", "partition", "v
 
 LabelsAt = Literal["all", "first"]
 Positions = NDArray[np.intp]
-_CHUNK = 4096  # rows converted to float64 at a time
+_CHUNK = 1024  # rows converted to float64 at a time
 
 
 def grid(
@@ -162,6 +162,7 @@ def _blocks(
     """Yield one client's block after another, so that only one compact copy lives at a time."""
     for r, rows in enumerate(row_groups):
         table = dataset.x[rows] if dataset.sparse else dataset.x
+        samples, targets = dataset.samples[rows], y[rows]  # once for all clients of the row group
         for c, columns in enumerate(column_groups):
             run = _run(columns)
             if dataset.sparse:
@@ -176,9 +177,7 @@ def _blocks(
                 if any(f in held for f in names)
             }
             labelled = labels == "all" or c == 0
-            block = Block(
-                dataset.samples[rows], features, values, y[rows] if labelled else None, groups
-            )
+            block = Block(samples, features, values, targets if labelled else None, groups)
             yield f"r{r}c{c}", block
 
 

@@ -37,7 +37,7 @@ _INK = "#222222"
 _NOBODY = (0.935, 0.935, 0.93)
 _COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
-_MOST_FEATURE_NAMES = 60
+_MOST_FEATURE_NAMES = 100
 _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
 
 
@@ -163,8 +163,8 @@ def _neighbours(owners: Mask, labels: Mask) -> list[int]:
             distance = np.abs(marks[left] - marks[order[-1]]).sum(axis=1)
             chosen = int(np.argmin(distance))
         else:
-            first = int(np.argmax(owners[0]))
-            chosen = int(np.argmin(owners.sum(axis=1) + cells * ~owners[:, first]))
+            first = owners[left[0]].argmax()  # begin where the first client is most alone
+            chosen = int(np.argmin(owners[left].sum(axis=1) + owners.size * ~owners[left, first]))
         order.append(left.pop(chosen))
     return order
 
@@ -277,7 +277,7 @@ def _name_features(axes: Axes, columns: _Side) -> None:
         float(np.flatnonzero(columns.entry_at == at).mean()) for at in range(columns.entries)
     ]
     names = [name if len(name) <= 16 else f"{name[:15]}…" for name in columns.ids.tolist()]
-    size = 8 if columns.entries <= 40 else 6.5
+    size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / _DPI)
     axes.set_xticks(centres, names, rotation=90, fontsize=size, color=_INK, parse_math=False)
     axes.tick_params(length=0, pad=2)
 
@@ -318,7 +318,7 @@ def _name_clients(
             ha="center",
             va="center",
             parse_math=False,
-            path_effects=[withStroke(linewidth=2, foreground=_INK)],
+            path_effects=[withStroke(linewidth=0.18 * size, foreground=_INK)],
         )
         half = round(size * _DPI / 72 / step)
         box = np.s_[
@@ -340,12 +340,12 @@ def _middle(area: Mask) -> tuple[int, int]:
 
 
 def _run_length(line: Mask, at: int) -> int:
-    """Return the length of the shorter side of a run around a position, twice."""
+    """Return the length of the longest run that is centred on a position."""
     gaps = np.flatnonzero(~line)
     place = int(np.searchsorted(gaps, at))
     before = at - (int(gaps[place - 1]) if place else -1)
     after = (int(gaps[place]) if place < len(gaps) else len(line)) - at
-    return 2 * min(before, after)
+    return 2 * min(before, after) - 1
 
 
 def _font_size(lines: list[str], width: int, height: int) -> float:

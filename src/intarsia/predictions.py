@@ -112,6 +112,13 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
         missing=settings.missing,
     )
     found = read(source)
+    text = [name for name in found.categorical if name not in levels]
+    if text:
+        example = found.categorical[text[0]].levels[0]
+        raise TableError(
+            f"{table}: column {text[0]!r} has text (such as {example!r}) "
+            "but was numeric in training; correct it, or leave the column out."
+        )
     block = encode(found, Encoding(levels, Labels("regression")))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     notes = _notes(features, names, known, levels, block.features, block.x, id, settings)

@@ -74,19 +74,18 @@ def advise(schema: Schema) -> Advice:
             "trains on it and counts every entry once."
         )
     else:
+        rows, columns = _count(common_samples), _count(common_features)
         why = (
-            f"hybrid: {_share('rows', common_samples, len(schema.samples))} and "
-            f"{_share('columns', common_features, len(schema.features))}; hyfdca trains a linear "
-            "model to the centralised optimum on such parts and certifies it by the duality gap."
+            f"hybrid: {rows:,} of {len(schema.samples):,} rows and {columns:,} of "
+            f"{len(schema.features):,} columns are held by more than one client; hyfdca trains a "
+            "linear model to the centralised optimum on such parts and certifies it by the "
+            "duality gap."
         )
     return Advice("hyfdca", why, remarks)
 
 
-def _share(what: str, cells: Sequence[Cell], total: int) -> str:
-    shared = sum(cell.stop - cell.start for cell in cells)
-    if shared in (0, total):
-        return f"{'no' if not shared else 'all'} {what} are shared"
-    return f"{shared:,} of {total:,} {what} are shared"
+def _count(cells: Sequence[Cell]) -> int:
+    return sum(cell.stop - cell.start for cell in cells)
 
 
 def _remarks(schema: Schema) -> tuple[str, ...]:

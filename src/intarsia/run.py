@@ -28,9 +28,9 @@ from intarsia.engines.in_process import InProcess, SealedRecord
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
 from intarsia.experiment import Experiment, hyperparameters
 from intarsia.federation import Federation, build
+from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.maths import losses
 from intarsia.model_file import LinearModel, write_model
-from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.result import Certificate, Metrics, Result, Score
 from intarsia.spelling import nearest
 from intarsia.tables import Table
@@ -121,9 +121,7 @@ def run(
     return _train(description, tables, folder, progress, fresh=True)
 
 
-def resume(
-    folder: str | Path, *, progress: Callable[[Progress], None] | None = None
-) -> Result:
+def resume(folder: str | Path, *, progress: Callable[[Progress], None] | None = None) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     Raises
@@ -168,9 +166,7 @@ def choose(description: Experiment) -> tuple[Algorithm, Any]:
     if name not in ALGORITHMS:
         raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, ALGORITHMS)}.")
     algorithm = ALGORITHMS[name]
-    options = hyperparameters(
-        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
-    )
+    options = hyperparameters(algorithm.hyperparameters, description.hyperparameters, "[algorithm]")
     return algorithm, options
 
 
@@ -207,16 +203,24 @@ def _train(
         every, own = _grade(algorithm, options, schemas, engine, part)
     with clock.part("yardsticks"):
         pooled, alone = (
-            yardsticks.both(engine, schemas, losses.loss_code(options.loss),
-                            options.regularisation, part, seed=description.seed)
+            yardsticks.both(
+                engine,
+                schemas,
+                losses.loss_code(options.loss),
+                options.regularisation,
+                part,
+                seed=description.seed,
+            )
             if description.yardsticks
             else (None, {})
         )
     clients = {name: _score(grades) for name, grades in own.items()}
     standalone = {name: _score(grades) for name, grades in alone.items()}
     info = conclusion.info
-    if training.finished == "rounds" and info.gap_relative is not None and (
-        info.gap_relative > description.tolerance
+    if (
+        training.finished == "rounds"
+        and info.gap_relative is not None
+        and (info.gap_relative > description.tolerance)
     ):
         notes = (
             *notes,
@@ -304,9 +308,7 @@ def _assemble(
         engine = InProcess(
             {part: (schemas[part], blocks) for part, blocks in parts.items()}, description.seed
         )
-        engine.set_states(
-            {name: preparation.initial(engine.block(name)) for name in engine.ids}
-        )
+        engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
         notes = preparation.prepare(
             engine,
             schemas,
@@ -452,9 +454,7 @@ def _grade(
     with engine.unmetered():
         states = engine.get_states()
         loss = next(iter(states.values())).options.loss
-        return evaluate(
-            engine, schemas[part], algorithm.predict, losses.loss_code(loss), part=part
-        )
+        return evaluate(engine, schemas[part], algorithm.predict, losses.loss_code(loss), part=part)
 
 
 def _plain_scores(found: Grades | None) -> dict[str, float]:
@@ -547,9 +547,7 @@ def _model(
     gap = conclusion.info.gap_relative
     if schema.labels.task == "regression":
         plain = {name: float(weight[0]) for name, weight in weights.items()}
-        return LinearRegressor.from_weights(
-            plain, intercept=float(intercept[0]), gap=gap, **known
-        )
+        return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
     classes = list(schema.labels.classes)
     return LinearClassifier.from_weights(
         weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known

@@ -36,7 +36,7 @@ import pyarrow.parquet as arrow_parquet
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
-from intarsia.columns import column_of, table_of_columns, table_of_matrix
+from intarsia.columns import table_of_columns, table_of_matrix
 from intarsia.data import ClientId
 from intarsia.database import database_url, query_table
 from intarsia.delimited import delimited_text
@@ -46,6 +46,7 @@ from intarsia.hyperparameters import hyperparameters
 from intarsia.libsvm import parse_libsvm
 from intarsia.spelling import first_line, listed
 from intarsia.tables import Table
+from intarsia.values import column_of
 
 __all__ = ["Format", "Source", "located", "read", "table_from"]
 
@@ -59,6 +60,19 @@ _ENDINGS: Mapping[str, Format] = {
     ".svm": "libsvm",
     ".npz": "npz",
 }
+
+
+# what numpy and zipfile raise for a file that is not what it seems
+_NO_ARCHIVE = (
+    OSError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def located(source: Source, folder: Path) -> Source:
@@ -151,7 +165,13 @@ def table_from(
             f"{source.where}: id is {source.id!r} and label is {source.label!r} but a matrix has "
             "no such columns; pass the arrays samples and labels."
         )
-    x = values if issparse(values) else np.asarray(values)
+    try:
+        x = values if issparse(values) else np.asarray(values)
+    except ValueError as error:
+        raise TableError(
+            f"{source.where}: the values are not a matrix ({first_line(error)}); give every row "
+            "the same number of values."
+        ) from None
     width = x.shape[1] if len(x.shape) == 2 else 0
     own = tuple(names) if names is not None else tuple(f"x{number}" for number in range(width))
     return table_of_matrix(x, source, names=own, y=y, samples=ids)
@@ -236,7 +256,7 @@ def _content(path: Path, source: Source) -> bytes:
 def _parquet(path: Path, source: Source) -> pa.Table:
     try:
         return arrow_parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TableError(
             f"{source.where}: not a parquet file that can be read ({first_line(error)}); write it "
             "again, or set format to what it is."
@@ -252,7 +272,7 @@ def _npz(path: Path, source: Source) -> Table:
                     "numpy.savez(path, x=...)."
                 )
             parts = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except _NO_ARCHIVE as error:
         if isinstance(error, TableError):
             raise
         raise TableError(
@@ -344,8 +364,10 @@ def _frame(frame: Any, source: Source) -> pa.Table:
 
 
 def _series(series: Any) -> pa.ChunkedArray:
+    if series.dtype == object:
+        return column_of(series.tolist())
     try:
         own = pa.Array.from_pandas(series)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowException, OverflowError):
         return column_of(series.tolist())
     return own if isinstance(own, pa.ChunkedArray) else pa.chunked_array([own])

@@ -112,6 +112,20 @@ def encode(table: Table, encoding: Encoding) -> Block:
         If a label is not one of the classes, or two columns get the same name.
     """
     expanded = {c: encoding.levels[c] for c in table.columns if c in encoding.levels}
+    for column, category in table.categorical.items():
+        if column not in expanded:
+            raise TableError(
+                f"Client {table.client!r}: column {column!r} is categorical (first level: "
+                f"{category.levels[0]!r}) but numeric elsewhere; correct its values or leave it "
+                "out."
+            )
+    for position, column in enumerate(table.numeric):
+        if column in expanded and not _empty(table, position):
+            raise TableError(
+                f"Client {table.client!r}: column {column!r} is numeric but categorical elsewhere "
+                f"(first level: {expanded[column][0]!r}); list it in categorical or correct its "
+                "values."
+            )
     features: dict[str, tuple[str, ...]] = {
         column: tuple(f"{column}={level}" for level in expanded[column])
         if column in expanded
@@ -168,6 +182,9 @@ def split(
             f"[split] test is {test}; expected a fraction of at least 0 and below 1: set e.g. 0.2."
         )
     if ids is not None:
+        ids = np.asarray(ids)
+        if ids.dtype.kind in "iu" and block.samples.dtype.kind not in "iu":
+            ids = ids.astype(np.str_)  # whole numbers become text beside generated ids
         chosen = np.isin(block.samples, ids)
     elif test > 0:
         key = hashlib.blake2b(salt.encode()).digest()
@@ -179,6 +196,8 @@ def split(
             f"All {len(chosen)} rows of a block fall into the test part; no row is left to train "
             "on: set test lower or change salt in [split]."
         )
+    if not chosen.any():
+        return block, block.take(np.flatnonzero(chosen))
     return block.take(np.flatnonzero(~chosen)), block.take(np.flatnonzero(chosen))
 
 
@@ -236,6 +255,15 @@ def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
             f'{str(own[texts].samples[0])!r}); ids must have one type: set id_type to "text" or '
             '"integer" for both.'
         )
+    generated = [table.samples for table in tables.values() if table.generated]
+    for client, table in own.items():
+        if generated and not whole[client]:
+            both = np.intersect1d(table.samples, np.concatenate(generated))
+            if len(both):
+                raise FederationError(
+                    f"Client {client!r} has the sample id {str(both[0])!r}, which is also an id "
+                    "that was generated for a client without an id column; rename that client."
+                )
     if len(own) == len(tables) or not any(whole.values()):
         return dict(tables)
     return {

@@ -135,7 +135,9 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
         correct = np.where(z[0] > 0, 1.0, -1.0) == raw
     error = (raw - z[0]) ** 2
     weights = np.stack([np.ones(held.sum()), message.share[held]])
-    return Sums(*(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error)))
+    return Sums(
+        *(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error))
+    )
 
 
 def _grades(sums: Sums, row: int, labels: Labels) -> Grades:

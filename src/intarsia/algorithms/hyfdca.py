@@ -43,6 +43,7 @@ from intarsia.algorithm import (
     RandomKey,
     client_function,
 )
+from intarsia.algorithms import newton
 from intarsia.data import Array, Block, ClientId, Schema, targets
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths import losses
@@ -51,7 +52,9 @@ from intarsia.maths.sdca import ascend_slice
 
 __all__ = ["HYFDCA", "HyFDCA"]
 
-_STEPS = np.linspace(0.0, 1.0, 9)  # where the line search knows the conjugates
+_STEPS = np.concatenate(
+    [[0.0], 2.0 ** np.arange(-10, 1)]
+)  # where the line search knows the conjugates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ class HyFDCA:
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
     regularisation: float = 1e-3  # λ
+    method: Literal["auto", "newton", "ascent"] = "auto"
+    # auto: Newton's method where all clients are there, else dual ascent; ascent: the paper's alone
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: float = 1.0  # H as a share of the samples that a client steps on in a round
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
@@ -105,6 +110,11 @@ class Server:
     present: tuple[ClientId, ...] = ()  # in the round before
     taken: float = 1.0  # the share of the last trial that the line search took
     lowest: float = np.inf  # lowest primal so far
+    features: int = 0
+    outputs: int = 1
+    labelled: tuple[ClientId, ...] = ()  # clients that hold labels
+    sparse: bool = False
+    newton: newton.Newton | None = None  # the state of that phase, while it lasts
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,9 @@ class Client:
     options: HyFDCA
     name: ClientId
     samples: int  # N
+    counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
+    sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
+    feature_cells: tuple[tuple[int, int], ...]  # start, stop
     feature_share: Array  # (features,) 1 / holders
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
@@ -151,6 +164,7 @@ class Zeros:
     alpha: PerSample
     w: PerFeature
     z: PerSample
+    sparse: float  # 1 where the client's table is sparse
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,7 @@ class PrimalChange:
     """What a client's part of w changed by; the conjugates on the way there."""
 
     w: PerFeature
-    conjugates: Array  # (9,) Σ -l*(-α_i) from the old duals to the new
+    conjugates: Array  # (12,) Σ -l*(-α_i) from the old duals to the new
 
 
 @dataclass(frozen=True)
@@ -237,6 +251,9 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         len(schema.clients),
         horizontal=bool((schema.samples.holders == 1).all()),
         vertical=bool((schema.features.holders == 1).all()),
+        features=len(schema.features),
+        outputs=schema.labels.outputs,
+        labelled=schema.labelled.owners,
     )
 
 
@@ -261,6 +278,9 @@ def init_client(
         options=options,
         name=client,
         samples=len(schema.samples),
+        counted=mine[places % labelled.holders[places] == labelled.rank(client, places)],
+        sample_cells=schema.samples.own_cells(client),
+        feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
         label_share=share,
         label_key=key,
@@ -285,12 +305,29 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
     clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
     zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Measure()))
-    return replace(server, alpha=zeros.alpha, w=zeros.w, z=zeros.z, present=tuple(clients.ids))
+    # discloses whether the tables are sparse
+    sparse = clients.reveal(zeros.sparse) > 0
+    return replace(
+        server,
+        alpha=zeros.alpha,
+        w=zeros.w,
+        z=zeros.z,
+        present=tuple(clients.ids),
+        sparse=sparse,
+    )
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
+    if complete and server.options.method != "ascent":
+        if server.newton is None:
+            server = _begin_newton(server, clients)
+        assert server.newton is not None
+        phase, info = newton.step(server.newton, clients)
+        return replace(server, newton=phase, present=tuple(clients.ids)), info
+    if server.newton is not None:
+        server = _leave_newton(server)
     if not complete or len(server.present) < server.clients:
         server = _catch_up(server, clients)
     # step 1: local dual ascent
@@ -312,6 +349,46 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # steps 2 and 3 of the clients that are there, at the fixed step
     server = replace(server, alpha=server.alpha + steps.alpha * server.options.gamma, taken=1.0)
     return (_count(server, clients) if complete else _aggregate(server, clients)), info
+
+
+def _begin_newton(server: Server, clients: Clients) -> Server:
+    """Go on with Newton's method from the present duals."""
+    warm = np.isfinite(server.lowest)
+    if warm:
+        server = _catch_up(server, clients)
+    phase = newton.begin(
+        clients,
+        alpha=server.alpha,
+        w=server.w,
+        z=server.z,
+        warm=warm,
+        loss=losses.loss_code(server.options.loss),
+        regularisation=server.options.regularisation,
+        samples=server.samples,
+        features=server.features,
+        outputs=server.outputs,
+        labelled=server.labelled,
+        sparse=server.sparse,
+    )
+    return replace(server, newton=phase)
+
+
+def _leave_newton(server: Server) -> Server:
+    """Go on with dual ascent from the dual point of Newton's method.
+
+    The clients do so when they are next asked; each counts its part of z from zero.
+    """
+    assert server.newton is not None
+    phase = server.newton
+    return replace(
+        server,
+        newton=None,
+        alpha=phase.alpha,
+        w=phase.dual_weights,
+        z=server.z * 0.0,
+        present=(),
+        taken=1.0,
+    )
 
 
 def _catch_up(server: Server, clients: Clients) -> Server:
@@ -353,7 +430,7 @@ def _search(server: Server, clients: Clients, alpha: Any) -> Server:
         primal = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, trial))
         weights = Weights(server.w + primal.w)
         products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
-    # discloses the dual's data term at nine points of the line, w·Δw and ‖Δw‖²
+    # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
     step = _best_step(
         server, clients.reveal(primal.conjugates), *clients.reveal(products.line).tolist()
     )
@@ -370,13 +447,13 @@ def _best_step(server: Server, conjugates: Array, cross: float, square: float) -
     """Return the step in [0, 1] that maximises D along the line.
 
     The data term is a quadratic of the step for all losses but the logistic, where the best of
-    nine points is taken.
+    twelve points is taken.
     """
     weight = server.options.regularisation
     dual = conjugates / server.samples - weight * (_STEPS * cross + 0.5 * _STEPS**2 * square)
     if server.options.loss == "logistic":
         return float(_STEPS[int(np.argmax(dual))])
-    start, middle, end = dual[0], dual[len(dual) // 2], dual[-1]
+    start, middle, end = dual[0], dual[-2], dual[-1]
     curvature = 4 * (start - 2 * middle + end)  # second derivative
     slope = 4 * middle - 3 * start - end
     if curvature >= 0:
@@ -388,8 +465,12 @@ def _objectives(server: Server, at: Array) -> Info:
     loss, conjugate, square = at.tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return Info(primal=primal, dual=dual, gap_relative=(primal - dual) / max(primal, 1e-300),
-                phase="dual ascent")
+    return Info(
+        primal=primal,
+        dual=dual,
+        gap_relative=(primal - dual) / max(primal, 1e-300),
+        phase="dual ascent",
+    )
 
 
 def _watch(server: Server, info: Info) -> Server:
@@ -406,6 +487,9 @@ def _watch(server: Server, info: Info) -> Server:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
+    if server.newton is not None:
+        phase, info = newton.certify(server.newton, clients)
+        return replace(server, newton=phase), info
     server = _count(server, clients)
     at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))
     # discloses the data loss, the dual's data term and ‖w‖²
@@ -421,11 +505,15 @@ def _scores(server: Server) -> Scores:
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Certify the final model and reveal it."""
     server, info = certify(server, clients, rng)
+    w = server.w
+    if server.newton is not None:
+        message = newton.Refresh(z=None)
+        w = clients.sum(newton.share_weights, dict.fromkeys(clients.ids, message)).w
     # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(server.w))
+    return Conclusion(info, clients.reveal(w))
 
 
-def predict(client: Client, block: Block) -> Array:
+def predict(client: Client | newton.Point, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
 
@@ -456,7 +544,7 @@ def send_zeros(
     client: Client, block: Block, message: Measure, rng: RandomKey
 ) -> tuple[Client, Zeros]:
     """Send the zeros that the totals start from."""
-    return client, Zeros(client.alpha, client.w, np.zeros_like(client.alpha))
+    return client, Zeros(client.alpha, client.w, np.zeros_like(client.alpha), float(block.sparse))
 
 
 @client_function
@@ -495,8 +583,13 @@ def local_dual_ascent(
     return client, Steps(steps * share, at)
 
 
-def _settled(client: Client, taken: float) -> Client:
+def _settled(client: Client | newton.Point, taken: float) -> Client:
     """Count what the server took of the last trial."""
+    if isinstance(client, newton.Point):
+        zeros = np.zeros_like(client.w)
+        return replace(
+            client.before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros
+        )
     if client.alpha is client.alpha_trial and client.w is client.w_trial:
         return client
     alpha = client.alpha + taken * (client.alpha_trial - client.alpha)
@@ -517,8 +610,9 @@ def _mine(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
     count = owners[client.label_cell]
     if client.options.owners == "average":
         return np.flatnonzero(held), held / np.maximum(count, 1)
-    chosen = held & (_mix(client.label_key, message.draw) % np.maximum(count, 1)
-                     == rank[client.label_cell])
+    chosen = held & (
+        _mix(client.label_key, message.draw) % np.maximum(count, 1) == rank[client.label_cell]
+    )
     return np.flatnonzero(chosen), np.ones(len(count))
 
 
@@ -574,7 +668,7 @@ def inner_products(
     client: Client, block: Block, message: Weights, rng: RandomKey
 ) -> tuple[Client, ScoreChange]:
     """Count the weights into this client's part of the scores (Algorithm 2)."""
-    return _multiplied(client, block, message.w)
+    return _multiplied(_settled(client, 1.0), block, message.w)
 
 
 def _multiplied(client: Client, block: Block, w: Array) -> tuple[Client, ScoreChange]:
@@ -627,6 +721,7 @@ HYFDCA = Algorithm(
         inner_products,
         aggregate_and_multiply,
         objectives,
+        *newton.FUNCTIONS,
     ),
-    states=(Server, Client, HyFDCA),
+    states=(Server, Client, HyFDCA, *newton.STATES),
 )

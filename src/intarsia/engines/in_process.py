@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.algorithm import ClientFunction, Layout, RandomKey
 from intarsia.data import Array, Block, ClientId, Index, Schema
@@ -148,6 +149,28 @@ class SealedRecord:
 
 
 @cache
+def _counts_of(kind: type) -> str:
+    """Return the field of a reply that counts the selected samples by cell."""
+    return next(name for name, layout in _layouts(kind) if layout is Layout.COUNTS)
+
+
+def _add_cells(
+    totals: dict[int, Array], cells: Sequence[int], counts: NDArray[np.int64], value: Array
+) -> None:
+    start = 0
+    for cell, count in zip(cells, counts.tolist(), strict=True):
+        piece = value[..., start : start + count]
+        totals[cell] = totals[cell] + piece if cell in totals else piece
+        start += count
+
+
+def _own_cells(totals: Mapping[int, Array], cells: Sequence[int]) -> Array:
+    if len(cells) == 1:
+        return totals[cells[0]]
+    return np.concatenate([totals[cell] for cell in cells], axis=-1)
+
+
+@cache
 def _layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
     """Return each field of a reply type with the index that its last axis runs over."""
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -167,13 +190,14 @@ def _layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
 class _Party:
     """A client in this process: its blocks and its state."""
 
-    __slots__ = ("blocks", "places", "state", "whole")
+    __slots__ = ("blocks", "cells", "places", "state", "whole")
 
     def __init__(
         self, blocks: Mapping[str, Block], places: Mapping[tuple[str, Layout], Any], state: Any
     ) -> None:
         self.blocks, self.places, self.state = dict(blocks), dict(places), state
         self.whole: dict[str, Block] = {}
+        self.cells: dict[str, tuple[int, ...]] = {}  # numbers of the sample cells, by part
 
 
 class InProcess:
@@ -219,6 +243,12 @@ class InProcess:
             for name in names
         }
 
+        for (part, layout), index in self._indices.items():
+            if layout is Layout.SAMPLES:
+                for name in names:
+                    found = tuple(n for n, cell in enumerate(index.cells) if name in cell.owners)
+                    self._parties[name].cells[part] = found
+
     # -- what the algorithm sees
 
     @property
@@ -248,6 +278,13 @@ class InProcess:
                 value = getattr(reply, name)
                 if layout is None:
                     totals[name] = value if first else totals[name] + value
+                    continue
+                if layout is Layout.COUNTS:
+                    totals[name] = None
+                    continue
+                if layout is Layout.SELECTED:
+                    own = totals.setdefault(name, {})
+                    _add_cells(own, party.cells[fn.part], getattr(reply, _counts_of(kind)), value)
                     continue
                 if first:
                     shape = (*value.shape[:-1], len(self._indices[fn.part, layout]))
@@ -387,7 +424,9 @@ class InProcess:
                 for field, total in sealed:
                     layout = total._layout
                     value = total._value
-                    if layout is not None:
+                    if layout is Layout.SELECTED:
+                        value = _own_cells(value, party.cells[total._part])
+                    elif layout is not None:
                         value = value[..., party.places[total._part, layout]]
                     own[field] = value
             key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
@@ -411,11 +450,13 @@ _NOTHING = object()
 
 def _exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Return a dataclass with each field of a kind replaced."""
-    found = {
-        field.name: change(getattr(state, field.name))
-        for field in dataclasses.fields(state)
-        if isinstance(getattr(state, field.name), kind)
-    }
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, kind):
+            found[field.name] = change(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, SealedRecord):
+            found[field.name] = _exchange_fields(value, kind, change)
     return dataclasses.replace(state, **found)
 
 

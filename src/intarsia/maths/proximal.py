@@ -1,0 +1,140 @@
+"""Dual points, curvatures and slopes of the losses, smoothed where they need it.
+
+For Newton's method the hinge is replaced by its proximal smoothing around a dual centre c, of
+weight s: its dual point at the score z is β = clip(c + s(1 - yz), 0, 1), its curvature s where
+0 < β < 1 and 0 elsewhere. The other losses stay as they are: α = -l'(z), curvature l''(z).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data import Array
+from intarsia.maths.losses import compiled
+
+__all__ = ["dual_points", "slopes"]
+
+# The codes of maths.losses, as literals: compiled code takes them in as constants.
+_HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
+
+
+@compiled
+def _point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple[float, float]:
+    """Return the dual point α and the curvature at a score."""
+    if loss == _HINGE:
+        beta = centre + weight * (1.0 - y * z)
+        if beta <= 0.0:
+            return 0.0, 0.0
+        if beta >= 1.0:
+            return y, 0.0
+        return y * beta, weight
+    if loss == _SQUARED_HINGE:
+        slack = 1.0 - y * z
+        return (2.0 * y * slack, 2.0) if slack > 0.0 else (0.0, 0.0)
+    if loss == _LOGISTIC:
+        margin = y * z
+        if margin > 0.0:
+            small = math.exp(-margin)
+            beta = small / (1.0 + small)
+        else:
+            beta = 1.0 / (1.0 + math.exp(margin))
+        return y * beta, beta * (1.0 - beta)
+    return y - z, 1.0
+
+
+@compiled
+def _value(loss: int, z: float, y: float) -> float:
+    """Return l(z, y)."""
+    slack = 1.0 - y * z
+    if loss == _HINGE:
+        return max(slack, 0.0)
+    if loss == _SQUARED_HINGE:
+        return max(slack, 0.0) ** 2
+    if loss == _LOGISTIC:
+        margin = y * z
+        return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
+    return 0.5 * (z - y) ** 2
+
+
+@compiled
+def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
+    """Return -l*(-α) for an α in its box."""
+    beta = y * alpha
+    if loss == _HINGE:
+        return beta
+    if loss == _SQUARED_HINGE:
+        return beta - 0.25 * beta * beta
+    if loss == _LOGISTIC:
+        total = 0.0
+        if beta > 0.0:
+            total -= beta * math.log(beta)
+        if beta < 1.0:
+            total -= (1.0 - beta) * math.log1p(-beta)
+        return total
+    return alpha * y - 0.5 * alpha * alpha
+
+
+@compiled
+def dual_points(
+    loss: int,
+    y: Array,
+    z: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    alpha: Array,
+    curvature: Array,
+) -> Array:
+    """Fill the dual points and curvatures of some rows; return sums over them, (outputs, 4).
+
+    The sums are Σ l(z), Σ -l*(-α), Σ (β - centre)² (0 but for the hinge) and the number of rows
+    with curvature.
+
+    Parameters
+    ----------
+    y, z, centre : (outputs, samples)
+    weight : (outputs,), of the smoothing
+    rows : positions of the samples to look at
+    alpha, curvature : (outputs, samples), overwritten at `rows`
+    """
+    sums = np.zeros((y.shape[0], 4))
+    for c in range(y.shape[0]):
+        for i in rows:
+            a, h = _point(loss, z[c, i], y[c, i], centre[c, i], weight[c])
+            alpha[c, i] = a
+            curvature[c, i] = h
+            sums[c, 0] += _value(loss, z[c, i], y[c, i])
+            sums[c, 1] += _minus_conjugate(loss, a, y[c, i])
+            if loss == _HINGE:
+                sums[c, 2] += (y[c, i] * a - centre[c, i]) ** 2
+            if h > 0.0:
+                sums[c, 3] += 1.0
+    return sums
+
+
+@compiled
+def slopes(
+    loss: int,
+    y: Array,
+    z: Array,
+    direction: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    steps: Array,
+) -> Array:
+    """Return Σ α(z + t·direction)·direction over some rows for each step t, (outputs, steps).
+
+    It is minus the derivative of the smoothed losses along the direction; `steps` (outputs, steps).
+    """
+    total = np.zeros(steps.shape)
+    for c in range(y.shape[0]):
+        for i in rows:
+            q = direction[c, i]
+            for k in range(steps.shape[1]):
+                a, _ = _point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
+                total[c, k] += a * q
+    return total

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from intarsia.data import Block, Labels, Schema
+from intarsia.errors import FederationError
+from intarsia.holdings import holdings_of, holdings_table, overlap_counts
+from intarsia.picture import (
+    _HEIGHT,
+    _NOBODY,
+    _WIDTH,
+    _colours,
+    _feature_side,
+    _missing_fractions,
+    _paint,
+    _sample_side,
+    holdings_picture,
+)
+
+
+def block(samples, features, y=None, missing=()):
+    x = np.ones((len(samples), len(features)))
+    for row, column in missing:
+        x[row, column] = np.nan
+    return Block(np.array(samples), tuple(features), x, None if y is None else np.array(y, float))
+
+
+@pytest.fixture
+def parties():
+    return {
+        "bank": block([1, 2, 3, 4], "ab", [1, -1, 1, 1]),
+        "telecom": block([3, 4, 5], "bc", [1, np.nan, -1], missing=[(0, 0), (2, 1)]),
+        "retailer": block([6, 7], "d"),
+    }
+
+
+def painted(parties):
+    holdings = holdings_of(parties)
+    rows, columns = _sample_side(holdings), _feature_side(holdings)
+    missing = _missing_fractions(parties, tuple(parties), rows, columns)
+    image, strip = _paint(rows, columns, _colours(len(parties)), missing)
+    return rows, columns, image, strip
+
+
+def test_the_table_counts_what_can_be_counted_by_hand(parties):
+    bank, telecom, retailer = holdings_table(parties)
+    assert (bank.samples, bank.features, bank.labelled) == (4, 2, 4)
+    assert (bank.shared_samples, bank.shared_features, bank.missing) == (2, 1, 0.0)
+    assert (telecom.samples, telecom.features, telecom.labelled) == (3, 2, 2)
+    assert (telecom.shared_samples, telecom.shared_features) == (2, 1)
+    assert telecom.missing == pytest.approx(100 * 2 / 6)
+    assert (retailer.client, retailer.labelled, retailer.shared_samples) == ("retailer", 0, 0)
+
+
+def test_a_schema_gives_the_same_table_without_missing_values(parties):
+    schema = Schema.of(parties, Labels("binary", ("0", "1")))
+    for public, private in zip(holdings_table(schema), holdings_table(parties), strict=True):
+        assert public.missing is None
+        assert (public.samples, public.shared_features) == (
+            private.samples,
+            private.shared_features,
+        )
+
+
+def test_pairs_have_in_common_what_their_sets_have_in_common(parties):
+    found = overlap_counts(parties)
+    assert found.clients == tuple(parties)
+    np.testing.assert_array_equal(found.samples, [[4, 2, 0], [2, 3, 0], [0, 0, 2]])
+    np.testing.assert_array_equal(found.features, [[2, 1, 0], [1, 2, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(found.entries, [[8, 2, 0], [2, 6, 0], [0, 0, 2]])
+
+
+def test_each_pixel_has_the_colour_of_an_owner_of_its_entry(parties):
+    rows, columns, image, _ = painted(
+        {name: block(b.samples, b.features) for name, b in parties.items()}
+    )
+    colours = _colours(3)
+    for r in range(5, _HEIGHT, 37):
+        for c in range(5, _WIDTH, 41):
+            sample, feature = rows.ids[rows.entry_at[r]], columns.ids[columns.entry_at[c]]
+            owners = [
+                number
+                for number, party in enumerate(parties.values())
+                if sample in party.samples and feature in party.features
+            ]
+            allowed = [colours[n] * (0.9 if len(owners) > 1 else 1.0) for n in owners] or [_NOBODY]
+            joint = np.ones(3)
+            assert any(np.allclose(image[r, c], one) for one in [*allowed, joint]), (
+                sample,
+                feature,
+            )
+
+
+def test_a_client_with_all_its_values_missing_in_a_column_is_pale_there():
+    alone = {"one": block([1, 2], "ab", missing=[(0, 1), (1, 1)])}
+    _, columns, image, _ = painted(alone)
+    present, missing = (
+        image[10, np.flatnonzero(columns.ids[columns.entry_at] == f)[9]] for f in "ab"
+    )
+    np.testing.assert_allclose(present, _colours(1)[0])
+    assert (missing > 0.8).all()
+
+
+def test_the_strip_shows_who_holds_the_labels(parties):
+    rows, _, _, strip = painted(parties)
+    colours = _colours(3)
+    shown = {int(s): strip[rows.entry_at == at, 3] for at, s in enumerate(rows.ids)}
+    assert np.allclose(shown[1], colours[0])  # the bank alone
+    assert np.allclose(shown[4], colours[0])  # the telecom's label is missing
+    assert np.allclose(shown[5], colours[1])
+    assert np.allclose(shown[6], _NOBODY)
+    both = {tuple(np.round(pixel, 6)) for pixel in shown[3]}
+    assert both == {tuple(np.round(0.9 * colours[n], 6)) for n in (0, 1)}
+
+
+def test_neighbouring_groups_of_a_ring_lie_beside_each_other():
+    ring = {f"r{g}": block([3 * g, 3 * g + 1, 3 * g + 2, (3 * g + 3) % 12], "a") for g in range(4)}
+    rows = _sample_side(holdings_of(ring))
+    changes = np.abs(np.diff(rows.owners.astype(int), axis=0)).sum()
+    assert changes == len(rows.owners) - 1  # one owner joins or leaves at each step
+
+
+@pytest.mark.parametrize("clients", [1, 3, 16, 64])
+def test_the_picture_is_a_png_of_a_fixed_size(clients, tmp_path):
+    parties = {
+        f"client $_{n}^": block(range(5 * n, 5 * n + 8), (f"$f_{n}", "é^$"), [1.0] * 8)
+        for n in range(clients)
+    }
+    path = holdings_picture(parties, tmp_path / "new" / "holdings.png")
+    with Image.open(path) as image:
+        assert (image.format, image.size) == ("PNG", (1750, 1092))
+
+
+def test_the_picture_of_a_schema_and_of_an_empty_table_can_be_drawn(parties, tmp_path):
+    schema = Schema.of(parties, Labels("binary", ("0", "1")))
+    assert holdings_picture(schema, tmp_path / "schema.png", title="All").is_file()
+    empty = {"nothing": Block(np.empty(0, np.int64), ("a",), np.empty((0, 1)))}
+    assert holdings_picture(empty, tmp_path / "empty.png").is_file()
+
+
+def test_no_client_and_mixed_ids_are_errors(tmp_path):
+    with pytest.raises(FederationError, match="There is no client"):
+        holdings_picture({}, tmp_path / "none.png")
+    with pytest.raises(FederationError, match=r"'a' has whole numbers.*'b' has text"):
+        holdings_table({"a": block([1], "x"), "b": block(["1"], "x")})

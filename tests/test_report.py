@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intarsia.data import Block, Labels, Schema
+from intarsia.report import Spread, advise, duration, number, size, three_way
+from intarsia.result import Metrics, Result, Score
+
+
+def schema(**parties: tuple[range, str]) -> Schema:
+    """Return the schema of parties that hold the given samples and one-letter features."""
+    blocks = {
+        name: Block(
+            np.array(samples), tuple(features), np.zeros((len(samples), len(features))),
+            np.ones(len(samples)) if number == 0 else None,
+        )
+        for number, (name, (samples, features)) in enumerate(parties.items())
+    }  # fmt: skip
+    return Schema.of(blocks, Labels("binary", ("0", "1")))
+
+
+@pytest.mark.parametrize(
+    ("parties", "algorithm", "why"),
+    [
+        ({"a": (range(9), "xy")}, "hyfdca", "a is the only client"),
+        ({"a": (range(9), "xy"), "b": (range(9, 12), "xy")}, "hyfdca", "horizontal"),
+        ({"a": (range(9), "xy"), "b": (range(9), "z")}, "hyfdca", "vertical"),
+        ({"a": (range(9), "xy"), "b": (range(9), "xy")}, "hyfdca", "whole table"),
+        (
+            {"a": (range(9), "xy"), "b": (range(6, 12), "yz")},
+            "hyfdca",
+            "3 of 12 rows and 1 of 3 columns are held by more than one client",
+        ),
+        (
+            {"a": (range(9), "xy"), "b": (range(9, 12), "yz")},
+            "hyfdca",
+            "0 of 12 rows and 1 of 3 columns are held by more than one client",
+        ),
+        ({"a": (range(9), "xy"), "b": (range(9, 12), "z")}, None, "FLIC"),
+    ],
+)
+def test_the_advice_follows_who_holds_what(parties, algorithm, why):
+    found = advise(schema(**parties))
+    assert found.algorithm == algorithm
+    assert why in found.why
+
+
+def test_a_client_with_nothing_in_common_is_named():
+    found = advise(schema(a=(range(9), "xy"), b=(range(5, 12), "yz"), c=(range(20, 23), "w")))
+    assert any(remark.startswith("c shares no row and no column") for remark in found.remarks)
+    # samples 9-11 and 20-22: the labels are at a, which has 0-8
+    assert any(remark.startswith("6 of 15 samples") for remark in found.remarks)
+
+
+def test_the_three_way_table_has_clients_their_mean_and_the_whole():
+    own = {"a": Score(1.0, 0.5), "b": Score(3.0, 0.7)}
+    metrics = Metrics(Score(0.1, 0.9), own, Score(2.0, 0.6), Score(0.1, 0.91), own, Score(2.0, 0.6))
+    result = Result(
+        "hyfdca", "e", 0, 1, "rounds", {}, {"up": 1, "down": 1}, 1, None, metrics, {}, {}
+    )
+    rows = {row.name: row for row in three_way(result)}
+    assert list(rows) == ["a", "b", "mean of clients", "all columns"]
+    assert rows["a"].standalone == Score(1.0, 0.5)
+    assert rows["mean of clients"].federated == Score(2.0, 0.6)
+    assert rows["all columns"].centralised == Score(0.1, 0.91)
+
+
+def test_a_spread_is_the_mean_and_the_sample_deviation():
+    assert str(Spread.of([1.0, 3.0, None])) == "2 ± 1.414"
+    assert str(Spread.of([0.25])) == "0.25"
+    assert Spread.of([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (size(999), "999 B"),
+        (size(999.6), "1 kB"),
+        (size(1_234_567), "1.23 MB"),
+        (duration(0.123), "0.12 s"),
+        (duration(59.6), "1:00 min"),
+        (duration(3725), "1:02 h"),
+        (duration(None), "–"),
+        (number(12345.6), "12,346"),
+        (number(0.123456), "0.1235"),
+        (number(float("nan")), "–"),
+    ],
+)
+def test_figures_read_well(shown, expected):
+    assert shown == expected
