@@ -132,7 +132,7 @@ class Block:
         if len(ids) < rows:
             twice = ids[counts > 1]
             raise TableError(
-                f"{len(twice)} sample ids appear more than once (first: {twice[0]!r}, "
+                f"{len(twice)} sample ids appear more than once (first: {twice[0].item()!r}, "
                 f"{counts[counts > 1][0]} times); every sample needs one row: "
                 "aggregate or drop the repeated rows."
             )
@@ -177,6 +177,7 @@ class Block:
             y = None if y is None else y[rows]
         if columns is not None:
             x = x[:, columns]
+            x = x if issparse(x) else np.ascontiguousarray(x)
             features = tuple(self.features[c] for c in columns)
         kept = set(features)
         groups = {

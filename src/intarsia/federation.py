@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from intarsia import datasets
 from intarsia.data import Block, ClientId, Labels, Schema
+from intarsia.datasets import Dataset
 from intarsia.description import Source
-from intarsia.errors import ExperimentError, FederationError
-from intarsia.experiment import Experiment
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.experiment import Experiment, NamedDataset
 from intarsia.partition import partition
 from intarsia.sources import read
 from intarsia.tables import Table, assemble, split
@@ -37,52 +38,34 @@ class Federation:
         for blocks in (self.train, self.test):
             for name, block in blocks.items():
                 total = zlib.crc32(f"{name} {block.features}".encode(), total)
-                parts = (block.x.data, block.x.indices) if block.sparse else (block.x,)
+                x = block.x
+                parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
                 for array in (block.samples, *parts, block.y):
                     if array is not None:
                         total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
         return f"{total:08x}"
 
 
-def build(experiment: Experiment, tables: Mapping[ClientId, Table] | None = None) -> Federation:
+def build(
+    experiment: Experiment,
+    tables: Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]] | None = None,
+) -> Federation:
     """Return the parties that an experiment describes (or that the given tables are).
 
-    Samples that nobody has a label of are left out of training.
+    Samples that nobody has a label of are left out of training. A function that returns the tables
+    is called here, so that nobody else keeps them in memory.
 
     Raises
     ------
     UserError
         If a table cannot be read, or the tables do not fit together.
     """
-    share, salt = experiment.split.test, experiment.split.salt
-    official = None
     if experiment.dataset is not None and tables is None:
-        if experiment.partition is None:
-            raise ExperimentError(
-                "The experiment has [dataset] but no [partition]; say how to deal it to clients, "
-                'for example kind = "grid", rows = 2, columns = 2.'
-            )
-        if isinstance(experiment.dataset, Source):
-            dataset, labels = datasets.of_file(experiment.dataset, experiment.labels)
-        else:
-            named = experiment.dataset
-            raw = datasets.load(named.name, **named.options)
-            dataset, labels = datasets.encoded(raw, experiment.labels)
-        if dataset.test is not None:
-            official = dataset.samples[dataset.test] if share > 0 else None
-        keys = {"seed": experiment.seed, **experiment.partition.options}
-        blocks = partition(experiment.partition.kind, dataset, **keys)
-        departures = dataset.departures
-        del dataset
-        notes = [f"Data set: {departures}."] if departures else []
+        train, test, labels, notes = _dealt(experiment, experiment.dataset)
     else:
-        if tables is None:
-            tables = {source.name: read(source) for source in experiment.clients}
-        blocks, labels = assemble(tables, experiment.labels)
+        train, test, labels = _parties(experiment, tables)
         notes = []
-    parts = {name: split(block, share, salt, official) for name, block in blocks.items()}
-    test = {name: part[1] for name, part in parts.items()}
-    train, left = _labelled({name: part[0] for name, part in parts.items()})
+    left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
     _check_labels(train)
@@ -91,26 +74,99 @@ def build(experiment: Experiment, tables: Mapping[ClientId, Table] | None = None
     )
 
 
-def _labelled(blocks: Mapping[ClientId, Block]) -> tuple[dict[ClientId, Block], int]:
-    """Return the blocks without the samples that no client has a label of, and their number."""
+def _parties(
+    experiment: Experiment,
+    tables: Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]] | None,
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels]:
+    """Return the train and the test blocks of the parties' own tables."""
+    if tables is None:
+        tables = {source.name: read(source) for source in experiment.clients}
+    elif callable(tables):
+        tables = tables()
+    blocks, labels = assemble(tables, experiment.labels)
+    del tables  # the blocks hold what is needed of them
+    train: dict[ClientId, Block] = {}
+    test: dict[ClientId, Block] = {}
+    for name in list(blocks):
+        try:
+            train[name], test[name] = split(
+                blocks.pop(name), experiment.split.test, experiment.split.salt
+            )
+        except TableError as problem:
+            raise TableError(f"Client {name!r}: {problem}") from None
+    return train, test, labels
+
+
+def _dealt(
+    experiment: Experiment, described: NamedDataset | Source
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, list[str]]:
+    """Return the train and the test blocks of simulated clients, and notes.
+
+    The compact data set is split before it is dealt, so that each value is a float64 once.
+    """
+    if experiment.partition is None:
+        raise ExperimentError(
+            "The experiment has [dataset] but no [partition]; say how to deal it to clients, "
+            'for example kind = "grid", rows = 2, columns = 2.'
+        )
+    if isinstance(described, Source):
+        dataset, labels = datasets.of_file(described, experiment.labels)
+    else:
+        raw = datasets.load(described.name, **described.options)
+        dataset, labels = datasets.encoded(raw, experiment.labels)
+        del raw
+    notes = [f"Data set: {dataset.departures}."] if dataset.departures else []
+    train, test = _held_out(dataset, experiment.split.test, experiment.split.salt)
+    del dataset
+    kind, keys = experiment.partition.kind, experiment.partition.options
+    blocks = partition(kind, train, **{"seed": experiment.seed, **keys})
+    del train
+    if test is None:
+        none = np.zeros(0, np.intp)
+        return blocks, {name: block.take(none) for name, block in blocks.items()}, labels, notes
+    try:
+        return blocks, partition(kind, test, **{"seed": experiment.seed, **keys}), labels, notes
+    except ExperimentError as problem:
+        raise ExperimentError(
+            f"The test part has {len(test.samples)} samples and cannot be dealt as the training "
+            f"part is ({str(problem).rstrip('.')}); raise test in [split], or set it to 0."
+        ) from None
+
+
+def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Dataset | None]:
+    """Return the official parts of a data set where it has some, else those by hash."""
+    if share == 0:
+        return dataset, None
+    if dataset.test is not None:
+        return dataset.split()
+    ids = Block(dataset.samples, (), np.zeros((len(dataset.samples), 0)))
+    chosen = np.isin(dataset.samples, split(ids, share, salt)[1].samples)
+    if not chosen.any():
+        return dataset, None
+    return dataset.take(np.flatnonzero(~chosen)), dataset.take(np.flatnonzero(chosen))
+
+
+def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
+    """Take the samples that no client has a label of out of the blocks; return their number."""
     known = [b.samples[~np.isnan(b.y)] for b in blocks.values() if b.y is not None]
     labelled = np.unique(np.concatenate(known)) if known else np.zeros(0)
     if not len(labelled):
         raise FederationError(
             "No training sample has a label at any client; name a label column at one of them."
         )
-    kept: dict[ClientId, Block] = {}
     without: set[object] = set()
     for name, block in blocks.items():
         keep = np.isin(block.samples, labelled)
+        if keep.all():
+            continue
         if not keep.any():
             raise FederationError(
                 f"Client {name!r} has {len(block.samples)} training samples, none of which has a "
                 "label at any client; give it samples that others know, or labels."
             )
         without.update(block.samples[~keep].tolist())
-        kept[name] = block if keep.all() else block.take(np.flatnonzero(keep))
-    return kept, len(without)
+        blocks[name] = block.take(np.flatnonzero(keep))
+    return len(without)
 
 
 def _check_labels(blocks: Mapping[ClientId, Block]) -> None:

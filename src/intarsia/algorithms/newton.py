@@ -47,8 +47,8 @@ from intarsia.algorithm import (
 )
 from intarsia.data import Array, Block, ClientId, Values, targets
 from intarsia.maths import losses
-from intarsia.maths.products import gather, scores
-from intarsia.maths.proximal import dual_points, slopes
+from intarsia.maths.products import gather, project_rows, scores
+from intarsia.maths.proximal import dual_points, move_points, slopes
 
 __all__ = ["FUNCTIONS", "STATES", "Newton", "Point", "Refresh", "Start", "begin", "step"]
 
@@ -105,18 +105,6 @@ class Newton:
 
 
 @dataclass(frozen=True)
-class Search:
-    """A client's working vectors while the direction is sought."""
-
-    values: Values  # the selected rows, single precision where dense
-    residual: Array  # (outputs, features)
-    preconditioned: Array
-    conjugate: Array
-    direction: Array
-    products: Array  # (outputs, selected) X p
-
-
-@dataclass(frozen=True)
 class Point:
     """A client's state in the Newton phase, in the order of its aligned block."""
 
@@ -139,12 +127,31 @@ class Point:
     curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
     frame: Array  # (frame, features) P
     preconditioner: Array  # (outputs, width, features) inverse Gram matrices, cell by cell
-    search: Search | None = None
 
     @property
     def options(self) -> Any:
         """Return the hyperparameters."""
         return self.before.options
+
+
+@dataclass(frozen=True)
+class Search:
+    """A client's state while the direction is sought by conjugate gradients."""
+
+    point: Point
+    values: Values  # the selected rows, single precision where dense
+    counts: NDArray[np.int64]  # of selected samples by cell
+    turn: NDArray[np.int64]  # selected samples that this client adds up for their owners
+    residual: Array  # (outputs, features)
+    preconditioned: Array
+    conjugate: Array
+    direction: Array
+    products: Array  # (outputs, selected) X p
+
+    @property
+    def options(self) -> Any:
+        """Return the hyperparameters."""
+        return self.point.options
 
 
 # ---- messages
@@ -619,7 +626,7 @@ def enter(before: Any, block: Block, message: Start, rng: RandomKey) -> tuple[Po
 @client_function
 def keep_frame(point: Point, block: Block, message: Frame, rng: RandomKey) -> tuple[Point, Ready]:
     """Keep the frame of the client's own features."""
-    return replace(point, frame=np.ascontiguousarray(message.frame)), Ready()
+    return replace(point, frame=np.ascontiguousarray(message.frame.T).T), Ready()
 
 
 @client_function
@@ -628,13 +635,9 @@ def move_duals(
 ) -> tuple[Point, DualPoint]:
     """Go to the new scores; find the dual point there."""
     z, centre, y = point.z, point.centre, targets(block, len(point.z))
-    if message.step.any():
-        z = z + message.step[:, None] * point.q
-    for c in np.flatnonzero(message.recentre):
-        # the centre becomes the dual point of the old centre at the new scores
-        beta = centre[c] + message.recentre[c] * (1.0 - y[c] * z[c])
-        centre = centre.copy()
-        centre[c] = np.nan_to_num(np.clip(beta, 0.0, 1.0))
+    if message.step.any() or message.recentre.any():
+        z, centre = z.copy(), centre.copy()
+        move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
     return replace(point, z=z, centre=centre), DualPoint(alpha, curvature, sums)
@@ -649,17 +652,12 @@ def gather_point(
     selected, curvature, counts = _select(point, message)
     rows, gram = np.zeros((0, len(selected))), np.zeros((len(change), 0, block.shape[1]))
     if message.framed:
-        rows = _projected(block.x[selected], point.frame)
+        rows = project_rows(block.x, selected, point.frame)
     elif message.gram:
         gram = _gram(point, block.x, selected, curvature)
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
     point = replace(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
     return point, Gathered(change, gram, rows, counts)
-
-
-def _projected(values: Values, frame: Array) -> Array:
-    """Return the frame's products with some rows, (frame, rows)."""
-    return scores(values, frame) if isinstance(values, csr_array) else frame @ values.T
 
 
 def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
@@ -764,19 +762,17 @@ def solve(
 
 @client_function
 def multiply(
-    point: Point, block: Block, message: Coefficients, rng: RandomKey
+    state: Point | Search, block: Block, message: Coefficients, rng: RandomKey
 ) -> tuple[Point, Products]:
     """Send this client's part of the direction's scores."""
-    if message.y is not None:
-        direction = message.y @ point.frame
-    elif point.search is not None:
-        direction = point.search.direction
+    if isinstance(state, Search):
+        point, direction = state.point, state.direction
     else:
-        direction = np.zeros_like(point.w)
+        assert message.y is not None
+        point, direction = state, message.y @ state.frame
     share = point.feature_share
     line = np.stack([(direction * point.w) @ share, direction**2 @ share], axis=1)
-    point = replace(point, direction=direction, search=None)
-    return point, Products(scores(block.x, direction), line)
+    return replace(point, direction=direction), Products(scores(block.x, direction), line)
 
 
 @client_function
@@ -795,16 +791,27 @@ def slope_along(point: Point, block: Block, message: Line, rng: RandomKey) -> tu
 @client_function
 def start_search(
     point: Point, block: Block, message: Precondition, rng: RandomKey
-) -> tuple[Point, Applied]:
+) -> tuple[Search, Applied]:
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
         point = replace(point, preconditioner=_inverse(point, message.gram))
     values = block.x[point.selected]
     if not isinstance(values, csr_array):
         values = values.astype(np.float32)
+    edges = np.searchsorted(point.selected, [cell[1] for cell in point.sample_cells])
     zeros = np.zeros_like(point.w)
-    search = Search(values, point.residual, zeros, zeros, zeros, np.zeros_like(point.curvature))
-    return _applied(point, search)
+    search = Search(
+        point=point,
+        values=values,
+        counts=np.diff(edges, prepend=0),
+        turn=_turn(point),
+        residual=point.residual,
+        preconditioned=zeros,
+        conjugate=zeros,
+        direction=zeros,
+        products=np.zeros_like(point.curvature),
+    )
+    return _applied(search, search.direction, search.residual)
 
 
 def _inverse(point: Point, gram: Array) -> Array:
@@ -825,77 +832,80 @@ def _inverse(point: Point, gram: Array) -> Array:
     return np.asarray(inverse)
 
 
-def _applied(point: Point, search: Search) -> tuple[Point, Applied]:
-    preconditioned = np.empty_like(search.residual)
+def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
+    point = search.point
+    preconditioned = np.empty_like(residual)
     for start, stop in point.feature_cells:
-        own = slice(start, stop)
-        for c in range(len(preconditioned)):
+        for c in range(len(residual)):
+            inverse, part = point.preconditioner[c], residual[c, start:stop]
             if stop - start > _BLOCK:
-                preconditioned[c, own] = point.preconditioner[c, 0, own] * search.residual[c, own]
+                preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
-                block = point.preconditioner[c, : stop - start, own]
-                preconditioned[c, own] = block @ search.residual[c, own]
-    search = replace(search, preconditioned=preconditioned)
-    share = point.feature_share
-    squares = np.stack(
-        [(search.residual * preconditioned) @ share, search.residual**2 @ share], axis=1
+                np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
+    shared = residual * point.feature_share
+    squares = np.empty((len(residual), 2))
+    for c in range(len(residual)):
+        squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
+    if isinstance(search.values, csr_array):
+        products = scores(search.values, preconditioned)
+    else:
+        single = preconditioned.astype(np.float32)
+        products = scores(search.values, single).astype(np.float64)
+    search = Search(
+        point,
+        search.values,
+        search.counts,
+        search.turn,
+        residual,
+        preconditioned,
+        search.conjugate,
+        direction,
+        search.products,
     )
-    products = _products(search.values, preconditioned)
-    counts = _counts(point)
-    return replace(point, search=search), Applied(products, counts, squares)
-
-
-def _products(values: Values, v: Array) -> Array:
-    if isinstance(values, csr_array):
-        return scores(values, v)
-    return (values @ v.astype(np.float32).T).T.astype(np.float64)
-
-
-def _counts(point: Point) -> NDArray[np.int64]:
-    edges = np.searchsorted(point.selected, [cell[1] for cell in point.sample_cells])
-    return np.diff(edges, prepend=0)
+    return search, Applied(products, search.counts, squares)
 
 
 @client_function
-def curve(point: Point, block: Block, message: Conjugate, rng: RandomKey) -> tuple[Point, Curved]:
+def curve(
+    search: Search, block: Block, message: Conjugate, rng: RandomKey
+) -> tuple[Search, Curved]:
     """Go on to the next conjugate direction; send the Hessian's product with it."""
-    search = point.search
-    assert search is not None
-    keep = message.keep[:, None]
+    point, keep = search.point, message.keep[:, None]
     conjugate = search.preconditioned + keep * search.conjugate
     products = message.products + keep * search.products
     weighted = point.curvature * products
-    turn = _turn(point)
-    squares = np.stack(
-        [
-            (weighted[:, turn] * products[:, turn]).sum(axis=1),
-            conjugate**2 @ point.feature_share,
-        ],
-        axis=1,
-    )
+    squares = np.empty((len(keep), 2))
+    for c in range(len(keep)):
+        squares[c, 0] = weighted[c, search.turn] @ products[c, search.turn]
+        squares[c, 1] = (conjugate[c] * point.feature_share) @ conjugate[c]
     if isinstance(search.values, csr_array):
         product = gather(search.values, weighted)
     else:
         product = (weighted.astype(np.float32) @ search.values).astype(np.float64)
-    search = replace(search, conjugate=conjugate, products=products)
-    return replace(point, search=search), Curved(product, squares)
+    search = Search(
+        point,
+        search.values,
+        search.counts,
+        search.turn,
+        search.residual,
+        search.preconditioned,
+        conjugate,
+        search.direction,
+        products,
+    )
+    return search, Curved(product, squares)
 
 
 @client_function
 def advance_search(
-    point: Point, block: Block, message: Advance, rng: RandomKey
-) -> tuple[Point, Applied]:
+    search: Search, block: Block, message: Advance, rng: RandomKey
+) -> tuple[Search, Applied]:
     """Step along the conjugate direction; precondition the new residual."""
-    search = point.search
-    assert search is not None
-    step = message.step[:, None]
-    product = message.product / point.samples + point.regularisation * search.conjugate
-    search = replace(
-        search,
-        direction=search.direction + step * search.conjugate,
-        residual=search.residual - step * product,
-    )
-    return _applied(point, search)
+    step, point = message.step[:, None], search.point
+    direction = search.direction + step * search.conjugate
+    product = message.product / point.samples
+    product += point.regularisation * search.conjugate
+    return _applied(search, direction, search.residual - step * product)
 
 
 @client_function

@@ -26,6 +26,7 @@ _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")
 _INTEGER = struct.Struct("<q")
 _KINDS = "biufcSU"  # array kinds without Python objects
+_DEEPEST = 64  # values within values
 
 
 def encode(value: Any) -> bytes:
@@ -130,6 +131,8 @@ def _write(value: Any, put: Any) -> None:
     elif kind is bool:
         put(b"T" if value else b"F")
     elif kind is int:
+        if not -(2**63) <= value < 2**63:
+            raise CodecError(f"The whole number {value} has more than 64 bits; write it as text.")
         put(b"i" + _INTEGER.pack(value))
     elif kind is float:
         put(b"d" + _FLOAT.pack(value))
@@ -156,6 +159,8 @@ def _write(value: Any, put: Any) -> None:
     elif isinstance(value, Mapping):
         put(b"m" + _LENGTH.pack(len(value)))
         for key, item in value.items():
+            if type(key) is not str:
+                raise _unknown(value)
             put(_text(key))
             _write(item, put)
     else:
@@ -164,7 +169,7 @@ def _write(value: Any, put: Any) -> None:
 
 class _Reader:
     def __init__(self, body: memoryview, classes: Mapping[str, type]) -> None:
-        self.body, self.classes, self.at = body, classes, 0
+        self.body, self.classes, self.at, self.depth = body, classes, 0, 0
 
     def take(self, count: int) -> memoryview:
         if self.at + count > len(self.body):
@@ -180,10 +185,21 @@ class _Reader:
         return int(_LENGTH.unpack(self.take(8))[0])
 
     def text(self) -> str:
-        return bytes(self.take(self.length())).decode()
+        raw = bytes(self.take(self.length()))
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise CodecError(f"{raw[:20]!r} is not UTF-8 text; take an intact copy.") from None
 
     def value(self) -> Any:
-        tag = bytes(self.take(1))
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise CodecError(f"Values lie more than {_DEEPEST} deep; take an intact copy.")
+        found = self.content(bytes(self.take(1)))
+        self.depth -= 1
+        return found
+
+    def content(self, tag: bytes) -> Any:
         if tag == b"N":
             return None
         if tag in b"TF":
@@ -207,14 +223,22 @@ class _Reader:
         raise CodecError(f"The tag {tag!r} is not known; take an intact copy.")
 
     def array(self) -> Any:
-        dtype = np.dtype(self.text())
-        if dtype.kind not in _KINDS:
+        name = self.text()
+        try:
+            dtype = np.dtype(name)
+        except (TypeError, ValueError, SyntaxError):
+            raise CodecError(f"There is no dtype {name[:20]!r}; take an intact copy.") from None
+        if dtype.kind not in _KINDS or not dtype.itemsize:
             raise CodecError(f"An array of dtype {dtype} is refused; it may hold objects.")
         shape = tuple(self.length() for _ in range(self.length()))
         count = dtype.itemsize
         for extent in shape:
             count *= extent
-        return np.frombuffer(bytes(self.take(count)), dtype).reshape(shape).copy()
+        raw = bytes(self.take(count))
+        try:
+            return np.frombuffer(raw, dtype).reshape(shape).copy()
+        except ValueError as problem:
+            raise CodecError(f"No array has the shape {shape[:8]} ({problem}).") from None
 
     def record(self) -> Any:
         name = self.text()

@@ -43,6 +43,7 @@ __all__ = [
     "loss_code",
     "minus_conjugate",
     "project",
+    "reassociated",
     "value",
 ]
 
@@ -70,6 +71,11 @@ def compiled(function: F, *, reassociate: bool = False) -> F:
     """
     flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
     return cast(F, njit(cache=True, nogil=True, fastmath=flags)(function))
+
+
+def reassociated(function: F) -> F:
+    """Return a compiled function whose sums may be taken in another order."""
+    return compiled(function, reassociate=True)
 
 
 def loss_code(name: str) -> int:

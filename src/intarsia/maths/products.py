@@ -7,29 +7,33 @@ one-vs-rest model), so scores are (outputs, samples) and weights are (outputs, f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
+from intarsia.maths.losses import reassociated
 
-__all__ = ["gather", "row_norms", "scores", "weigh_rows"]
+__all__ = ["gather", "project_rows", "row_norms", "scores"]
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}  # sums may be reordered so that they vectorise
+_FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
 
 
 def scores(x: Values, w: Array) -> Array:
     """Return X w for each output, (outputs, samples)."""
-    if not isinstance(x, csr_array):
-        return np.ascontiguousarray((x @ w.T).T)
-    return _sparse_scores(x.data, x.indices, x.indptr, w)
+    if isinstance(x, csr_array):
+        return _sparse_scores(x.data, x.indices, x.indptr, w)
+    if len(w) == 1:
+        return np.asarray(x @ w[0])[None, :]
+    return np.ascontiguousarray((x @ w.T).T)
 
 
 def gather(x: Values, a: Array) -> Array:
-    """Return Xᵀ a for each output, (outputs, features)."""
-    if not isinstance(x, csr_array):
-        return np.asarray(a @ x)
-    return _sparse_gather(x.data, x.indices, x.indptr, a, x.shape[1])
+    """Return Xᵀ a for each output, (outputs, features); rows of weight 0 are not read."""
+    if isinstance(x, csr_array):
+        return _sparse_gather(x.data, x.indices, x.indptr, a, x.shape[1])
+    if len(a) <= _FEW:
+        return _dense_gather(x, a)
+    return np.asarray(a @ x)
 
 
 def row_norms(x: Values) -> Array:
@@ -40,15 +44,31 @@ def row_norms(x: Values) -> Array:
     return np.asarray(np.einsum("ij,ij->i", x, x), np.float64)
 
 
-def weigh_rows(x: Values, factor: Array) -> Values:
-    """Return the values with each row multiplied by a factor, (samples, features)."""
+def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
+    """Return the products of some rows with the rows of a frame, (frame, rows).
+
+    `frame` is (frame, features), as a transposed C-contiguous array for sparse values.
+    """
     if isinstance(x, csr_array):
-        data = x.data * np.repeat(factor, np.diff(x.indptr))
-        return csr_array((data, x.indices, x.indptr), shape=x.shape)
-    return x * factor[:, None]
+        return _sparse_project(x.data, x.indices, x.indptr, rows, frame.T).T
+    return np.asarray(frame @ x[rows].T)
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@reassociated
+def _dense_gather(x: Array, a: Array) -> Array:
+    outputs, samples = a.shape
+    features = x.shape[1]
+    w = np.zeros((outputs, features))
+    for c in range(outputs):
+        for i in range(samples):
+            weight = a[c, i]
+            if weight != 0.0:
+                for j in range(features):
+                    w[c, j] += weight * x[i, j]
+    return w
+
+
+@reassociated
 def _sparse_scores(
     data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], w: Array
 ) -> Array:
@@ -63,7 +83,7 @@ def _sparse_scores(
     return z
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@reassociated
 def _sparse_gather(
     data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], a: Array, features: int
 ) -> Array:
@@ -76,3 +96,21 @@ def _sparse_gather(
                 for j in range(indptr[i], indptr[i + 1]):
                     w[c, indices[j]] += weight * data[j]
     return w
+
+
+@reassociated
+def _sparse_project(
+    data: Array,
+    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    frame: Array,
+) -> Array:
+    size = frame.shape[1]
+    found = np.zeros((len(rows), size))
+    for k in range(len(rows)):
+        for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
+            value, feature = data[j], indices[j]
+            for m in range(size):
+                found[k, m] += value * frame[feature, m]
+    return found

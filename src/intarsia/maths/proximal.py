@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from intarsia.data import Array
 from intarsia.maths.losses import compiled
 
-__all__ = ["dual_points", "slopes"]
+__all__ = ["dual_points", "move_points", "slopes"]
 
 # The codes of maths.losses, as literals: compiled code takes them in as constants.
 _HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
@@ -113,6 +113,29 @@ def dual_points(
             if h > 0.0:
                 sums[c, 3] += 1.0
     return sums
+
+
+@compiled
+def move_points(
+    y: Array,
+    z: Array,
+    centre: Array,
+    step: Array,
+    direction: Array,
+    recentre: Array,
+    rows: NDArray[np.int64],
+) -> None:
+    """Move some rows along a direction, and then the centre to the dual point of the hinge there.
+
+    z and centre, (outputs, samples), are overwritten at `rows`; a `recentre` of 0 keeps the centre
+    of that output, else it is the weight of the smoothing.
+    """
+    for c in range(y.shape[0]):
+        for i in rows:
+            z[c, i] += step[c] * direction[c, i]
+            if recentre[c] > 0.0:
+                beta = centre[c, i] + recentre[c] * (1.0 - y[c, i] * z[c, i])
+                centre[c, i] = min(max(beta, 0.0), 1.0)
 
 
 @compiled

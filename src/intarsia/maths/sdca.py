@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
-from intarsia.maths.losses import compiled, dual_step, minus_conjugate, value
+from intarsia.maths.losses import dual_step, minus_conjugate, reassociated, value
 from intarsia.maths.products import gather, row_norms, scores
 
 __all__ = [
@@ -244,10 +244,7 @@ def _objectives(
     return primal, dual_objective(alpha, y, w, regularisation=regularisation, loss=loss)
 
 
-_reassociated = partial(compiled, reassociate=True)
-
-
-@_reassociated
+@reassociated
 def _ascend_dense(
     x: Array,
     y: Array,
@@ -272,7 +269,7 @@ def _ascend_dense(
                     w[c, j] += move * x[i, j]
 
 
-@_reassociated
+@reassociated
 def _ascend_csr(
     data: Array,
     indices: NDArray[np.int32],
@@ -299,7 +296,7 @@ def _ascend_csr(
                     w[c, indices[k]] += move * data[k]
 
 
-@_reassociated
+@reassociated
 def _ascend_slice_dense(
     x: Array,
     y: Array,
@@ -330,7 +327,7 @@ def _ascend_slice_dense(
                     move[c, j] += length * x[i, j]
 
 
-@_reassociated
+@reassociated
 def _ascend_slice_csr(
     data: Array,
     indices: NDArray[np.int32],

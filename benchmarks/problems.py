@@ -1,0 +1,219 @@
+"""The benchmark problems: real data sets dealt to a grid of clients, and their optima.
+
+An optimum is computed once to a gap that is far below what is measured, checked against two
+independent solvers, and cached outside the repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from intarsia import datasets
+from intarsia.data import Array, Block, ClientId, Labels, Schema
+from intarsia.datasets import Dataset
+from intarsia.maths import losses, sdca
+from intarsia.maths.products import scores
+from intarsia.partition import partition
+
+__all__ = ["PROBLEMS", "Optimum", "Problem", "cached", "deal", "problem", "store", "synthetic"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a problem is made of a named data set."""
+
+    dataset: str
+    regularisation: float  # λ
+    options: Mapping[str, Any]
+    standardise: bool = False
+    grid: tuple[int, int] = (4, 4)  # unless another is asked for
+
+
+PROBLEMS: Mapping[str, Recipe] = {
+    "covtype15k": Recipe("covtype15k", 5e-5, {"positive": "2"}, standardise=True),
+    "a9a": Recipe("a9a", 1e-4, {}),
+    "mnist": Recipe("mnist", 1e-3, {"labels": "parity"}),
+    "20news": Recipe("20news", 1e-4, {}),
+    "20news-1e-5": Recipe("20news", 1e-5, {}),
+    "breast_cancer": Recipe("breast_cancer", 1e-3, {}, standardise=True, grid=(2, 2)),
+}
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The smallest primal value known, and what certifies it."""
+
+    primal: float
+    dual: float  # largest dual value known: the optimum is not below it
+    found: Mapping[str, float]  # smallest primal value by solver
+
+    @property
+    def gap(self) -> float:
+        """Return the relative gap: how far the optimum may be below `primal`."""
+        return (self.primal - self.dual) / self.primal
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One data set with a loss and a regularisation, pooled and dealt."""
+
+    name: str
+    loss: str
+    regularisation: float  # λ
+    grid: tuple[int, int]
+    blocks: Mapping[ClientId, Block]  # aligned
+    labels: Labels
+    x: Any  # (samples, features) pooled, in the data set's order
+    y: Array  # (samples,)
+    features: tuple[str, ...]
+    samples: Array  # (samples,) ids
+
+    @property
+    def code(self) -> int:
+        """Return the loss's code."""
+        return losses.loss_code(self.loss)
+
+    @property
+    def data_bytes(self) -> int:
+        """Return the bytes of the values that all clients hold together."""
+        return sum(value_bytes(block.x) for block in self.blocks.values())
+
+    @cached_property
+    def norms(self) -> Array:
+        """Return the squared norm of each sample, (samples,)."""
+        return sdca.row_norms(self.x)
+
+    def schema(self) -> Schema:
+        """Return a new schema: what it derives is then computed in a run's own time."""
+        return Schema.of(self.blocks, self.labels)
+
+    def primal(self, w: Array) -> float:
+        """Return P(w) for weights (1, features) in the data set's order."""
+        y = self.y[None]
+        rate = self.regularisation
+        return sdca.primal_objective(
+            scores(self.x, w), y, w, regularisation=rate, loss=self.code
+        )
+
+    def dual(self, alpha: Array) -> float:
+        """Return D(α) for duals (1, samples) in the data set's order."""
+        w = sdca.weights_from_duals(self.x, alpha, self.regularisation)
+        y = self.y[None]
+        return sdca.dual_objective(
+            alpha, y, w, regularisation=self.regularisation, loss=self.code
+        )
+
+
+def value_bytes(x: Any) -> int:
+    """Return the bytes of a dense or CSR table."""
+    if issparse(x):
+        return int(x.data.nbytes + x.indices.nbytes + x.indptr.nbytes)
+    return int(x.nbytes)
+
+
+def deal(name: str, grid: tuple[int, int], seed: int) -> tuple[Dataset, Labels, dict[str, Block]]:
+    """Return the training part of a problem's data set, and its blocks."""
+    recipe = PROBLEMS[name]
+    dataset, labels = datasets.encoded(datasets.load(recipe.dataset, **recipe.options))
+    dataset = dataset.split()[0]
+    if recipe.standardise:
+        x = np.asarray(dataset.x, np.float64)
+        deviation = x.std(axis=0)
+        x = (x - x.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+        dataset = replace(dataset, x=x)
+    rows, columns = grid
+    return dataset, labels, partition("grid", dataset, rows=rows, columns=columns, seed=seed)
+
+
+def problem(
+    name: str, *, loss: str, grid: tuple[int, int] | None = None, seed: int = 0
+) -> Problem:
+    """Return a named problem; `grid` is (rows, columns) of clients."""
+    grid = grid or PROBLEMS[name].grid
+    dataset, labels, blocks = deal(name, grid, seed)
+    rate = PROBLEMS[name].regularisation
+    return _pooled(name, dataset, labels, blocks, loss, rate, grid)
+
+
+def synthetic(
+    samples: int,
+    features: int,
+    *,
+    loss: str,
+    regularisation: float,
+    grid: tuple[int, int],
+    seed: int,
+) -> Problem:
+    """Return a dense problem with correlated columns and noisy labels."""
+    rng = np.random.default_rng([seed, samples, features])
+    factors = rng.standard_normal((samples, 8)) @ rng.standard_normal((8, features))
+    x = rng.standard_normal((samples, features)) + 0.5 * factors
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    score = x @ rng.standard_normal(features) / np.sqrt(features)
+    y = np.where(score + 0.5 * score.std() * rng.standard_normal(samples) > 0, 1.0, -1.0)
+    names = tuple(f"f{j:04d}" for j in range(features))
+    dataset = Dataset("synthetic", np.arange(samples, dtype=np.int64), names, x, y)
+    rows, columns = grid
+    blocks = partition("grid", dataset, rows=rows, columns=columns, seed=seed)
+    labels = Labels("binary", ("-1", "1"))
+    return _pooled("synthetic", dataset, labels, blocks, loss, regularisation, grid)
+
+
+def _pooled(
+    name: str,
+    dataset: Dataset,
+    labels: Labels,
+    blocks: Mapping[ClientId, Block],
+    loss: str,
+    rate: float,
+    grid: tuple[int, int],
+) -> Problem:
+    schema = Schema.of(blocks, labels)
+    aligned = {client: schema.align(client, block) for client, block in blocks.items()}
+    if dataset.sparse:
+        x = sdca.as_rows(csr_array(dataset.x))
+    else:
+        x = np.multiply(dataset.x, dataset.scale, dtype=np.float64)
+    y = dataset.y.astype(np.float64)
+    return Problem(
+        name, loss, rate, grid, aligned, labels, x, y, dataset.features, dataset.samples
+    )
+
+
+# ---- optima, kept outside the repository
+
+
+def _place(one: Problem) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    home = Path(root) if root else Path.home() / ".cache"
+    if not os.access(home if home.is_dir() else home.parent, os.W_OK):
+        home = Path(tempfile.gettempdir())
+    values = one.x.data if issparse(one.x) else one.x[:: max(1, len(one.x) // 997)]
+    stamp = zlib.crc32(np.ascontiguousarray(values).view(np.uint8).data)
+    stamp = zlib.crc32(np.ascontiguousarray(one.y).view(np.uint8).data, stamp)
+    name = f"{one.name}-{one.loss}-{one.regularisation:g}-{stamp:08x}.json"
+    return home / "intarsia-benchmarks" / name
+
+
+def cached(one: Problem) -> Optimum | None:
+    """Return the optimum that was stored for exactly this problem."""
+    path = _place(one)
+    return Optimum(**json.loads(path.read_text())) if path.is_file() else None
+
+
+def store(one: Problem, optimum: Optimum) -> None:
+    """Keep an optimum for the next run."""
+    path = _place(one)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(optimum), indent=2))
