@@ -265,10 +265,10 @@ def optimum(one: Problem, *, limit: float = 300.0) -> Optimum:
     run = federated(one, options, levels=(1e-10,), best=None, limit=limit)
     found = {"federated": run.primal}
     dual = run.dual
-    other = centralised(one, levels=(-2.0,), best=run.primal, limit=limit / 10)
+    other = centralised(one, levels=(-2.0,), best=run.primal, limit=limit / 30)
     found["sdca"] = other.primal
     dual = max(dual, other.dual)
-    third = liblinear(one, levels=(-2.0,), best=run.primal, limit=limit / 10)
+    third = liblinear(one, levels=(-2.0,), best=run.primal, limit=limit / 30)
     if third is not None:
         found["liblinear"] = third.primal
     result = Optimum(min(found.values()), dual, found)

@@ -146,9 +146,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    module = ModuleType("intarsia.run")
+    module = ModuleType("intarsia.running")
     module.run = module.resume = fail  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "intarsia.run", module)
+    monkeypatch.setitem(sys.modules, "intarsia.running", module)
 
 
 def test_ctrl_c_says_how_to_go_on(experiment, monkeypatch, capfd):
@@ -179,14 +179,14 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(experiment, monkeypatch
     assert one_error(said(capfd)[1]).startswith("error: /out: Permission denied;")
 
 
-def test_overwriting_leaves_other_files_alone(experiment, monkeypatch, capfd):
+def test_overwriting_leaves_other_files_alone(experiment):
     folder = experiment.parent / "runs" / "two"
     (folder / "checkpoints").mkdir(parents=True)
     for name in ("result.json", "experiment.json", "history.jsonl", "notes.txt"):
         (folder / name).write_text("old")
-    pretend(monkeypatch, KeyboardInterrupt())
-    main(["run", str(experiment), "--quiet", "--overwrite"])
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 0
+    assert (folder / "notes.txt").read_text() == "old"
+    assert json.loads((folder / "result.json").read_text())["experiment"] == "two"
 
 
 # -- compare
@@ -431,7 +431,15 @@ def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
 
 
 def test_ctrl_c_while_training_says_how_to_go_on(experiment):
-    endless = ["-c", "experiment.rounds=1000000", "-c", "experiment.tolerance=0.0"]
+    # no gap is looked at before the end: nothing stops it
+    endless = [
+        "-c",
+        "experiment.rounds=1000000",
+        "-c",
+        "experiment.participation=0.5",
+        "-c",
+        "experiment.evaluate_every=0",
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "intarsia", "run", str(experiment), *endless],
         stderr=subprocess.PIPE,

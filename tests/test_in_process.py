@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from federations import BINARY, block, rectangles, table
 from intarsia.algorithm import (
@@ -176,7 +177,9 @@ def test_selected_samples_are_added_cell_by_cell():
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans())
 def test_sums_over_any_grid_are_those_of_the_pooled_table(rows, columns, more, wider, sparse):
     x, y = table(12, 6)
-    blocks = rectangles(x, y, rows, columns, shared_rows=more, shared_columns=wider)
+    blocks = rectangles(
+        csr_array(x) if sparse else x, y, rows, columns, shared_rows=more, shared_columns=wider
+    )
     engine = engine_over(blocks)
     engine.transform(lambda name, part, one: one.counted_once())
     found = engine.reveal(engine.sum(add_up, everyone(engine, Ask())))
@@ -211,7 +214,6 @@ READS = {
     "less": lambda total: total < 0,
     "more": lambda total: total >= 0,
     "sum": np.sum,
-    "hash": lambda total: {total},
 }
 
 
@@ -219,10 +221,14 @@ READS = {
 @pytest.mark.parametrize("part", ["total", "field"])
 def test_reading_a_total_raises(read, part):
     *_, total = sums()
-    with pytest.raises((SealedError, TypeError)) as raised:
+    with pytest.raises(SealedError, match=r"clients\.reveal\(total\)"):
         read(total if part == "total" else total.rows)
-    if raised.type is SealedError:
-        assert "clients.reveal(total)" in str(raised.value)
+
+
+def test_a_total_is_no_key():
+    *_, total = sums()
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(total)
 
 
 @pytest.mark.parametrize("write", [repr, str, "{}".format])
@@ -260,8 +266,7 @@ def test_a_sealed_total_is_written_to_a_checkpoint_and_back():
 
 
 def test_bytes_are_those_of_the_written_messages():
-    x, blocks = overlapping()
-    engine = engine_over(blocks)
+    engine = engine_over(overlapping()[1])
     down, up = {}, {}
 
     def spying(fn):
@@ -365,12 +370,10 @@ def test_counting_once_keeps_the_whole_block_beside():
     shared = np.isin(own.samples, [5]), np.isin(own.features, ["f0000"])
     divided = engine.block("a").x
     assert (divided[np.ix_(*shared)] == own.x[np.ix_(*shared)] / 2).all()
-    # b has neither a shared feature where it shares no sample
-    assert engine.whole_block("b", "train").copies is not None
 
 
 def test_each_part_has_blocks_and_an_index_of_its_own():
-    x, blocks = overlapping()
+    _, blocks = overlapping()
     later = {
         name: replace(one, samples=one.samples + 100).take(np.arange(2))
         for name, one in blocks.items()

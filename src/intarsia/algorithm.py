@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,10 @@ __all__ = [
     "RandomKey",
     "Sealed",
     "client_function",
+    "evolve",
 ]
+
+T = TypeVar("T")
 
 
 class Layout(Enum):
@@ -103,6 +106,18 @@ def client_function(
 ) -> ClientFunction:
     """Name a client function after the Python function that defines it."""
     return ClientFunction(call.__name__, call)
+
+
+def evolve(state: T, **changes: Any) -> T:
+    """Return a frozen dataclass with some fields replaced.
+
+    It is dataclasses.replace without the checks of `__init__`: these took more time than the
+    arithmetic of a short exchange.
+    """
+    new = object.__new__(type(state))
+    new.__dict__.update(state.__dict__)
+    new.__dict__.update(changes)
+    return new
 
 
 class Clients(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -157,14 +156,15 @@ def run(
 
     FILE is the experiment file (TOML); it names the output folder.
     """
-    experiment = _load(file, override)
-    folder = Path(experiment.out)
-    if overwrite:
-        _clear(folder)
-    # The package's `intarsia.run` is this function: the module is reached by its full name only.
-    from intarsia.run import run as train
+    from intarsia.running import run as train
 
-    _train(lambda show: train(experiment, progress=show), folder, as_json, quiet)
+    experiment = _load(file, override)
+    _train(
+        lambda show: train(experiment, progress=show, overwrite=overwrite),
+        Path(experiment.out),
+        as_json,
+        quiet,
+    )
 
 
 @app.command()
@@ -173,7 +173,7 @@ def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> Non
 
     DIR is the output folder of the run.
     """
-    from intarsia.run import resume as go_on
+    from intarsia.running import resume as go_on
 
     _train(lambda show: go_on(folder, progress=show), folder, as_json, quiet)
 
@@ -264,15 +264,6 @@ def _how_to_go_on(folder: Path) -> str:
     if not rounds:
         return "stopped before the first checkpoint; start again with --overwrite"
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
-
-
-def _clear(folder: Path) -> None:
-    """Remove what a run writes, and nothing else that may lie in the folder."""
-    for name in ("result.json", "experiment.json", "tables.crc", "history.jsonl", "holdings.png"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "model"):
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
 
 
 def _console() -> Console:

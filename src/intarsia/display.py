@@ -28,7 +28,7 @@ from intarsia.report import (
 )
 
 if TYPE_CHECKING:
-    from intarsia import run
+    from intarsia import training
     from intarsia.data import Schema
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Result, Score
@@ -76,7 +76,7 @@ class Watch:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, progress: run.Progress) -> None:
+    def __call__(self, progress: training.Progress) -> None:
         """Show how far the run is."""
         figures = _figures(progress)
         if self._bar is not None:
@@ -94,7 +94,7 @@ class Watch:
             self._console.print(Text(f"{progress.phase or 'training'}: {figures}"), soft_wrap=True)
 
 
-def _figures(progress: run.Progress) -> str:
+def _figures(progress: training.Progress) -> str:
     parts = [f"round {progress.round}/{progress.rounds}"]
     if progress.loss is not None:
         parts.append(f"loss {number(progress.loss)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from intarsia.partition import partition
 from intarsia.sources import read
 from intarsia.tables import Table, assemble, split
 
-__all__ = ["Federation", "build"]
+__all__ = ["Federation", "Tables", "build", "parties"]
+
+Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +48,7 @@ class Federation:
         return f"{total:08x}"
 
 
-def build(
-    experiment: Experiment,
-    tables: Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]] | None = None,
-) -> Federation:
+def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
     """Return the parties that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
@@ -63,7 +62,7 @@ def build(
     if experiment.dataset is not None and tables is None:
         train, test, labels, notes = _dealt(experiment, experiment.dataset)
     else:
-        train, test, labels = _parties(experiment, tables)
+        train, test, labels = _own(experiment, tables)
         notes = []
     left = _drop_unlabelled(train)
     if left:
@@ -74,17 +73,37 @@ def build(
     )
 
 
-def _parties(
-    experiment: Experiment,
-    tables: Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]] | None,
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels]:
-    """Return the train and the test blocks of the parties' own tables."""
+def parties(
+    experiment: Experiment, tables: Tables | None = None
+) -> tuple[dict[ClientId, Block], Labels]:
+    """Return all that the parties hold, test samples and unlabelled ones too.
+
+    Raises
+    ------
+    UserError
+        If a table cannot be read, or the tables do not fit together.
+    """
+    if experiment.dataset is None or tables is not None:
+        return _assembled(experiment, tables)
+    whole = replace(experiment, split=replace(experiment.split, test=0.0))
+    blocks, _, labels, _ = _dealt(whole, experiment.dataset)
+    return blocks, labels
+
+
+def _assembled(
+    experiment: Experiment, tables: Tables | None
+) -> tuple[dict[ClientId, Block], Labels]:
+    """Return the parties' own tables as blocks."""
     if tables is None:
         tables = {source.name: read(source) for source in experiment.clients}
-    elif callable(tables):
-        tables = tables()
-    blocks, labels = assemble(tables, experiment.labels)
-    del tables  # the blocks hold what is needed of them
+    return assemble(tables() if callable(tables) else tables, experiment.labels)
+
+
+def _own(
+    experiment: Experiment, tables: Tables | None
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels]:
+    """Return the train and the test blocks of the parties' own tables."""
+    blocks, labels = _assembled(experiment, tables)
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     for name in list(blocks):

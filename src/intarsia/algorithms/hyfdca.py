@@ -42,9 +42,10 @@ from intarsia.algorithm import (
     PerSample,
     RandomKey,
     client_function,
+    evolve,
 )
 from intarsia.algorithms import newton
-from intarsia.data import Array, Block, ClientId, Schema, targets
+from intarsia.data import Array, Block, ClientId, Index, Schema, targets
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths import losses
 from intarsia.maths.products import gather, row_norms, scores
@@ -127,6 +128,7 @@ class Client:
     counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
     sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
     feature_cells: tuple[tuple[int, int], ...]  # start, stop
+    order: NDArray[np.int64]  # samples of each cell, from its start, evenly spread
     feature_share: Array  # (features,) 1 / holders
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
@@ -281,6 +283,7 @@ def init_client(
         counted=mine[places % labelled.holders[places] == labelled.rank(client, places)],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
+        order=_spread(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
         label_share=share,
         label_key=key,
@@ -293,6 +296,21 @@ def init_client(
         alpha_trial=duals,
         w_trial=weights,
     )
+
+
+def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
+    """Return the places of each cell's samples in an order that is the same at all its owners.
+
+    It steps through a cell by its golden section, so that every stretch covers the cell evenly.
+    """
+    found: list[NDArray[np.int64]] = []
+    for start, stop, _, _ in index.own_cells(client):
+        size = stop - start
+        stride = max(1, int(0.618 * size))
+        while math.gcd(stride, size) > 1:
+            stride += 1
+        found.append(np.arange(size) * stride % size)
+    return np.concatenate(found)
 
 
 def _ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
@@ -505,12 +523,10 @@ def _scores(server: Server) -> Scores:
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Certify the final model and reveal it."""
     server, info = certify(server, clients, rng)
-    w = server.w
     if server.newton is not None:
-        message = newton.Refresh(z=None)
-        w = clients.sum(newton.share_weights, dict.fromkeys(clients.ids, message)).w
+        return Conclusion(info, newton.reveal_weights(clients))
     # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(w))
+    return Conclusion(info, clients.reveal(server.w))
 
 
 def predict(client: Client | newton.Point, block: Block) -> Array:
@@ -526,7 +542,8 @@ def measure_norms(
     client: Client, block: Block, message: Measure, rng: RandomKey
 ) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
-    return client, Norms(row_norms(block.x))
+    own = row_norms(block.x)
+    return evolve(client, norms=own), Norms(own)
 
 
 @client_function
@@ -534,9 +551,9 @@ def settle_norms(
     client: Client, block: Block, message: Norms, rng: RandomKey
 ) -> tuple[Client, Ready]:
     """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
-    own = row_norms(block.x)
+    own = client.norms
     ratio = np.divide(message.squares, own, out=np.zeros_like(own), where=own > 0)
-    return replace(client, norms=message.squares, row_scale=np.sqrt(ratio)), Ready()
+    return evolve(client, norms=message.squares, row_scale=np.sqrt(ratio)), Ready()
 
 
 @client_function
@@ -587,14 +604,13 @@ def _settled(client: Client | newton.Point, taken: float) -> Client:
     """Count what the server took of the last trial."""
     if isinstance(client, newton.Point):
         zeros = np.zeros_like(client.w)
-        return replace(
-            client.before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros
-        )
+        before: Client = client.before
+        return evolve(before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros)
     if client.alpha is client.alpha_trial and client.w is client.w_trial:
         return client
     alpha = client.alpha + taken * (client.alpha_trial - client.alpha)
     w = client.w + taken * (client.w_trial - client.w)
-    return replace(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
+    return evolve(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
 
 
 def _mine(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
@@ -646,7 +662,7 @@ def aggregate_primal(
     client = _settled(client, message.taken)
     change = message.alpha - client.alpha
     w = gather(block.x, change) / (client.options.regularisation * client.samples)
-    return replace(client, alpha_trial=message.alpha), PrimalChange(
+    return evolve(client, alpha_trial=message.alpha), PrimalChange(
         w, _conjugates(client, block, change)
     )
 
@@ -679,7 +695,7 @@ def _multiplied(client: Client, block: Block, w: Array) -> tuple[Client, ScoreCh
             float((change**2 @ client.feature_share).sum()),
         ]
     )
-    return replace(client, w_trial=w), ScoreChange(scores(block.x, change), line)
+    return evolve(client, w_trial=w), ScoreChange(scores(block.x, change), line)
 
 
 @client_function

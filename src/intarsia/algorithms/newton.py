@@ -32,40 +32,52 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
-from scipy.sparse import csr_array
 
-from intarsia.algorithm import (
-    Clients,
-    Counts,
-    Info,
-    PerFeature,
-    PerSample,
-    PerSelected,
-    RandomKey,
-    client_function,
+from intarsia.algorithm import Clients, Info
+from intarsia.algorithms import newton_direction, newton_point
+from intarsia.algorithms.newton_direction import (
+    Search,
+    line_search,
+    multiply_conjugate,
+    multiply_exact,
 )
-from intarsia.data import Array, Block, ClientId, Values, targets
+from intarsia.algorithms.newton_point import (
+    Frame,
+    Gather,
+    Measure,
+    Move,
+    Point,
+    Refresh,
+    Start,
+    enter,
+    gather_point,
+    keep_frame,
+    keep_scores,
+    measure,
+    move_duals,
+    own_scores,
+    share_weights,
+)
+from intarsia.data import Array, ClientId
 from intarsia.maths import losses
-from intarsia.maths.products import gather, project_rows, scores
-from intarsia.maths.proximal import dual_points, move_points, slopes
 
-__all__ = ["FUNCTIONS", "STATES", "Newton", "Point", "Refresh", "Start", "begin", "step"]
+__all__ = [
+    "FUNCTIONS",
+    "STATES",
+    "Newton",
+    "Point",
+    "Search",
+    "begin",
+    "certify",
+    "info",
+    "reveal_weights",
+    "step",
+]
 
 _FRAME = 128  # most features for the exact solve
-_BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 3 for each feature
-_GRAM = 8  # samples in a Gram matrix for each of its features
-_ITERATIONS, _RESIDUAL = 60, 0.1  # of conjugate gradients
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
-_STEPS = np.array(
-    [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
-)
-_FINE = np.concatenate([[0.0], np.geomspace(1 / 256, 1, 12)])
-
-
-# ---- states
 
 
 @dataclass(frozen=True)
@@ -102,242 +114,6 @@ class Newton:
     gram: Any = None  # sealed
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
-
-
-@dataclass(frozen=True)
-class Point:
-    """A client's state in the Newton phase, in the order of its aligned block."""
-
-    before: Any  # the client's state of dual ascent, to return to
-    regularisation: float
-    samples: int  # N
-    loss: int
-    mine: NDArray[np.int64]  # samples whose label counts at this client
-    sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
-    feature_cells: tuple[tuple[int, int], ...]  # start, stop
-    feature_share: Array  # (features,) 1 / holders
-    w: Array  # (outputs, features) primal point
-    direction: Array  # (outputs, features)
-    alpha: Array  # (outputs, samples) dual point that this client's part of w(α) counts
-    z: Array  # (outputs, samples) scores at w
-    q: Array  # (outputs, samples) scores of the direction
-    centre: Array  # (outputs, samples) c
-    residual: Array  # (outputs, features) λ (w(α) - w)
-    selected: NDArray[np.int64]  # samples in the Hessian
-    curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
-    frame: Array  # (frame, features) P
-    preconditioner: Array  # (outputs, width, features) inverse Gram matrices, cell by cell
-
-    @property
-    def options(self) -> Any:
-        """Return the hyperparameters."""
-        return self.before.options
-
-
-@dataclass(frozen=True)
-class Search:
-    """A client's state while the direction is sought by conjugate gradients."""
-
-    point: Point
-    values: Values  # the selected rows, single precision where dense
-    counts: NDArray[np.int64]  # of selected samples by cell
-    turn: NDArray[np.int64]  # selected samples that this client adds up for their owners
-    residual: Array  # (outputs, features)
-    preconditioned: Array
-    conjugate: Array
-    direction: Array
-    products: Array  # (outputs, selected) X p
-
-    @property
-    def options(self) -> Any:
-        """Return the hyperparameters."""
-        return self.point.options
-
-
-# ---- messages
-
-
-@dataclass(frozen=True)
-class Start:
-    """Duals, weights and scores to start from."""
-
-    alpha: PerSample
-    w: PerFeature
-    z: PerSample
-    warm: bool  # after dual ascent
-    frame: int  # features of the frame, 0 = none
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A client's random part of the frame, or the total for the owners of the features."""
-
-    frame: PerFeature  # (frame, features)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
-
-
-@dataclass(frozen=True)
-class Move:
-    """How far to go, and how to smooth the hinge there; each (outputs,)."""
-
-    step: Array
-    weight: Array
-    recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
-
-
-@dataclass(frozen=True)
-class DualPoint:
-    """Dual points and curvatures of the samples whose label counts at the client."""
-
-    alpha: PerSample
-    curvature: PerSample
-    sums: Array  # (outputs, 4) as in dual_points
-
-
-@dataclass(frozen=True)
-class Gather:
-    """The dual point to count into w(α); the step that led there."""
-
-    alpha: PerSample
-    curvature: PerSample
-    step: Array  # (outputs,)
-    budget: int  # samples in the Hessian
-    framed: bool
-    gram: bool  # whether to renew the preconditioner
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What the client's part of w(α) changed by; its part of the Hessian."""
-
-    w: PerFeature  # (outputs, features)
-    gram: PerFeature  # (outputs, width, features)
-    rows: PerSelected  # (frame, selected) X P
-    counts: Counts
-
-
-@dataclass(frozen=True)
-class Measure:
-    """w(α), and the selected samples in the frame."""
-
-    w: PerFeature
-    rows: PerSelected | None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Norms for the certificate; gradient and Hessian in the frame."""
-
-    norms: Array  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²
-    gradient: Array  # (outputs, frame)
-    hessian: Array  # (outputs, frame, frame)
-
-
-@dataclass(frozen=True)
-class SmallSystem:
-    """The Newton system in the frame."""
-
-    gradient: Array
-    hessian: Array
-
-
-@dataclass(frozen=True)
-class Coefficients:
-    """The direction in the frame; none where conjugate gradients found it."""
-
-    y: Array | None  # (outputs, frame)
-
-
-@dataclass(frozen=True)
-class Products:
-    """Scores of the direction; scalars for the line search."""
-
-    z: PerSample
-    line: Array  # (outputs, 2) d·w, ‖d‖²
-
-
-@dataclass(frozen=True)
-class Line:
-    """Scores of the direction, and steps to try."""
-
-    z: PerSample | None  # None: as before
-    steps: Array  # (outputs, steps)
-    weight: Array  # (outputs,) of the smoothing
-
-
-@dataclass(frozen=True)
-class Slopes:
-    """Σ α_i q_i at each step."""
-
-    slopes: Array  # (outputs, steps)
-
-
-@dataclass(frozen=True)
-class Precondition:
-    """The Gram matrices of the client's feature cells, where they are renewed."""
-
-    gram: PerFeature | None
-
-
-@dataclass(frozen=True)
-class Applied:
-    """Products of the selected samples with the preconditioned residual."""
-
-    products: PerSelected  # (outputs, selected)
-    counts: Counts
-    squares: Array  # (outputs, 2) residual · preconditioned, ‖residual‖²
-
-
-@dataclass(frozen=True)
-class Conjugate:
-    """The products, and how much of the last direction to keep."""
-
-    products: PerSelected
-    keep: Array  # (outputs,)
-
-
-@dataclass(frozen=True)
-class Curved:
-    """The Hessian's data part along the conjugate direction."""
-
-    product: PerFeature  # (outputs, features) X_Fᵀ h X_F p
-    squares: Array  # (outputs, 2) Σ h (Xp)², ‖p‖²
-
-
-@dataclass(frozen=True)
-class Advance:
-    """The step along the conjugate direction, and the Hessian's product with it."""
-
-    product: PerFeature
-    step: Array  # (outputs,)
-
-
-@dataclass(frozen=True)
-class Refresh:
-    """Scores computed afresh at the primal point; None: send this client's part of them."""
-
-    z: PerSample | None
-
-
-@dataclass(frozen=True)
-class OwnScores:
-    """A client's part of the scores."""
-
-    z: PerSample
-
-
-@dataclass(frozen=True)
-class OwnWeights:
-    """A client's share of the weights."""
-
-    w: PerFeature
-
-
-# ---- the server
 
 
 def begin(
@@ -389,17 +165,20 @@ def begin(
 def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     """Take one Newton step; return the state and the certificate at the new point."""
     # step 1: direction
+    count, weight = newton.samples, newton.regularisation
     if newton.framed:
-        system = SmallSystem(gradient=newton.gradient, hessian=newton.hessian)
-        solved = clients.sum(solve, {newton.labelled[0]: system})
-        direction = Coefficients(y=solved.y)
+        products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
     else:
-        newton = _conjugate_gradients(newton, clients)
-        direction = Coefficients(y=None)
+        gram = newton.gram if newton.refresh else None
+        products, used = multiply_conjugate(clients, gram, samples=count, regularisation=weight)
+        if newton.refresh:
+            newton = replace(newton, iterations=used, refresh=False)
+        else:
+            newton = replace(newton, refresh=used > 1.3 * newton.iterations + 3)
     # step 2: line search
-    products = clients.sum(multiply, dict.fromkeys(clients.ids, direction))
-    # discloses d·w and ‖d‖²
-    length = _line_search(newton, clients, products.z, clients.reveal(products.line))
+    length = line_search(
+        clients, newton.labelled, products, newton.weight, samples=count, regularisation=weight
+    )
     newton = replace(
         newton,
         steps=newton.steps + 1,
@@ -504,73 +283,6 @@ def _check_progress(newton: Newton) -> Newton:
     )
 
 
-def _conjugate_gradients(newton: Newton, clients: Clients) -> Newton:
-    """Let the clients hold the direction; two exchanges an iteration."""
-    gram = newton.gram if newton.refresh else None
-    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram=gram)))
-    # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
-    squares = clients.reveal(found.squares)
-    first, weighted = squares[:, 1], squares[:, 0]
-    keep = np.zeros(len(first))
-    count = 0
-    while count < _ITERATIONS:
-        count += 1
-        conjugate = Conjugate(products=found.products, keep=keep)
-        curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
-        parts = clients.reveal(curved.squares)
-        bend = parts[:, 0] / newton.samples + newton.regularisation * parts[:, 1]
-        going = (squares[:, 1] > _RESIDUAL**2 * first) & (bend > 0)
-        length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
-        advance = Advance(product=curved.product, step=length)
-        found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
-        squares = clients.reveal(found.squares)
-        if not (going & (squares[:, 1] > _RESIDUAL**2 * first)).any():
-            break
-        keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
-        weighted = squares[:, 0]
-    if newton.refresh:
-        return replace(newton, iterations=count, refresh=False)
-    return replace(newton, refresh=count > 1.3 * newton.iterations + 3)
-
-
-def _line_search(newton: Newton, clients: Clients, z: Any, line: Array) -> Array:
-    """Return the step that minimises F along the direction for each output; 0: no descent."""
-    along, square = line[:, :1], line[:, 1:]
-
-    def slope(z: Any, steps: Array) -> Array:
-        message = Line(z=z, steps=steps, weight=newton.weight)
-        found = clients.sum(slope_along, dict.fromkeys(newton.labelled, message))
-        # discloses the slope of the smoothed losses along the direction at a few steps
-        data = clients.reveal(found.slopes)
-        return newton.regularisation * (along + steps * square) - data / newton.samples
-
-    steps = np.tile(_STEPS, (len(line), 1))
-    length, coarse = _root(steps, slope(z, steps))
-    if coarse.any():
-        steps = np.where(coarse[:, None], coarse[:, None] * _FINE, steps)
-        finer, _ = _root(steps, slope(None, steps))
-        length = np.where(coarse > 0, finer, length)
-    return length
-
-
-def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
-    """Return where an increasing slope crosses 0, and the end of a bracket that is too wide (or 0).
-
-    Rows of `steps` and `slope` are outputs.
-    """
-    length, coarse = np.zeros(len(steps)), np.zeros(len(steps))
-    for c in range(len(steps)):
-        above = np.flatnonzero(slope[c] > 0)
-        if not len(above):
-            length[c] = steps[c, -1]
-        elif above[0] > 0:
-            k = above[0]
-            low, high, below, over = steps[c, k - 1], steps[c, k], slope[c, k - 1], slope[c, k]
-            length[c] = low - (high - low) * below / (over - below)
-            coarse[c] = high if high > 2 * low else 0.0
-    return length, coarse
-
-
 def certify(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     """Compute the scores afresh at the primal point, then the certificate."""
     own = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
@@ -580,373 +292,13 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     return newton, info(newton)
 
 
-# ---- at the clients
+def reveal_weights(clients: Clients) -> Array:
+    """Open the primal point to the server, (outputs, features)."""
+    own = clients.sum(share_weights, dict.fromkeys(clients.ids, Refresh(z=None)))
+    # discloses the model: the server may predict with it
+    weights: Array = clients.reveal(own.w)
+    return weights
 
 
-@client_function
-def enter(before: Any, block: Block, message: Start, rng: RandomKey) -> tuple[Point, Frame]:
-    """Leave dual ascent for Newton's method; draw a part of the frame."""
-    samples, features = block.shape
-    outputs = len(message.alpha)
-    y = targets(block, outputs)
-    if before.options.loss == "hinge":
-        held = ~np.isnan(y)
-        centre = np.where(held, y, 0.0) * message.alpha if message.warm else np.full(y.shape, 0.5)
-    else:
-        centre = np.zeros((outputs, samples))
-    frame = np.zeros((message.frame, features))
-    if message.frame:
-        frame = rng.generator().standard_normal(frame.shape)
-        frame *= np.sqrt(before.feature_share / message.frame)
-    zeros = np.zeros((outputs, features))
-    point = Point(
-        before=before,
-        regularisation=before.options.regularisation,
-        samples=before.samples,
-        loss=losses.loss_code(before.options.loss),
-        mine=before.counted,
-        sample_cells=before.sample_cells,
-        feature_cells=before.feature_cells,
-        feature_share=before.feature_share,
-        w=message.w,
-        direction=zeros,
-        alpha=message.alpha,
-        z=message.z,
-        q=np.zeros((outputs, samples)),
-        centre=centre,
-        residual=zeros,
-        selected=np.zeros(0, np.int64),
-        curvature=np.zeros((outputs, 0)),
-        frame=np.zeros((0, features)),
-        preconditioner=np.zeros((outputs, 0, features)),
-    )
-    return point, Frame(frame)
-
-
-@client_function
-def keep_frame(point: Point, block: Block, message: Frame, rng: RandomKey) -> tuple[Point, Ready]:
-    """Keep the frame of the client's own features."""
-    return replace(point, frame=np.ascontiguousarray(message.frame.T).T), Ready()
-
-
-@client_function
-def move_duals(
-    point: Point, block: Block, message: Move, rng: RandomKey
-) -> tuple[Point, DualPoint]:
-    """Go to the new scores; find the dual point there."""
-    z, centre, y = point.z, point.centre, targets(block, len(point.z))
-    if message.step.any() or message.recentre.any():
-        z, centre = z.copy(), centre.copy()
-        move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
-    alpha, curvature = np.zeros_like(z), np.zeros_like(z)
-    sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
-    return replace(point, z=z, centre=centre), DualPoint(alpha, curvature, sums)
-
-
-@client_function
-def gather_point(
-    point: Point, block: Block, message: Gather, rng: RandomKey
-) -> tuple[Point, Gathered]:
-    """Count the dual point into w(α); select the samples of the Hessian."""
-    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
-    selected, curvature, counts = _select(point, message)
-    rows, gram = np.zeros((0, len(selected))), np.zeros((len(change), 0, block.shape[1]))
-    if message.framed:
-        rows = project_rows(block.x, selected, point.frame)
-    elif message.gram:
-        gram = _gram(point, block.x, selected, curvature)
-    w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
-    point = replace(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
-    return point, Gathered(change, gram, rows, counts)
-
-
-def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
-    """Return samples with curvature (evenly spread, up to the budget), h, and counts by cell.
-
-    The owners of a cell see the same curvatures, so they select the same samples.
-    """
-    found: list[NDArray[np.int64]] = []
-    scaled: list[Array] = []
-    for start, stop, _, _ in point.sample_cells:
-        h = message.curvature[:, start:stop]
-        curved = np.flatnonzero(h.any(axis=0))
-        most = -(-message.budget * (stop - start) // point.samples)
-        if len(curved) > most:
-            total = h.sum(axis=1)
-            curved = curved[(np.arange(most) * len(curved)) // most]
-            h = h[:, curved]
-            taken = h.sum(axis=1)
-            h = h * np.divide(total, taken, out=np.ones_like(total), where=taken > 0)[:, None]
-        else:
-            h = h[:, curved]
-        found.append(curved + start)
-        scaled.append(h)
-    counts = np.array([len(one) for one in found], np.int64)
-    if len(found) == 1:
-        return found[0], scaled[0], counts
-    return np.concatenate(found), np.concatenate(scaled, axis=1), counts
-
-
-def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array) -> Array:
-    """Return Xᵀ h X of the client's samples within each feature cell, (outputs, width, features).
-
-    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
-    """
-    widest = max(stop - start for start, stop in point.feature_cells)
-    gram = np.zeros((len(curvature), min(widest, _BLOCK), x.shape[1]))
-    for start, stop in point.feature_cells:
-        size = stop - start
-        if size > _BLOCK:
-            rows = x[selected][:, start:stop]
-            squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
-            gram[:, 0, start:stop] = (squares.T @ curvature.T).T
-            continue
-        most = -(-_GRAM * size * x.shape[0] // point.samples)
-        taken = np.arange(0, len(selected), max(1, len(selected) // most))
-        rows = x[selected[taken]][:, start:stop]
-        rows = rows.toarray() if isinstance(rows, csr_array) else rows
-        for c, h in enumerate(curvature):
-            part = h[taken]
-            factor = h.sum() / part.sum() if part.sum() > 0 else 0.0
-            weighted = rows * np.sqrt(part * factor)[:, None]
-            gram[c, :size, start:stop] = weighted.T @ weighted
-    return gram
-
-
-@client_function
-def measure(point: Point, block: Block, message: Measure, rng: RandomKey) -> tuple[Point, Measured]:
-    """Send norms; in the frame also this client's part of the gradient and the Hessian."""
-    away = message.w - point.w
-    share = point.feature_share
-    norms = np.stack([away**2 @ share, point.w**2 @ share, message.w**2 @ share], axis=1)
-    residual = point.regularisation * away
-    point = replace(point, residual=residual)
-    size, outputs = len(point.frame), len(away)
-    if message.rows is None:
-        return point, Measured(norms, np.zeros((outputs, 0)), np.zeros((outputs, 0, 0)))
-    weighted = point.frame * share
-    gradient = residual @ weighted.T
-    hessian = np.empty((outputs, size, size))
-    turn = _turn(point)
-    rows = message.rows[:, turn]
-    ridge = point.regularisation * (weighted @ point.frame.T)
-    for c in range(outputs):
-        scaled = rows * np.sqrt(point.curvature[c, turn] / point.samples)
-        hessian[c] = scaled @ scaled.T + ridge
-    return point, Measured(norms, gradient, hessian)
-
-
-def _turn(point: Point) -> NDArray[np.int64]:
-    """Return the places of the selected samples that this client adds up for their owners."""
-    places: list[NDArray[np.int64]] = []
-    begin = 0
-    for _, stop, holders, rank in point.sample_cells:
-        end = int(np.searchsorted(point.selected, stop))
-        places.append(np.arange(begin + rank, end, holders))
-        begin = end
-    return np.concatenate(places)
-
-
-@client_function
-def solve(
-    point: Point, block: Block, message: SmallSystem, rng: RandomKey
-) -> tuple[Point, Coefficients]:
-    """Solve the Newton system in the frame."""
-    y = np.empty_like(message.gradient)
-    for c, hessian in enumerate(message.hessian):
-        hessian = hessian.copy()
-        hessian.flat[:: len(hessian) + 1] += 1e-14 * np.trace(hessian)
-        y[c] = np.linalg.solve(hessian, message.gradient[c])
-    return point, Coefficients(y)
-
-
-@client_function
-def multiply(
-    state: Point | Search, block: Block, message: Coefficients, rng: RandomKey
-) -> tuple[Point, Products]:
-    """Send this client's part of the direction's scores."""
-    if isinstance(state, Search):
-        point, direction = state.point, state.direction
-    else:
-        assert message.y is not None
-        point, direction = state, message.y @ state.frame
-    share = point.feature_share
-    line = np.stack([(direction * point.w) @ share, direction**2 @ share], axis=1)
-    return replace(point, direction=direction), Products(scores(block.x, direction), line)
-
-
-@client_function
-def slope_along(point: Point, block: Block, message: Line, rng: RandomKey) -> tuple[Point, Slopes]:
-    """Send the slopes of the losses along the direction."""
-    if message.z is not None:
-        point = replace(point, q=message.z)
-    y = targets(block, len(point.z))
-    return point, Slopes(
-        slopes(
-            point.loss, y, point.z, point.q, point.centre, message.weight, point.mine, message.steps
-        )
-    )
-
-
-@client_function
-def start_search(
-    point: Point, block: Block, message: Precondition, rng: RandomKey
-) -> tuple[Search, Applied]:
-    """Start conjugate gradients from the gradient."""
-    if message.gram is not None:
-        point = replace(point, preconditioner=_inverse(point, message.gram))
-    values = block.x[point.selected]
-    if not isinstance(values, csr_array):
-        values = values.astype(np.float32)
-    edges = np.searchsorted(point.selected, [cell[1] for cell in point.sample_cells])
-    zeros = np.zeros_like(point.w)
-    search = Search(
-        point=point,
-        values=values,
-        counts=np.diff(edges, prepend=0),
-        turn=_turn(point),
-        residual=point.residual,
-        preconditioned=zeros,
-        conjugate=zeros,
-        direction=zeros,
-        products=np.zeros_like(point.curvature),
-    )
-    return _applied(search, search.direction, search.residual)
-
-
-def _inverse(point: Point, gram: Array) -> Array:
-    """Return (λI + Gram/N)⁻¹ of each feature cell, laid out as the Gram matrices are."""
-    inverse = gram / point.samples
-    for start, stop in point.feature_cells:
-        size = stop - start
-        for c in range(len(inverse)):
-            if size > _BLOCK:
-                inverse[c, 0, start:stop] = 1 / (point.regularisation + inverse[c, 0, start:stop])
-                continue
-            block = inverse[c, :size, start:stop].copy()
-            block.flat[:: size + 1] += point.regularisation
-            factor, _ = lapack.dpotrf(block, lower=1)
-            found, _ = lapack.dpotri(factor, lower=1)
-            found = np.tril(found)
-            inverse[c, :size, start:stop] = found + np.tril(found, -1).T
-    return np.asarray(inverse)
-
-
-def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
-    point = search.point
-    preconditioned = np.empty_like(residual)
-    for start, stop in point.feature_cells:
-        for c in range(len(residual)):
-            inverse, part = point.preconditioner[c], residual[c, start:stop]
-            if stop - start > _BLOCK:
-                preconditioned[c, start:stop] = inverse[0, start:stop] * part
-            else:
-                np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
-    shared = residual * point.feature_share
-    squares = np.empty((len(residual), 2))
-    for c in range(len(residual)):
-        squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
-    if isinstance(search.values, csr_array):
-        products = scores(search.values, preconditioned)
-    else:
-        single = preconditioned.astype(np.float32)
-        products = scores(search.values, single).astype(np.float64)
-    search = Search(
-        point,
-        search.values,
-        search.counts,
-        search.turn,
-        residual,
-        preconditioned,
-        search.conjugate,
-        direction,
-        search.products,
-    )
-    return search, Applied(products, search.counts, squares)
-
-
-@client_function
-def curve(
-    search: Search, block: Block, message: Conjugate, rng: RandomKey
-) -> tuple[Search, Curved]:
-    """Go on to the next conjugate direction; send the Hessian's product with it."""
-    point, keep = search.point, message.keep[:, None]
-    conjugate = search.preconditioned + keep * search.conjugate
-    products = message.products + keep * search.products
-    weighted = point.curvature * products
-    squares = np.empty((len(keep), 2))
-    for c in range(len(keep)):
-        squares[c, 0] = weighted[c, search.turn] @ products[c, search.turn]
-        squares[c, 1] = (conjugate[c] * point.feature_share) @ conjugate[c]
-    if isinstance(search.values, csr_array):
-        product = gather(search.values, weighted)
-    else:
-        product = (weighted.astype(np.float32) @ search.values).astype(np.float64)
-    search = Search(
-        point,
-        search.values,
-        search.counts,
-        search.turn,
-        search.residual,
-        search.preconditioned,
-        conjugate,
-        search.direction,
-        products,
-    )
-    return search, Curved(product, squares)
-
-
-@client_function
-def advance_search(
-    search: Search, block: Block, message: Advance, rng: RandomKey
-) -> tuple[Search, Applied]:
-    """Step along the conjugate direction; precondition the new residual."""
-    step, point = message.step[:, None], search.point
-    direction = search.direction + step * search.conjugate
-    product = message.product / point.samples
-    product += point.regularisation * search.conjugate
-    return _applied(search, direction, search.residual - step * product)
-
-
-@client_function
-def own_scores(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
-) -> tuple[Point, OwnScores]:
-    """Send this client's part of the scores at the primal point."""
-    return point, OwnScores(scores(block.x, point.w))
-
-
-@client_function
-def keep_scores(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
-) -> tuple[Point, Ready]:
-    """Keep the scores computed afresh."""
-    assert message.z is not None
-    return replace(point, z=message.z.copy()), Ready()
-
-
-@client_function
-def share_weights(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
-) -> tuple[Point, OwnWeights]:
-    """Send this client's share of the weights."""
-    return point, OwnWeights(point.w * point.feature_share)
-
-
-FUNCTIONS = (
-    enter,
-    keep_frame,
-    move_duals,
-    gather_point,
-    measure,
-    solve,
-    multiply,
-    slope_along,
-    start_search,
-    curve,
-    advance_search,
-    own_scores,
-    keep_scores,
-    share_weights,
-)
+FUNCTIONS = (*newton_point.FUNCTIONS, *newton_direction.FUNCTIONS)
 STATES = (Newton, Point, Search)

@@ -2,7 +2,8 @@
 
 Layout: magic, version, CRC-32 of the rest, then one value. A value is a tag byte and its content;
 lengths are unsigned 64-bit little-endian. A dataclass is its name and its fields by name; only
-the dataclasses that the reader names can come out.
+the dataclasses that the reader names can come out. An array keeps its order of rows or columns:
+the order decides how a library sums, so that a state read from disk goes on to the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,21 +84,26 @@ def _fields(kind: type) -> tuple[tuple[str, ...], int]:
     return names, fixed
 
 
+@cache
+def _array_overhead(dtype: np.dtype[Any], axes: int) -> int:
+    return 1 + 8 + len(dtype.str) + 8 + 8 * axes
+
+
 def _size(value: Any) -> int:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is np.ndarray:
-        return 1 + 8 + len(value.dtype.str) + 8 + 8 * value.ndim + int(value.nbytes)
+        return _array_overhead(value.dtype, value.ndim) + int(value.nbytes)
     if kind is float or kind is int:
         return 9
     if value is None or kind is bool:
         return 1
     if kind is str:
         return 9 + len(value.encode())
-    if dataclasses.is_dataclass(kind):
-        names, fixed = _fields(kind)
-        total = fixed
+    if hasattr(kind, "__dataclass_fields__"):
+        names, total = _fields(kind)
+        own = value.__dict__
         for name in names:
-            total += _size(getattr(value, name))
+            total += _size(own[name])
         return total
     if kind is tuple:
         return 9 + sum(_size(item) for item in value)
@@ -143,9 +149,10 @@ def _write(value: Any, put: Any) -> None:
     elif kind is np.ndarray:
         if value.dtype.kind not in _KINDS:
             raise _unknown(value)
-        put(b"a" + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
+        by_column = value.flags.f_contiguous and not value.flags.c_contiguous
+        put((b"f" if by_column else b"a") + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
         put(struct.pack(f"<{value.ndim}Q", *value.shape))
-        put(np.ascontiguousarray(value).tobytes())
+        put(value.tobytes("F" if by_column else "C"))
     elif dataclasses.is_dataclass(kind):
         names, _ = _fields(kind)
         put(b"c" + _text(kind.__name__) + _LENGTH.pack(len(names)))
@@ -212,8 +219,8 @@ class _Reader:
             return self.text()
         if tag == b"b":
             return bytes(self.take(self.length()))
-        if tag == b"a":
-            return self.array()
+        if tag in (b"a", b"f"):
+            return self.array("F" if tag == b"f" else "C")
         if tag == b"t":
             return tuple(self.value() for _ in range(self.length()))
         if tag == b"m":
@@ -222,7 +229,7 @@ class _Reader:
             return self.record()
         raise CodecError(f"The tag {tag!r} is not known; take an intact copy.")
 
-    def array(self) -> Any:
+    def array(self, order: Literal["C", "F"]) -> Any:
         name = self.text()
         try:
             dtype = np.dtype(name)
@@ -236,7 +243,7 @@ class _Reader:
             count *= extent
         raw = bytes(self.take(count))
         try:
-            return np.frombuffer(raw, dtype).reshape(shape).copy()
+            return np.frombuffer(raw, dtype).reshape(shape, order=order).copy(order)
         except ValueError as problem:
             raise CodecError(f"No array has the shape {shape[:8]} ({problem}).") from None
 

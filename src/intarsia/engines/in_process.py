@@ -266,7 +266,7 @@ class InProcess:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
         totals: dict[str, Any] = {}
         plan: tuple[tuple[str, Layout | None], ...] = ()
-        kind: type = type(None)
+        kind: Any = type(None)
 
         def add(client: ClientId, party: _Party, reply: Any) -> None:
             nonlocal plan, kind
@@ -277,7 +277,10 @@ class InProcess:
             for name, layout in plan:
                 value = getattr(reply, name)
                 if layout is None:
-                    totals[name] = value if first else totals[name] + value
+                    if first:
+                        totals[name] = value.copy() if isinstance(value, np.ndarray) else value
+                    else:
+                        totals[name] += value
                     continue
                 if layout is Layout.COUNTS:
                     totals[name] = None
@@ -419,7 +422,7 @@ class InProcess:
             opened = message
             if sealed:
                 opened = object.__new__(kind)
-                own = opened.__dict__
+                own: dict[str, Any] = opened.__dict__
                 own.update(plain)
                 for field, total in sealed:
                     layout = total._layout
@@ -428,7 +431,8 @@ class InProcess:
                         value = _own_cells(value, party.cells[total._part])
                     elif layout is not None:
                         value = value[..., party.places[total._part, layout]]
-                    own[field] = value
+                    # as it would come from a wire: the order in memory decides how sums round
+                    own[field] = value if layout is None else np.ascontiguousarray(value)
             key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
             try:
                 state, reply = fn.call(party.state, party.blocks[fn.part], opened, key)

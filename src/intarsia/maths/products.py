@@ -6,6 +6,8 @@ one-vs-rest model), so scores are (outputs, samples) and weights are (outputs, f
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -18,8 +20,8 @@ __all__ = ["gather", "project_rows", "row_norms", "scores"]
 _FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
 
 
-def scores(x: Values, w: Array) -> Array:
-    """Return X w for each output, (outputs, samples)."""
+def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
+    """Return X w for each output, (outputs, samples), in the precision of the values."""
     if isinstance(x, csr_array):
         return _sparse_scores(x.data, x.indices, x.indptr, w)
     if len(w) == 1:
@@ -39,8 +41,7 @@ def gather(x: Values, a: Array) -> Array:
 def row_norms(x: Values) -> Array:
     """Return the squared Euclidean norm of each row, (samples,)."""
     if isinstance(x, csr_array):
-        squares = csr_array((x.data**2, x.indices, x.indptr), shape=x.shape)
-        return np.asarray(squares.sum(axis=1), np.float64)
+        return _sparse_norms(x.data, x.indptr)
     return np.asarray(np.einsum("ij,ij->i", x, x), np.float64)
 
 
@@ -52,6 +53,15 @@ def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
     if isinstance(x, csr_array):
         return _sparse_project(x.data, x.indices, x.indptr, rows, frame.T).T
     return np.asarray(frame @ x[rows].T)
+
+
+@reassociated
+def _sparse_norms(data: Array, indptr: NDArray[np.int32]) -> Array:
+    norms = np.zeros(len(indptr) - 1)
+    for i in range(len(norms)):
+        for j in range(indptr[i], indptr[i + 1]):
+            norms[i] += data[j] * data[j]
+    return norms
 
 
 @reassociated

@@ -1,0 +1,219 @@
+"""Products with some rows of a block, in place or copied together.
+
+Rows that are multiplied often are packed first: their entries are copied together and the columns
+that they use are renumbered, so that vectors over the features are read densely. Vectors carry a
+leading axis of outputs, as in `intarsia.maths.products`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from intarsia.data import Array, Values
+from intarsia.maths.losses import compiled, reassociated
+
+__all__ = [
+    "PackedRows",
+    "gather_packed",
+    "gather_rows",
+    "pack_rows",
+    "score_along",
+    "score_packed",
+    "score_rows",
+]
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """Some rows of a block; `places` are entries of `columns`. Dense rows have no columns."""
+
+    values: Array  # (entries,), or dense (rows, features)
+    places: NDArray[Any]  # (entries,) unsigned 16-bit where they fit, else 32-bit
+    starts: NDArray[np.int32]  # (rows + 1,)
+    columns: NDArray[np.int32]  # the columns in use
+    features: int
+
+
+def score_rows(x: Values, rows: Rows, w: Array) -> Array:
+    """Return X w of some rows for each output, (outputs, rows)."""
+    if isinstance(x, csr_array):
+        return _score(x.data, x.indices, x.indptr, rows, np.ascontiguousarray(w))
+    return np.ascontiguousarray(w @ x[rows].T)
+
+
+def score_along(x: Values, rows: Rows, w: Array, change: Array, share: Array) -> Array:
+    """Return X (w + share · change) of some rows, (outputs, rows); share is (outputs,)."""
+    if isinstance(x, csr_array):
+        change = np.ascontiguousarray(change)
+        return _score_along(x.data, x.indices, x.indptr, rows, w, change, share)
+    return np.ascontiguousarray((w + share[:, None] * change) @ x[rows].T)
+
+
+def gather_rows(x: Values, rows: Rows, a: Array) -> Array:
+    """Return Xᵀ a of some rows, (outputs, features); a is (outputs, rows)."""
+    if isinstance(x, csr_array):
+        return _gather(x.data, x.indices, x.indptr, rows, np.ascontiguousarray(a), x.shape[1])
+    return np.ascontiguousarray(a @ x[rows])
+
+
+def pack_rows(x: Values, rows: Rows) -> PackedRows:
+    """Copy some rows together."""
+    if not isinstance(x, csr_array):
+        none = np.zeros(0, np.int32)
+        return PackedRows(x[rows], none, none, none, x.shape[1])
+    features = x.shape[1]
+    starts = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(x.indptr[rows + 1] - x.indptr[rows], out=starts[1:])
+    values = np.empty(starts[-1])
+    places = np.empty(starts[-1], np.uint16 if features <= 2**16 else np.int32)
+    columns = _pack(x.data, x.indices, x.indptr, rows, starts, values, places, features)
+    return PackedRows(values, places, starts, columns, features)
+
+
+def score_packed(packed: PackedRows, w: Array) -> Array:
+    """Return X w of packed rows, (outputs, rows)."""
+    if packed.values.ndim == 2:
+        return np.ascontiguousarray(w @ packed.values.T)
+    w = np.ascontiguousarray(w)
+    return _score_packed(packed.values, packed.places, packed.starts, packed.columns, w)
+
+
+def gather_packed(packed: PackedRows, a: Array) -> Array:
+    """Return Xᵀ a of packed rows, (outputs, features)."""
+    if packed.values.ndim == 2:
+        return np.ascontiguousarray(a @ packed.values)
+    given = (packed.values, packed.places, packed.starts, packed.columns)
+    return _gather_packed(*given, np.ascontiguousarray(a), packed.features)
+
+
+@reassociated
+def _score(
+    data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], rows: Rows, w: Array
+) -> Array:
+    z = np.empty((w.shape[0], len(rows)))
+    for c in range(w.shape[0]):
+        for k in range(len(rows)):
+            total = 0.0
+            for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
+                total += data[j] * w[c, indices[j]]
+            z[c, k] = total
+    return z
+
+
+@reassociated
+def _score_along(
+    data: Array,
+    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],
+    rows: Rows,
+    w: Array,
+    change: Array,
+    share: Array,
+) -> Array:
+    z = np.empty((w.shape[0], len(rows)))
+    for c in range(w.shape[0]):
+        for k in range(len(rows)):
+            total, moved = 0.0, 0.0
+            for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
+                total += data[j] * w[c, indices[j]]
+                moved += data[j] * change[c, indices[j]]
+            z[c, k] = total + share[c] * moved
+    return z
+
+
+@reassociated
+def _gather(
+    data: Array,
+    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],
+    rows: Rows,
+    a: Array,
+    features: int,
+) -> Array:
+    w = np.zeros((a.shape[0], features))
+    for c in range(a.shape[0]):
+        for k in range(len(rows)):
+            weight = a[c, k]
+            if weight != 0.0:
+                for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
+                    w[c, indices[j]] += weight * data[j]
+    return w
+
+
+@compiled
+def _pack(
+    data: Array,
+    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],
+    rows: Rows,
+    starts: NDArray[np.int32],
+    values: Array,
+    places: NDArray[Any],
+    features: int,
+) -> NDArray[np.int32]:
+    place = np.full(features, -1, np.int32)
+    columns = np.empty(features, np.int32)
+    used = 0
+    for k in range(len(rows)):
+        out = starts[k]
+        for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
+            column = indices[j]
+            if place[column] < 0:
+                place[column] = used
+                columns[used] = column
+                used += 1
+            values[out] = data[j]
+            places[out] = place[column]
+            out += 1
+    return columns[:used].copy()
+
+
+@reassociated
+def _score_packed(
+    values: Array,
+    places: NDArray[Any],
+    starts: NDArray[np.int32],
+    columns: NDArray[np.int32],
+    w: Array,
+) -> Array:
+    z = np.empty((w.shape[0], len(starts) - 1))
+    own = np.empty(len(columns))
+    for c in range(w.shape[0]):
+        for k in range(len(columns)):
+            own[k] = w[c, columns[k]]
+        for i in range(len(starts) - 1):
+            total = 0.0
+            for j in range(starts[i], starts[i + 1]):
+                total += values[j] * own[places[j]]
+            z[c, i] = total
+    return z
+
+
+@reassociated
+def _gather_packed(
+    values: Array,
+    places: NDArray[Any],
+    starts: NDArray[np.int32],
+    columns: NDArray[np.int32],
+    a: Array,
+    features: int,
+) -> Array:
+    w = np.zeros((a.shape[0], features))
+    own = np.empty(len(columns))
+    for c in range(a.shape[0]):
+        own[:] = 0.0
+        for i in range(len(starts) - 1):
+            weight = a[c, i]
+            if weight != 0.0:
+                for j in range(starts[i], starts[i + 1]):
+                    own[places[j]] += weight * values[j]
+        for k in range(len(columns)):
+            w[c, columns[k]] = own[k]
+    return w

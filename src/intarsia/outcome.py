@@ -1,0 +1,163 @@
+"""What training came to → the fitted model and the `Result`."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from intarsia import __version__
+from intarsia.algorithm import Conclusion, Info
+from intarsia.algorithms.evaluation import Grades
+from intarsia.algorithms.preparation import INTERCEPT, Preparation
+from intarsia.data import ClientId, Schema
+from intarsia.experiment import Experiment
+from intarsia.linear import LinearClassifier, LinearRegressor
+from intarsia.model_file import LinearModel
+from intarsia.result import Certificate, Finished, Metrics, Result, Score, mean
+
+__all__ = ["Outcome", "environment", "linear_model", "result_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What training came to, and how good it is."""
+
+    rounds: int
+    finished: Finished
+    conclusion: Conclusion
+    every: Grades | None  # of the model on every party's columns
+    own: Mapping[ClientId, Grades]  # on each client's own samples
+    notes: tuple[str, ...] = ()
+    centralised: Grades | None = None
+    standalone: Mapping[ClientId, Grades] = field(default_factory=dict[ClientId, Grades])
+
+
+def result_of(
+    description: Experiment,
+    options: Any,
+    outcome: Outcome,
+    *,
+    model: LinearModel | None,
+    seconds: Mapping[str, float],
+    traffic: Mapping[str, Any],
+    exchanges: int,
+    started: datetime,
+    folder: Path | None,
+) -> Result:
+    """Return the result of a run."""
+    clients = {name: _score(grades) for name, grades in outcome.own.items()}
+    standalone = {name: _score(grades) for name, grades in outcome.standalone.items()}
+    info, notes = outcome.conclusion.info, outcome.notes
+    gap = info.gap_relative
+    if gap is not None and gap > description.tolerance > 0:
+        if outcome.finished == "rounds":
+            notes = (
+                *notes,
+                f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
+                f"tolerance {description.tolerance:.0e}: raise experiment.rounds.",
+            )
+        elif outcome.finished == "algorithm":
+            notes = (
+                *notes,
+                f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
+                f"{description.tolerance:.0e} is below it.",
+            )
+    return Result(
+        algorithm=description.algorithm,
+        experiment=description.name,
+        seed=description.seed,
+        rounds=outcome.rounds,
+        finished=outcome.finished,
+        seconds={**seconds, "total": sum(seconds.values())},
+        bytes=traffic,
+        exchanges=exchanges,
+        certificate=_certificate(info),
+        metrics=Metrics(
+            server=None if outcome.every is None else _score(outcome.every),
+            clients=clients,
+            clients_mean=mean(clients),
+            centralised=None if outcome.centralised is None else _score(outcome.centralised),
+            standalone=standalone,
+            standalone_mean=mean(standalone),
+        ),
+        environment=environment(started),
+        hyperparameters=dataclasses.asdict(options),
+        notes=notes,
+        model=model,
+        folder=folder,
+    )
+
+
+def linear_model(
+    schema: Schema, conclusion: Conclusion, scaling: Mapping[ClientId, Preparation], options: Any
+) -> LinearModel | None:
+    """Return the model that was revealed, on the features as the parties' tables have them."""
+    if conclusion.weights is None:
+        return None
+    names = [str(name) for name in schema.features.ids]
+    weights = dict(zip(names, conclusion.weights.T, strict=True))
+    means: dict[str, float] = {}
+    scales: dict[str, float] = {}
+    for client, state in scaling.items():
+        own = schema.features.ids[schema.features.own(client)]
+        for name, average, scale in zip(own, state.mean, state.scale, strict=True):
+            means[str(name)], scales[str(name)] = float(average), float(scale) or 1.0
+    intercept = weights.pop(INTERCEPT, np.zeros(len(conclusion.weights)))
+    known = {"means": means, "scales": scales, "regularisation": options.regularisation}
+    gap = conclusion.info.gap_relative
+    if schema.labels.task == "regression":
+        plain = {name: float(weight[0]) for name, weight in weights.items()}
+        return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
+    classes = list(schema.labels.classes)
+    return LinearClassifier.from_weights(
+        weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
+    )
+
+
+def _certificate(info: Info) -> Certificate | None:
+    if info.primal is None or info.dual is None or info.gap_relative is None:
+        return None
+    return Certificate(info.primal, info.dual, info.gap_relative)
+
+
+def _score(grades: Grades) -> Score:
+    return Score(grades.loss, grades.accuracy, grades.r2)
+
+
+def environment(started: datetime) -> dict[str, Any]:
+    """Return where a result was made."""
+    return {
+        "version": __version__,
+        "commit": _commit(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "threads": max((pool["num_threads"] for pool in threadpool_info()), default=1),
+        "started": started.isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this code runs from, None for an installed copy."""
+    root = Path(__file__).parents[2]
+    if not (root / "pyproject.toml").is_file():  # an environment inside somebody's own repository
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,114 @@
+"""A run's output folder: claimed, cleared, started, and found again.
+
+A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
+history.jsonl, checkpoints/, and when it is done model/ and result.json.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from intarsia import experiment, picture
+from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.data import Block, ClientId
+from intarsia.errors import CheckpointError
+from intarsia.experiment import Experiment
+
+__all__ = ["claim", "describe", "reopen", "start"]
+
+
+def claim(folder: Path) -> None:
+    """Raise if the folder holds a run that a new one would replace.
+
+    Raises
+    ------
+    CheckpointError
+        If it holds a result or an unfinished run, or is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is a file, and a run's output is a folder; choose another one with "
+            "experiment.out."
+        )
+    if (folder / "result.json").is_file():
+        raise CheckpointError(
+            f"{folder} already holds a result; choose another folder with -c experiment.out=..., "
+            "or replace it with --overwrite."
+        )
+    if (folder / "experiment.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, or replace "
+            "it with --overwrite."
+        )
+
+
+def start(
+    folder: Path, description: Experiment, fingerprint: str, blocks: Mapping[ClientId, Block]
+) -> Checkpoints:
+    """Remove what a run before left in the folder, and write down what this one is."""
+    _clear(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    picture.holdings_picture(blocks, folder / "holdings.png")
+    tree = experiment.to_dict(description)
+    tree["experiment"]["out"] = "."
+    write_atomically(folder / "tables.crc", fingerprint.encode())
+    # last: a folder with this file is one that can be resumed
+    text = json.dumps(tree, indent=2, ensure_ascii=False)
+    write_atomically(folder / "experiment.json", text.encode())
+    return Checkpoints(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run writes, and nothing else that may lie in the folder."""
+    for name in ("result.json", "experiment.json", "tables.crc", "history.jsonl", "holdings.png"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "model"):
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+
+
+def describe(folder: Path) -> Experiment:
+    """Return the experiment of the run in a folder.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run.
+    """
+    path = folder / "experiment.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
+        )
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} is no JSON ({problem}); run the experiment again with --overwrite."
+        ) from None
+    if not isinstance(tree, dict):
+        raise CheckpointError(
+            f"{path} holds no tables of an experiment; run the experiment again with --overwrite."
+        )
+    return replace(experiment.from_dict(tree, folder), out=str(folder))
+
+
+def reopen(folder: Path, fingerprint: str) -> Checkpoints:
+    """Return the checkpoints of a run that was stopped.
+
+    Raises
+    ------
+    CheckpointError
+        If the tables changed since it was started.
+    """
+    known = folder / "tables.crc"
+    if not known.is_file() or known.read_text(encoding="utf-8") != fingerprint:
+        raise CheckpointError(
+            f"The tables of {folder} are not those the run was started with; put them back, "
+            "or start again with --overwrite."
+        )
+    return Checkpoints(folder)

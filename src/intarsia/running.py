@@ -1,0 +1,294 @@
+"""An experiment → parties, training, yardsticks, a folder of results → a `Result`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from intarsia import experiment, result, run_folder, training, yardsticks
+from intarsia.algorithm import Algorithm, RandomKey
+from intarsia.algorithms import preparation
+from intarsia.algorithms.cocoa import COCOA
+from intarsia.algorithms.fedavg import FEDAVG
+from intarsia.algorithms.hyfdca import HYFDCA
+from intarsia.baselines import BASELINES, Baseline
+from intarsia.clock import Clock
+from intarsia.data import Block, ClientId, Labels, Schema
+from intarsia.engines.in_process import InProcess
+from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.experiment import Experiment, hyperparameters
+from intarsia.federation import Tables, build
+from intarsia.model_file import read_model, write_model
+from intarsia.outcome import Outcome, linear_model, result_of
+from intarsia.result import Result
+from intarsia.spelling import nearest
+from intarsia.training import Progress
+
+__all__ = ["ALGORITHMS", "Progress", "choose", "load", "resume", "run"]
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
+)
+
+Watcher = Callable[[Progress], None]
+
+
+def run(
+    description: Experiment | str | Path,
+    *,
+    tables: Tables | None = None,
+    progress: Watcher | None = None,
+    out: str | Path | None = "",
+    overwrite: bool = False,
+) -> Result:
+    """Train what an experiment describes, beside its two yardsticks.
+
+    Parameters
+    ----------
+    description
+        An experiment or the path of its file.
+    tables
+        The parties' tables, or a function that makes them, instead of the sources that the
+        experiment names.
+    progress
+        Called after every round.
+    out
+        Output folder; "" = the experiment's, None = nothing is written.
+    overwrite
+        Replace what a run before left in the folder, once the new tables were found good.
+
+    Raises
+    ------
+    UserError
+        If the experiment, a table or the output folder is wrong.
+    ConvergenceError
+        If training diverges or stalls.
+    """
+    if not isinstance(description, Experiment):
+        description = experiment.load(description)
+    if out != "" and out is not None:
+        description = replace(description, out=str(Path(out).resolve()))
+    folder = None if out is None else Path(description.out)
+    if folder is not None and not overwrite:
+        run_folder.claim(folder)
+    return _run(description, tables, folder, progress, fresh=True)
+
+
+def resume(
+    folder: str | Path, *, tables: Tables | None = None, progress: Watcher | None = None
+) -> Result:
+    """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or the tables changed since it was started.
+    """
+    folder = Path(folder)
+    if (folder / "result.json").is_file():
+        return load(folder)
+    description = run_folder.describe(folder)
+    given = [source for source in description.clients if source.path or source.url]
+    if tables is None and description.dataset is None and not given:
+        raise CheckpointError(
+            f"The run in {folder} was started with tables in memory; pass the same tables to "
+            "intarsia.resume."
+        )
+    return _run(description, tables, folder, progress, fresh=False)
+
+
+def load(folder: str | Path) -> Result:
+    """Return the result in an output folder, with its model.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no result, or one that cannot be read.
+    """
+    found = result.load(folder)
+    model = Path(folder) / "model"
+    return replace(found, model=read_model(model)) if model.is_dir() else found
+
+
+def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
+    """Return the algorithm that an experiment names, and its hyperparameters.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such algorithm, or a hyperparameter is wrong.
+    """
+    name = description.algorithm
+    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
+    if name not in known:
+        raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, sorted(known))}.")
+    algorithm = known[name]
+    options: Any = hyperparameters(
+        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
+    )
+    return algorithm, options
+
+
+def _run(
+    description: Experiment,
+    tables: Tables | None,
+    folder: Path | None,
+    progress: Watcher | None,
+    *,
+    fresh: bool,
+) -> Result:
+    clock, started = Clock(), datetime.now(UTC)
+    algorithm, options = choose(description)
+    with clock.part("tables"):
+        found = build(description, tables)
+        del tables
+        _check_task(found.labels, options)
+        if isinstance(algorithm, Algorithm):
+            # what the algorithm has against these parties it says before an old result goes
+            algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
+        fingerprint = "" if folder is None else found.fingerprint()
+    store = None
+    if folder is not None:
+        with clock.part("checkpoints"):
+            store = (
+                run_folder.start(folder, description, fingerprint, found.train)
+                if fresh
+                else run_folder.reopen(folder, fingerprint)
+            )
+    parts = {"train": dict(found.train), "test": dict(found.test)}
+    labels, notes = found.labels, found.notes
+    del found  # each block is to be there once
+    with clock.part("preprocessing"):
+        prepared = _prepare(description, parts, labels)
+    engine = prepared.engine
+    part: Literal["train", "test"] = "test" if prepared.tested else "train"
+    if isinstance(algorithm, Baseline):
+        with clock.part("training"):
+            outcome = algorithm.train(engine, description, options, part)
+        traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
+        exchanges = 0
+    else:
+        if algorithm.additive:
+            _count_once(engine, keep=description.yardsticks)
+        task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
+        outcome = _trained(task)
+        traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
+    if description.yardsticks:
+        with clock.part("yardsticks"):
+            outcome = _measured(description, options, engine, part, outcome)
+    outcome = replace(outcome, notes=(*notes, *prepared.notes, *outcome.notes))
+    model = linear_model(engine.schema("train"), outcome.conclusion, prepared.scaling, options)
+    made = result_of(
+        description,
+        options,
+        outcome,
+        model=model,
+        seconds=clock.seconds,
+        traffic=traffic,
+        exchanges=exchanges,
+        started=started,
+        folder=folder,
+    )
+    if folder is not None:
+        if model is not None:
+            write_model(model, folder / "model")
+        made.write(folder)
+    return made
+
+
+def _check_task(labels: Labels, options: Any) -> None:
+    if labels.task == "regression" and options.loss != "squared":
+        raise ExperimentError(
+            f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
+            'algorithm.loss = "squared", or labels.task for classes.'
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """The engine over prepared blocks."""
+
+    engine: InProcess
+    scaling: Mapping[ClientId, preparation.Preparation]
+    tested: bool  # whether there is a test part
+    notes: tuple[str, ...]
+
+
+def _prepare(
+    description: Experiment, parts: dict[str, dict[ClientId, Block]], labels: Labels
+) -> _Prepared:
+    """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
+    tested = any(len(block.samples) for block in parts["test"].values())
+    if not tested:
+        del parts["test"]
+    schemas: dict[str, Schema] = {}
+    for part, blocks in parts.items():
+        if description.preprocessing.intercept:
+            for name, block in blocks.items():
+                blocks[name] = preparation.add_intercept(block)
+        schemas[part] = Schema.of(blocks, labels)
+        for name, block in blocks.items():
+            blocks[name] = schemas[part].align(name, block)
+    engine = InProcess(
+        {part: (schemas[part], blocks) for part, blocks in parts.items()}, description.seed
+    )
+    for blocks in parts.values():
+        blocks.clear()
+    engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
+    notes = preparation.prepare(
+        engine,
+        schemas,
+        standardise=description.preprocessing.standardise,
+        rng=engine.key("preparation"),
+    )
+    states = engine.get_states()
+    engine.transform(lambda name, part, block: preparation.prepared(states[name], part, block))
+    return _Prepared(engine, states, tested, notes)
+
+
+def _count_once(engine: InProcess, *, keep: bool) -> None:
+    """Let each training value count once; keep the whole ones for the yardsticks only."""
+    if keep:
+        engine.count_once()
+    else:
+        engine.transform(
+            lambda name, part, block: block.counted_once() if part == "train" else block
+        )
+
+
+def _trained(task: training.Task) -> Outcome:
+    """Return what the rounds came to."""
+    engine, clock = task.engine, task.clock
+    server, standing = training.train(task, *training.start(task))
+    with clock.part("training"):
+        engine.begin_round(standing.round + 1)
+        conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
+    with clock.part("evaluation"):
+        every, own = training.grade(task)
+    return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own)
+
+
+def _measured(
+    description: Experiment,
+    options: Any,
+    engine: InProcess,
+    part: Literal["train", "test"],
+    outcome: Outcome,
+) -> Outcome:
+    """Return the outcome with those yardsticks beside it that it is not itself."""
+    known = {
+        "loss": options.loss,
+        "regularisation": options.regularisation,
+        "seed": description.seed,
+    }
+    if outcome.centralised is None:
+        grades, notes = yardsticks.centralised(engine, part, **known)
+        outcome = replace(outcome, centralised=grades, notes=(*outcome.notes, *notes))
+    if not outcome.standalone:
+        alone, notes = yardsticks.alone(engine, part, **known)
+        outcome = replace(outcome, standalone=alone, notes=(*outcome.notes, *notes))
+    return outcome

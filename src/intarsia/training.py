@@ -1,0 +1,280 @@
+"""The rounds of a run: who is there, when to certify, to evaluate, to save, and when to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from intarsia.algorithm import Algorithm, Info, RandomKey
+from intarsia.algorithms.evaluation import Grades, evaluate
+from intarsia.checkpoint import Checkpoints
+from intarsia.clock import Clock
+from intarsia.data import ClientId
+from intarsia.engines.in_process import InProcess, SealedRecord
+from intarsia.errors import ConvergenceError
+from intarsia.experiment import Experiment
+from intarsia.maths import losses
+from intarsia.result import Finished
+
+__all__ = ["Progress", "Standing", "Task", "grade", "present", "start", "train"]
+
+_PATIENCE = 300  # rounds without a smaller gap after which training has stalled
+_ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
+_ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, after a round."""
+
+    round: int
+    rounds: int
+    seconds: float  # of training
+    loss: float | None
+    gap_relative: float | None
+    accuracy: float | None
+    bytes: int
+    exchanges: int
+    phase: str
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a run trains, and with what."""
+
+    description: Experiment
+    algorithm: Algorithm
+    options: Any  # the algorithm's hyperparameters
+    engine: InProcess
+    part: Literal["train", "test"]  # what the model is evaluated on
+    store: Checkpoints | None
+    clock: Clock
+    progress: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where training stands after a round, apart from the states."""
+
+    round: int = 0
+    finished: Finished | None = None
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])  # of the last evaluation
+    best: float = math.inf  # smallest gap
+    best_round: int = 0
+    first: float = math.inf  # the first gap
+
+
+def start(task: Task) -> tuple[Any, Standing]:
+    """Return the server's state and where training stands: new, or as a checkpoint has it."""
+    algorithm, options, engine, store = task.algorithm, task.options, task.engine, task.store
+    schema = engine.schema("train")
+    found = None if store is None else store.latest((*algorithm.states, SealedRecord))
+    if store is not None and found is not None:
+        engine.set_states(found.clients)
+        engine.restore_traffic(found.extra["traffic"])
+        task.clock.add(found.extra["seconds"])
+        store.truncate_history(found.round)
+        return engine.unseal(found.server), Standing(**found.extra["standing"])
+    with task.clock.part("training"):
+        key = engine.key("init")
+        server = algorithm.init_server(options, schema, key)
+        engine.set_states(
+            {
+                name: algorithm.init_client(
+                    options, schema, name, engine.block(name), engine.client_key(name)
+                )
+                for name in engine.ids
+            }
+        )
+        server = algorithm.setup(server, engine, key)
+    _save(task, server, Standing())
+    return server, Standing()
+
+
+def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
+    """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
+
+    Raises
+    ------
+    ConvergenceError
+        If training diverges, or its gap stays where it is.
+    """
+    description, engine, clock = task.description, task.engine, task.clock
+    clients = tuple(engine.ids)
+    saved = time.perf_counter()
+    while standing.finished is None:
+        number = standing.round + 1
+        due = description.evaluate_every > 0 and number % description.evaluate_every == 0
+        with clock.part("training"):
+            engine.begin_round(number, present(description, clients, number))
+            server, info = task.algorithm.round(server, engine, engine.key())
+        absent = len(engine.ids) < len(clients)
+        if due and (absent or info.primal is None):
+            # a gap counts only where all clients are up to date
+            with clock.part("evaluation"):
+                engine.begin_round(number, clients)
+                server, info = task.algorithm.certify(server, engine, engine.key("certify"))
+        elif absent:
+            loss = info.primal if info.loss is None else info.loss
+            info = replace(info, primal=None, dual=None, gap_relative=None, loss=loss)
+        standing = _judged(description, replace(standing, round=number), info)
+        evaluated = due and standing.finished is None
+        if evaluated:
+            with clock.part("evaluation"):
+                scores = _plain_scores(grade(task)[0])
+            standing = replace(standing, scores=scores)
+        seconds = clock.seconds["training"]
+        if task.store is not None:
+            with clock.part("checkpoints"):
+                task.store.append_history(
+                    _line(standing, info, engine, seconds, evaluated=evaluated)
+                )
+            since = time.perf_counter() - saved
+            if since >= description.checkpoint_seconds or standing.finished is not None:
+                _save(task, server, standing)
+                saved = time.perf_counter()
+        if task.progress is not None:
+            task.progress(_progress(description, standing, info, engine, seconds))
+    return server, standing
+
+
+def present(
+    description: Experiment, clients: Sequence[ClientId], number: int
+) -> tuple[ClientId, ...] | None:
+    """Return the clients that take part in a round, in the federation's order; None: all.
+
+    There is always at least one.
+    """
+    share, count = description.participation, len(clients)
+    if share == 1.0:
+        return None
+    if description.participation_pattern == "cyclic":
+        turns = min(count, max(1, round(1 / share)))
+        chosen = tuple(clients[k] for k in range(count) if k % turns == (number - 1) % turns)
+    else:
+        key = RandomKey((description.seed, number, "participation"))
+        drawn = key.generator().permutation(count)[: max(1, round(share * count))]
+        chosen = tuple(clients[k] for k in sorted(drawn.tolist()))
+    return None if len(chosen) == count else chosen
+
+
+def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades of the federated model; the exchanges of it are not training's."""
+    engine = task.engine
+    engine.begin_round(engine.round)
+    with engine.unmetered():
+        return evaluate(
+            engine,
+            engine.schema(task.part),
+            task.algorithm.predict,
+            losses.loss_code(task.options.loss),
+            part=task.part,
+        )
+
+
+def _judged(description: Experiment, standing: Standing, info: Info) -> Standing:
+    """Decide whether training is done, has stalled or has diverged."""
+    gap, tolerance = info.gap_relative, description.tolerance
+    for name, value in (("objective", info.primal), ("loss", info.loss), ("gap", gap)):
+        if value is not None and (math.isnan(value) or (name != "gap" and math.isinf(value))):
+            raise ConvergenceError(
+                f"The {name} is {value} in round {standing.round}: the steps are too long for "
+                "features of this size, or the regularisation is too weak; set "
+                "preprocessing.standardise = true, raise algorithm.regularisation, or shorten the "
+                "algorithm's steps."
+            )
+    if gap is not None:
+        if math.isinf(standing.first):
+            standing = replace(standing, first=gap)
+        if gap < 0.99 * standing.best:
+            standing = replace(standing, best=gap, best_round=standing.round)
+        stays = standing.round - standing.best_round >= _PATIENCE
+        if tolerance > 0 and gap <= tolerance:
+            return replace(standing, finished="tolerance")
+        if gap <= _ROUNDING or (stays and standing.best <= _ROUNDING_STALL):
+            return replace(standing, finished="algorithm")
+        if stays:
+            raise ConvergenceError(
+                f"The relative duality gap has stayed at {standing.best:.1e} for {_PATIENCE} "
+                f"rounds, above the tolerance {tolerance:.0e}: the problem is too badly "
+                "conditioned for this method, or the tolerance is below what float64 can show; "
+                "raise experiment.tolerance or algorithm.regularisation."
+            )
+    if info.finished:
+        return replace(standing, finished="algorithm")
+    if standing.round >= description.rounds:
+        return replace(standing, finished="rounds")
+    return standing
+
+
+def _plain_scores(found: Grades | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    return {key: value for key, value in dataclasses.asdict(found).items() if value is not None}
+
+
+def _line(
+    standing: Standing, info: Info, engine: InProcess, seconds: float, *, evaluated: bool
+) -> dict[str, Any]:
+    traffic = engine.traffic.summary()
+    return {
+        "round": standing.round,
+        "phase": info.phase,
+        "primal": info.primal,
+        "dual": info.dual,
+        "gap_relative": info.gap_relative,
+        "loss": info.primal if info.loss is None else info.loss,
+        "accuracy": standing.scores.get("accuracy") if evaluated else None,
+        "bytes": traffic["up"] + traffic["down"],
+        "exchanges": engine.traffic.exchanges,
+        "seconds": seconds,
+    }
+
+
+def _progress(
+    description: Experiment, standing: Standing, info: Info, engine: InProcess, seconds: float
+) -> Progress:
+    traffic = engine.traffic
+    return Progress(
+        round=standing.round,
+        rounds=description.rounds,
+        seconds=seconds,
+        loss=info.primal if info.loss is None else info.loss,
+        gap_relative=info.gap_relative,
+        accuracy=standing.scores.get("accuracy"),
+        bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
+        exchanges=traffic.exchanges,
+        phase=info.phase,
+        seconds_left=_seconds_left(description, standing, info.gap_relative, seconds),
+    )
+
+
+def _seconds_left(
+    description: Experiment, standing: Standing, gap: float | None, seconds: float
+) -> float | None:
+    """Return the time to the round limit, or to the tolerance if the gap falls on as it did."""
+    if standing.finished is not None:
+        return 0.0
+    limit = seconds * (description.rounds - standing.round) / standing.round
+    if gap is None or not 0 < gap < standing.first < math.inf or description.tolerance <= 0:
+        return limit
+    left = math.log(gap / description.tolerance) / math.log(standing.first / gap)
+    return min(limit, seconds * left)
+
+
+def _save(task: Task, server: Any, standing: Standing) -> None:
+    if task.store is None:
+        return
+    engine, clock = task.engine, task.clock
+    extra = {
+        "traffic": dataclasses.asdict(engine.traffic),
+        "seconds": clock.seconds,
+        "standing": dataclasses.asdict(standing),
+    }
+    with clock.part("checkpoints"):
+        task.store.save(standing.round, engine.seal(server), engine.get_states(), extra)
