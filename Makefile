@@ -11,7 +11,7 @@ help:
 	@echo "make demo       two real federations: who holds what, training, the comparison"
 	@echo "make test       lint, then the quick tests"
 	@echo "make test-slow  the slow tests"
-	@echo "make bench      benchmarks/*.py"
+	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
 
@@ -38,7 +38,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
 
 bench: $(STAMP)
-	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+	$(BIN)/python benchmarks/hyfdca.py --write
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,11 +10,6 @@ Without a part, all four run. `--write` puts the tables into RESULTS.md beside t
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 import argparse
 import statistics
 import time
@@ -26,8 +21,9 @@ import network
 import numpy as np
 import scaling
 from problems import PROBLEMS, Problem, problem, synthetic
-from solvers import Run, centralised, federated, liblinear, optimum
+from solvers import Mark, Run, centralised, federated, liblinear, optimum
 from tables import number, show, write
+from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca import HyFDCA
 from intarsia.maths.losses import LOSSES
@@ -39,16 +35,17 @@ PARTS = ("time", "memory", "scaling", "network")
 
 def main() -> None:
     arguments = _arguments()
-    warm_up(arguments.loss)
-    for part in arguments.part:
-        if part == "time":
-            time_all(arguments)
-        elif part == "memory":
-            memory.measure_all(arguments)
-        elif part == "scaling":
-            scaling.measure_all(arguments)
-        else:
-            network.measure_all(arguments)
+    with threadpool_limits(1):
+        warm_up(arguments.loss)
+        for part in arguments.part:
+            if part == "time":
+                time_all(arguments)
+            elif part == "memory":
+                memory.measure_all(arguments)
+            elif part == "scaling":
+                scaling.measure_all(arguments)
+            else:
+                network.measure_all(arguments)
 
 
 def _arguments() -> argparse.Namespace:
@@ -86,9 +83,7 @@ def warm_up(losses: list[str]) -> None:
     from scipy.sparse import csr_array
 
     for features in (12, 140):
-        dense = synthetic(
-            300, features, loss="hinge", regularisation=1e-2, grid=(2, 2), seed=0
-        )
+        dense = synthetic(300, features, loss="hinge", regularisation=1e-2, grid=(2, 2), seed=0)
         blocks = {name: replace(b, x=csr_array(b.x)) for name, b in dense.blocks.items()}
         for block in blocks.values():
             block.x.indices = block.x.indices.astype(np.int32)
@@ -152,9 +147,7 @@ def time_one(one: Problem, arguments: argparse.Namespace) -> list[list[str]]:
     best = optimum(one)
     if best.gap > 1e-9:
         print(f"note: the optimum of {one.name}, {one.loss} is known to {best.gap:.1e} only")
-    options = HyFDCA(
-        loss=one.loss, regularisation=one.regularisation, method=arguments.method
-    )
+    options = HyFDCA(loss=one.loss, regularisation=one.regularisation, method=arguments.method)
     given: dict[str, Any] = {"levels": LEVELS, "best": best.primal, "limit": arguments.limit}
     federated(one, options, **{**given, "limit": 0.2})
     pairs: list[tuple[Run, Run]] = []
@@ -169,12 +162,9 @@ def time_one(one: Problem, arguments: argparse.Namespace) -> list[list[str]]:
     for level in LEVELS:
         ours = [run.marks.get(level) for run, _ in pairs]
         theirs = [run.marks.get(level) for _, run in pairs]
-        seconds = _median([mark and mark.seconds for mark in ours])
-        ratios = [
-            a.seconds / b.seconds for a, b in zip(ours, theirs, strict=True) if a and b
-        ]
+        seconds = _median(ours, "seconds")
+        ratios = [a.seconds / b.seconds for a, b in zip(ours, theirs, strict=True) if a and b]
         other = None if third is None else third.marks.get(level)
-        reached = seconds is not None
         rows.append(
             [
                 one.name,
@@ -182,29 +172,27 @@ def time_one(one: Problem, arguments: argparse.Namespace) -> list[list[str]]:
                 f"{one.grid[0]}x{one.grid[1]}",
                 f"{level:g}",
                 _seconds(seconds, arguments.limit, pairs[0][0]),
-                _seconds(
-                    _median([mark and mark.seconds for mark in theirs]), arguments.limit, None
-                ),
+                _seconds(_median(theirs, "seconds"), arguments.limit, None),
                 number(statistics.median(ratios)) if ratios else "–",
                 number(other.seconds) if other else ("–" if third is None else "never"),
-                number(_median([mark and mark.rounds for mark in ours])),
-                number(_median([mark and mark.exchanges for mark in ours]), 6),
-                number(_megabytes([mark and mark.bytes for mark in ours])),
-                number(seconds / single) if reached else "–",
-                number(_median([mark and mark.rounds for mark in theirs])),
+                number(_median(ours, "rounds")),
+                number(_median(ours, "exchanges"), 6),
+                number(_megabytes(ours, "bytes")),
+                number(None if seconds is None else seconds / single),
+                number(_median(theirs, "rounds")),
             ]
         )
     return rows
 
 
-def _median(values: list[float | None]) -> float | None:
-    """Return the median; None where a run did not get there."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if len(known) == len(values) else None
+def _median(marks: list[Mark | None], what: str) -> float | None:
+    """Return the median of a field of the marks; None where a run did not get there."""
+    known = [float(getattr(mark, what)) for mark in marks if mark is not None]
+    return statistics.median(known) if len(known) == len(marks) else None
 
 
-def _megabytes(values: list[float | None]) -> float | None:
-    median = _median(values)
+def _megabytes(marks: list[Mark | None], what: str) -> float | None:
+    median = _median(marks, what)
     return None if median is None else median / 1e6
 
 

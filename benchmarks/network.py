@@ -60,7 +60,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
             options = HyFDCA(loss=loss, regularisation=one.regularisation, **keys)
             levels = (1e-2, 1e-3) if keys else (1e-2, 1e-3, 1e-6)
             runs[choice] = federated(
-                one, options, levels=levels, best=best, limit=min(arguments.limit, 15.0)
+                one, options, levels=levels, best=best, limit=min(arguments.limit, 6.0)
             )
         for level in (1e-2, 1e-3, 1e-6):
             marks = {c: run.marks[level] for c, run in runs.items() if level in run.marks}

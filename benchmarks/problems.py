@@ -23,7 +23,7 @@ from intarsia import datasets
 from intarsia.data import Array, Block, ClientId, Labels, Schema
 from intarsia.datasets import Dataset
 from intarsia.maths import losses, sdca
-from intarsia.maths.products import scores
+from intarsia.maths.products import row_norms, scores
 from intarsia.partition import partition
 
 __all__ = ["PROBLEMS", "Optimum", "Problem", "cached", "deal", "problem", "store", "synthetic"]
@@ -92,7 +92,7 @@ class Problem:
     @cached_property
     def norms(self) -> Array:
         """Return the squared norm of each sample, (samples,)."""
-        return sdca.row_norms(self.x)
+        return row_norms(self.x)
 
     def schema(self) -> Schema:
         """Return a new schema: what it derives is then computed in a run's own time."""
@@ -102,17 +102,13 @@ class Problem:
         """Return P(w) for weights (1, features) in the data set's order."""
         y = self.y[None]
         rate = self.regularisation
-        return sdca.primal_objective(
-            scores(self.x, w), y, w, regularisation=rate, loss=self.code
-        )
+        return sdca.primal_objective(scores(self.x, w), y, w, regularisation=rate, loss=self.code)
 
     def dual(self, alpha: Array) -> float:
         """Return D(α) for duals (1, samples) in the data set's order."""
         w = sdca.weights_from_duals(self.x, alpha, self.regularisation)
         y = self.y[None]
-        return sdca.dual_objective(
-            alpha, y, w, regularisation=self.regularisation, loss=self.code
-        )
+        return sdca.dual_objective(alpha, y, w, regularisation=self.regularisation, loss=self.code)
 
 
 def value_bytes(x: Any) -> int:
@@ -136,9 +132,7 @@ def deal(name: str, grid: tuple[int, int], seed: int) -> tuple[Dataset, Labels, 
     return dataset, labels, partition("grid", dataset, rows=rows, columns=columns, seed=seed)
 
 
-def problem(
-    name: str, *, loss: str, grid: tuple[int, int] | None = None, seed: int = 0
-) -> Problem:
+def problem(name: str, *, loss: str, grid: tuple[int, int] | None = None, seed: int = 0) -> Problem:
     """Return a named problem; `grid` is (rows, columns) of clients."""
     grid = grid or PROBLEMS[name].grid
     dataset, labels, blocks = deal(name, grid, seed)
@@ -186,9 +180,7 @@ def _pooled(
     else:
         x = np.multiply(dataset.x, dataset.scale, dtype=np.float64)
     y = dataset.y.astype(np.float64)
-    return Problem(
-        name, loss, rate, grid, aligned, labels, x, y, dataset.features, dataset.samples
-    )
+    return Problem(name, loss, rate, grid, aligned, labels, x, y, dataset.features, dataset.samples)
 
 
 # ---- optima, kept outside the repository

@@ -47,12 +47,12 @@ def measure_all(arguments: argparse.Namespace) -> None:
         one = synthetic(n, m, loss=loss, regularisation=1e-4, grid=shape, seed=arguments.seed)
         options = HyFDCA(loss=loss, regularisation=one.regularisation)
         runs = [
-            federated(one, options, levels=_LEVELS, best=None, limit=arguments.limit)
+            federated(one, options, levels=_LEVELS, best=None, limit=10.0)
             for _ in range(min(arguments.repeats, 3))
         ]
         run = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
         # the lowest value of a run that is certified to 1e-6 serves as optimum here
-        other = centralised(one, levels=_LEVELS, best=run.dual, limit=20.0)
+        other = centralised(one, levels=_LEVELS, best=run.dual, limit=5.0)
         end = run.marks.get(1e-6)
         clients = shape[0] * shape[1]
         rows.append(

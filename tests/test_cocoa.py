@@ -64,14 +64,16 @@ def test_hyfdca_on_horizontal_data_is_cocoa(loss, layout):
     blocks = horizontal(x, y, layout=layout)
     keys = {"loss": loss, "regularisation": 0.01, "local_samples": 0.5}
     cocoa, _ = iterates(COCOA, CoCoA(gamma=0.7, sigma=1.9, **keys), blocks, 12)
-    hyfdca, _ = iterates(HYFDCA, HyFDCA(gamma=0.7, sigma=1.9, step="fixed", **keys), blocks, 12)
+    hyfdca, _ = iterates(
+        HYFDCA, HyFDCA(method="ascent", gamma=0.7, sigma=1.9, step="fixed", **keys), blocks, 12
+    )
     np.testing.assert_allclose(hyfdca, cocoa, atol=1e-12 * abs(cocoa).max())
 
 
 @ALL
 def test_hyfdca_with_one_client_is_dual_ascent(loss):
     x, y = table()
-    options = HyFDCA(loss=loss, regularisation=0.01, step="fixed", gamma=1.0)
+    options = HyFDCA(loss=loss, regularisation=0.01, method="ascent", step="fixed", gamma=1.0)
     path, _ = iterates(HYFDCA, options, horizontal(x, y, clients=1), 8)
     alpha, w, expected = np.zeros((1, 90)), np.zeros((1, 6)), []
     for number in range(1, 9):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import intarsia
+import intarsia.errors
 
 ROOT = Path(intarsia.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
@@ -16,6 +18,102 @@ MODULES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
 
 def named(module: Path) -> str:
     return module.relative_to(ROOT).as_posix()
+
+
+PUBLIC = [
+    "Certificate",
+    "CheckpointError",
+    "CodecError",
+    "ConvergenceError",
+    "ExperimentError",
+    "FederationError",
+    "Inspection",
+    "IntarsiaError",
+    "LinearClassifier",
+    "LinearRegressor",
+    "Metrics",
+    "Predictions",
+    "Progress",
+    "Result",
+    "Score",
+    "SealedError",
+    "TableError",
+    "UserError",
+    "compare",
+    "inspect",
+    "load",
+    "predict",
+    "resume",
+    "run",
+]
+
+PARAMETERS = {
+    "compare": ["results"],
+    "inspect": [
+        "experiment",
+        "tables",
+        "id",
+        "label",
+        "id_type",
+        "categorical",
+        "exclude",
+        "missing",
+        "table_settings",
+        "picture",
+        "settings",
+    ],
+    "load": ["folder"],
+    "predict": ["folder", "table", "id"],
+    "resume": ["folder", "tables", "table_settings", "progress"],
+    "run": [
+        "experiment",
+        "tables",
+        "id",
+        "label",
+        "id_type",
+        "categorical",
+        "exclude",
+        "missing",
+        "table_settings",
+        "algorithm",
+        "out",
+        "overwrite",
+        "progress",
+        "settings",
+    ],
+}
+
+
+def test_the_public_names_do_not_drift():
+    assert intarsia.__all__ == PUBLIC
+    assert set(PUBLIC) <= set(dir(intarsia))
+    for name in PUBLIC:
+        found = getattr(intarsia, name)
+        assert found.__name__ == name
+        assert found.__doc__
+        home = importlib.import_module(found.__module__)
+        assert name in home.__all__
+
+
+def test_the_public_functions_keep_their_arguments():
+    functions = [name for name in PUBLIC if inspect.isfunction(getattr(intarsia, name))]
+    found = {
+        name: list(inspect.signature(getattr(intarsia, name)).parameters) for name in functions
+    }
+    assert found == PARAMETERS
+
+
+def test_every_error_is_public():
+    assert set(intarsia.errors.__all__) <= set(PUBLIC)
+
+
+def test_no_public_name_is_a_module_too():
+    assert not {module.stem for module in ROOT.iterdir()} & set(PUBLIC)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'intarsia' has no attribute 'ruin'"):
+        intarsia.ruin  # noqa: B018  # the access is what is tested
 
 
 def test_the_version_is_the_installed_one():
@@ -58,7 +156,7 @@ def test_no_file_is_a_bin():
 
 
 def test_the_command_line_starts_without_the_heavy_libraries():
-    code = "import sys, intarsia.cli; print(*sys.modules)"
+    code = "import sys, intarsia, intarsia.cli; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numba", "sklearn", "matplotlib", "scipy", "pyarrow", "polars", "sqlalchemy", "torch"}
     assert not heavy & set(found.stdout.split())

@@ -107,6 +107,7 @@ class Experiment:
     participation_pattern: Literal["random", "cyclic"] = "random"
     checkpoint_seconds: float = 1.0
     evaluate_every: int = 10  # rounds; 0 = only at the end
+    threads: int = 1  # of the linear algebra library
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
@@ -119,6 +120,7 @@ class Experiment:
         for key, sound, expected, example in (
             ("seed", self.seed >= 0, "a whole number of at least 0", "0"),
             ("rounds", self.rounds >= 1, "a whole number of at least 1", "200"),
+            ("threads", self.threads >= 1, "a whole number of at least 1", "1"),
             ("tolerance", self.tolerance >= 0, "a number of at least 0", "1e-6"),
             ("participation", 0 < self.participation <= 1, "a fraction in (0, 1]", "1.0"),
             ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0 seconds", "1.0"),

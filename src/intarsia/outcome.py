@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_info
@@ -20,9 +20,10 @@ from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
 from intarsia.data import ClientId, Schema
 from intarsia.experiment import Experiment
-from intarsia.linear import LinearClassifier, LinearRegressor
-from intarsia.model_file import LinearModel
 from intarsia.result import Certificate, Finished, Metrics, Result, Score, mean
+
+if TYPE_CHECKING:
+    from intarsia.model_file import LinearModel
 
 __all__ = ["Outcome", "environment", "linear_model", "result_of"]
 
@@ -58,19 +59,12 @@ def result_of(
     standalone = {name: _score(grades) for name, grades in outcome.standalone.items()}
     info, notes = outcome.conclusion.info, outcome.notes
     gap = info.gap_relative
-    if gap is not None and gap > description.tolerance > 0:
-        if outcome.finished == "rounds":
-            notes = (
-                *notes,
-                f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
-                f"tolerance {description.tolerance:.0e}: raise experiment.rounds.",
-            )
-        elif outcome.finished == "algorithm":
-            notes = (
-                *notes,
-                f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
-                f"{description.tolerance:.0e} is below it.",
-            )
+    if outcome.finished == "rounds" and gap is not None and gap > description.tolerance > 0:
+        notes = (
+            *notes,
+            f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
+            f"tolerance {description.tolerance:.0e}: raise experiment.rounds.",
+        )
     return Result(
         algorithm=description.algorithm,
         experiment=description.name,
@@ -103,6 +97,9 @@ def linear_model(
     """Return the model that was revealed, on the features as the parties' tables have them."""
     if conclusion.weights is None:
         return None
+    # here: it imports scikit-learn, whose memory the parties' values may need until now
+    from intarsia.linear import LinearClassifier, LinearRegressor
+
     names = [str(name) for name in schema.features.ids]
     weights = dict(zip(names, conclusion.weights.T, strict=True))
     means: dict[str, float] = {}

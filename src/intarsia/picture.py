@@ -7,6 +7,7 @@ values are missing, and nothing but fractions of them is shown.
 from __future__ import annotations
 
 import colorsys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +84,10 @@ def holdings_picture(parties: Parties, path: str | Path, *, title: str | None = 
     _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing))
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, format="png")
+    with warnings.catch_warnings():
+        # a name in a script that the font lacks is drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        figure.savefig(target, format="png")
     return target
 
 

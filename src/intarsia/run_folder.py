@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from intarsia import experiment, picture
+from intarsia import experiment
 from intarsia.checkpoint import Checkpoints, write_atomically
 from intarsia.data import Block, ClientId
 from intarsia.errors import CheckpointError
 from intarsia.experiment import Experiment
+from intarsia.holdings import Parties, missing_percent
+from intarsia.result import Result
 
-__all__ = ["claim", "describe", "reopen", "start"]
+__all__ = ["claim", "describe", "draw", "draw_missing", "finish", "reopen", "start"]
 
 
 def claim(folder: Path) -> None:
@@ -46,13 +48,10 @@ def claim(folder: Path) -> None:
         )
 
 
-def start(
-    folder: Path, description: Experiment, fingerprint: str, blocks: Mapping[ClientId, Block]
-) -> Checkpoints:
+def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoints:
     """Remove what a run before left in the folder, and write down what this one is."""
     _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    picture.holdings_picture(blocks, folder / "holdings.png")
     tree = experiment.to_dict(description)
     tree["experiment"]["out"] = "."
     write_atomically(folder / "tables.crc", fingerprint.encode())
@@ -112,3 +111,30 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
             "or start again with --overwrite."
         )
     return Checkpoints(folder)
+
+
+def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:
+    """Draw who holds what if a value is missing, and return whether one is.
+
+    Only the blocks know that. Otherwise the index sets will do, when the blocks are gone.
+    """
+    missing = any(missing_percent(block) > 0 for block in blocks.values())
+    if missing:
+        draw(folder, blocks)
+    return missing
+
+
+def draw(folder: Path, parties: Parties) -> None:
+    """Draw who holds what into the folder."""
+    from intarsia.picture import holdings_picture  # here: the library takes 150 MB
+
+    holdings_picture(parties, folder / "holdings.png")
+
+
+def finish(folder: Path, result: Result) -> None:
+    """Write the model and the result; the result last, since it says that the run is done."""
+    if result.model is not None:
+        from intarsia.model_file import write_model  # here: it imports scikit-learn
+
+        write_model(result.model, folder / "model")
+    result.write(folder)

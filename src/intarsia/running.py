@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from threadpoolctl import threadpool_limits
+
 from intarsia import experiment, result, run_folder, training, yardsticks
 from intarsia.algorithm import Algorithm, RandomKey
 from intarsia.algorithms import preparation
@@ -16,19 +18,19 @@ from intarsia.algorithms.cocoa import COCOA
 from intarsia.algorithms.fedavg import FEDAVG
 from intarsia.algorithms.hyfdca import HYFDCA
 from intarsia.baselines import BASELINES, Baseline
+from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment, hyperparameters
 from intarsia.federation import Tables, build
-from intarsia.model_file import read_model, write_model
 from intarsia.outcome import Outcome, linear_model, result_of
 from intarsia.result import Result
 from intarsia.spelling import nearest
 from intarsia.training import Progress
 
-__all__ = ["ALGORITHMS", "Progress", "choose", "load", "resume", "run"]
+__all__ = ["ALGORITHMS", "Progress", "choose", "kind_of", "load", "resume", "run"]
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
@@ -109,9 +111,26 @@ def load(folder: str | Path) -> Result:
     CheckpointError
         If the folder holds no result, or one that cannot be read.
     """
+    from intarsia.model_file import read_model
+
     found = result.load(folder)
     model = Path(folder) / "model"
     return replace(found, model=read_model(model)) if model.is_dir() else found
+
+
+def kind_of(description: Experiment) -> Algorithm | Baseline:
+    """Return the algorithm that an experiment names.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
+    name = description.algorithm
+    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
+    if name not in known:
+        raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, sorted(known))}.")
+    return known[name]
 
 
 def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
@@ -122,11 +141,7 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
     ExperimentError
         If there is no such algorithm, or a hyperparameter is wrong.
     """
-    name = description.algorithm
-    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
-    if name not in known:
-        raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, sorted(known))}.")
-    algorithm = known[name]
+    algorithm = kind_of(description)
     options: Any = hyperparameters(
         algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
     )
@@ -134,6 +149,19 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
 
 
 def _run(
+    description: Experiment,
+    tables: Tables | None,
+    folder: Path | None,
+    progress: Watcher | None,
+    *,
+    fresh: bool,
+) -> Result:
+    # several threads make products of a client's size slower, and their number shows in the bits
+    with threadpool_limits(limits=description.threads, user_api="blas"):
+        return _run_all(description, tables, folder, progress, fresh=fresh)
+
+
+def _run_all(
     description: Experiment,
     tables: Tables | None,
     folder: Path | None,
@@ -152,25 +180,71 @@ def _run(
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
         fingerprint = "" if folder is None else found.fingerprint()
     store = None
+    drawn = False
     if folder is not None:
         with clock.part("checkpoints"):
             store = (
-                run_folder.start(folder, description, fingerprint, found.train)
+                run_folder.start(folder, description, fingerprint)
                 if fresh
                 else run_folder.reopen(folder, fingerprint)
             )
+            drawn = run_folder.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
-    labels, notes = found.labels, found.notes
+    schema, labels, notes = found.schema, found.labels, found.notes
     del found  # each block is to be there once
+    fitted = _fit(description, algorithm, options, parts, labels, store, clock, progress)
+    # late, when the blocks are gone: the libraries for models and pictures take 200 MB
+    outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
+    model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
+    made = result_of(
+        description,
+        options,
+        outcome,
+        model=model,
+        seconds=clock.seconds,
+        traffic=fitted.traffic,
+        exchanges=fitted.exchanges,
+        started=started,
+        folder=folder,
+    )
+    if folder is not None:
+        if not drawn:
+            run_folder.draw(folder, schema)
+        run_folder.finish(folder, made)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """What is left of a run when the parties' values are gone."""
+
+    outcome: Outcome
+    schema: Schema
+    scaling: Mapping[ClientId, preparation.Preparation]
+    traffic: Mapping[str, Any]
+    exchanges: int
+
+
+def _fit(
+    description: Experiment,
+    algorithm: Algorithm | Baseline,
+    options: Any,
+    parts: dict[str, dict[ClientId, Block]],
+    labels: Labels,
+    store: Checkpoints | None,
+    clock: Clock,
+    progress: Watcher | None,
+) -> _Fitted:
+    """Prepare, train, grade and measure; `parts` is emptied."""
     with clock.part("preprocessing"):
         prepared = _prepare(description, parts, labels)
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
+    traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
+    exchanges = 0
     if isinstance(algorithm, Baseline):
         with clock.part("training"):
             outcome = algorithm.train(engine, description, options, part)
-        traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
-        exchanges = 0
     else:
         if algorithm.additive:
             _count_once(engine, keep=description.yardsticks)
@@ -180,24 +254,8 @@ def _run(
     if description.yardsticks:
         with clock.part("yardsticks"):
             outcome = _measured(description, options, engine, part, outcome)
-    outcome = replace(outcome, notes=(*notes, *prepared.notes, *outcome.notes))
-    model = linear_model(engine.schema("train"), outcome.conclusion, prepared.scaling, options)
-    made = result_of(
-        description,
-        options,
-        outcome,
-        model=model,
-        seconds=clock.seconds,
-        traffic=traffic,
-        exchanges=exchanges,
-        started=started,
-        folder=folder,
-    )
-    if folder is not None:
-        if model is not None:
-            write_model(model, folder / "model")
-        made.write(folder)
-    return made
+    outcome = replace(outcome, notes=(*prepared.notes, *outcome.notes))
+    return _Fitted(outcome, engine.schema("train"), prepared.scaling, traffic, exchanges)
 
 
 def _check_task(labels: Labels, options: Any) -> None:
@@ -269,7 +327,14 @@ def _trained(task: training.Task) -> Outcome:
         conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
     with clock.part("evaluation"):
         every, own = training.grade(task)
-    return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own)
+    notes: tuple[str, ...] = ()
+    gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
+    if standing.finished == "algorithm" and gap is not None and gap > tolerance > 0:
+        notes = (
+            f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
+            f"{tolerance:.0e} is below it.",
+        )
+    return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
 
 
 def _measured(

@@ -80,6 +80,8 @@ def start(task: Task) -> tuple[Any, Standing]:
         task.clock.add(found.extra["seconds"])
         store.truncate_history(found.round)
         return engine.unseal(found.server), Standing(**found.extra["standing"])
+    if store is not None:
+        store.truncate_history(0)
     with task.clock.part("training"):
         key = engine.key("init")
         server = algorithm.init_server(options, schema, key)
@@ -113,15 +115,17 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
         with clock.part("training"):
             engine.begin_round(number, present(description, clients, number))
             server, info = task.algorithm.round(server, engine, engine.key())
+        _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
         if due and (absent or info.primal is None):
             # a gap counts only where all clients are up to date
             with clock.part("evaluation"):
                 engine.begin_round(number, clients)
                 server, info = task.algorithm.certify(server, engine, engine.key("certify"))
+            _check_finite(number, info)
         elif absent:
-            loss = info.primal if info.loss is None else info.loss
-            info = replace(info, primal=None, dual=None, gap_relative=None, loss=loss)
+            # these are sums over the clients that were there
+            info = replace(info, primal=None, dual=None, gap_relative=None)
         standing = _judged(description, replace(standing, round=number), info)
         evaluated = due and standing.finished is None
         if evaluated:
@@ -177,17 +181,24 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
         )
 
 
-def _judged(description: Experiment, standing: Standing, info: Info) -> Standing:
-    """Decide whether training is done, has stalled or has diverged."""
-    gap, tolerance = info.gap_relative, description.tolerance
-    for name, value in (("objective", info.primal), ("loss", info.loss), ("gap", gap)):
+def _check_finite(number: int, info: Info) -> None:
+    """Refuse an objective or a gap that is no number; a dual of -∞ is a bound."""
+    for name, value in (
+        ("objective", info.primal),
+        ("loss", info.loss),
+        ("gap", info.gap_relative),
+    ):
         if value is not None and (math.isnan(value) or (name != "gap" and math.isinf(value))):
             raise ConvergenceError(
-                f"The {name} is {value} in round {standing.round}: the steps are too long for "
-                "features of this size, or the regularisation is too weak; set "
-                "preprocessing.standardise = true, raise algorithm.regularisation, or shorten the "
-                "algorithm's steps."
+                f"The {name} is {value} in round {number}: the steps are too long for features of "
+                "this size, or the regularisation is too weak; set preprocessing.standardise = "
+                "true, raise algorithm.regularisation, or shorten the algorithm's steps."
             )
+
+
+def _judged(description: Experiment, standing: Standing, info: Info) -> Standing:
+    """Decide whether training is done or has stalled."""
+    gap, tolerance = info.gap_relative, description.tolerance
     if gap is not None:
         if math.isinf(standing.first):
             standing = replace(standing, first=gap)

@@ -27,7 +27,8 @@ the end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.algorithms import newton
+from intarsia.algorithms import chunk_ascent, dual_newton, newton, newton_point
 from intarsia.data import Array, Block, ClientId, Index, Schema, targets
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths import losses
@@ -65,7 +66,9 @@ class HyFDCA:
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
     regularisation: float = 1e-3  # λ
     method: Literal["auto", "newton", "ascent"] = "auto"
-    # auto: Newton's method where all clients are there, else dual ascent; ascent: the paper's alone
+    # auto: where all clients are there Newton's method, for sparse tables with more features than
+    # samples in the dual and after ascent in chunks; else dual ascent
+    # newton: as auto, but in the primal for all tables; ascent: the paper's alone
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: float = 1.0  # H as a share of the samples that a client steps on in a round
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
@@ -96,6 +99,10 @@ class HyFDCA:
             )
 
 
+Phase = chunk_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
+InPhase = chunk_ascent.Walker | dual_newton.Anchor | newton.Point  # a client in such a phase
+
+
 @dataclass(frozen=True)
 class Server:
     """The server's state: sealed totals, and the scalars it has seen."""
@@ -110,12 +117,16 @@ class Server:
     z: Any = None  # sealed (outputs, samples)
     present: tuple[ClientId, ...] = ()  # in the round before
     taken: float = 1.0  # the share of the last trial that the line search took
+    earlier: Mapping[ClientId, float] = field(default_factory=dict[ClientId, float])
+    # the same of the last trial of a client that is away since
     lowest: float = np.inf  # lowest primal so far
     features: int = 0
     outputs: int = 1
     labelled: tuple[ClientId, ...] = ()  # clients that hold labels
     sparse: bool = False
-    newton: newton.Newton | None = None  # the state of that phase, while it lasts
+    wide: bool = False  # sparse with more features than samples
+    shared_labels: bool = False  # whether every owner of a labelled sample has its label
+    phase: Phase | None = None  # what runs where all clients are there, while it lasts
 
 
 @dataclass(frozen=True)
@@ -128,8 +139,10 @@ class Client:
     counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
     sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
     feature_cells: tuple[tuple[int, int], ...]  # start, stop
+    gram_height: int  # rows that the Gram matrices of the federation's feature cells need
     order: NDArray[np.int64]  # samples of each cell, from its start, evenly spread
     feature_share: Array  # (features,) 1 / holders
+    feature_turn: NDArray[np.int64]  # (runs, 2) start, stop: features that it counts for all owners
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
     label_cell: NDArray[np.int64]  # (samples,) -1 without a label
@@ -201,6 +214,7 @@ class Weights:
     """Weights to count into the scores."""
 
     w: PerFeature
+    taken: float | None  # None: the duals of this trial were counted just before
 
 
 @dataclass(frozen=True)
@@ -256,6 +270,11 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
+        shared_labels=bool(
+            np.isin(schema.samples.holders - schema.label_holders, 0)[
+                schema.label_holders > 0
+            ].all()
+        ),
     )
 
 
@@ -283,8 +302,10 @@ def init_client(
         counted=mine[places % labelled.holders[places] == labelled.rank(client, places)],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
+        gram_height=newton_point.height(schema.features.cells),
         order=_spread(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
+        feature_turn=_turns(schema.features, client),
         label_share=share,
         label_key=key,
         label_cell=cell,
@@ -296,6 +317,15 @@ def init_client(
         alpha_trial=duals,
         w_trial=weights,
     )
+
+
+def _turns(index: Index, client: ClientId) -> NDArray[np.int64]:
+    """Return the runs of features that fall to this client when owners share out each cell."""
+    found = [
+        (start + (stop - start) * rank // holders, start + (stop - start) * (rank + 1) // holders)
+        for start, stop, holders, rank in index.own_cells(client)
+    ]
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
 def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
@@ -332,6 +362,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
         z=zeros.z,
         present=tuple(clients.ids),
         sparse=sparse,
+        wide=sparse and server.features > server.samples,
     )
 
 
@@ -339,13 +370,9 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
     if complete and server.options.method != "ascent":
-        if server.newton is None:
-            server = _begin_newton(server, clients)
-        assert server.newton is not None
-        phase, info = newton.step(server.newton, clients)
-        return replace(server, newton=phase, present=tuple(clients.ids)), info
-    if server.newton is not None:
-        server = _leave_newton(server)
+        return _finishing_round(server, clients, rng)
+    if server.phase is not None:
+        server = _leave(server)
     if not complete or len(server.present) < server.clients:
         server = _catch_up(server, clients)
     # step 1: local dual ascent
@@ -369,9 +396,63 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     return (_count(server, clients) if complete else _aggregate(server, clients)), info
 
 
-def _begin_newton(server: Server, clients: Clients) -> Server:
-    """Go on with Newton's method from the present duals."""
-    warm = np.isfinite(server.lowest)
+def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Run a round of the phase that suits the tables, from the present duals."""
+    phase = server.phase
+    if isinstance(phase, dual_newton.DualNewton) and phase.stalled:
+        server = _begin_newton(replace(_leave(server), wide=False), clients, warm=True)
+    elif phase is None or (
+        isinstance(phase, chunk_ascent.ChunkAscent) and chunk_ascent.exhausted(phase)
+    ):
+        server = _begin(server, clients)
+    phase, info = _step(server.phase, clients, rng)
+    return replace(server, phase=phase, present=tuple(clients.ids)), info
+
+
+def _step(phase: Phase | None, clients: Clients, rng: RandomKey) -> tuple[Phase, Info]:
+    if isinstance(phase, chunk_ascent.ChunkAscent):
+        return chunk_ascent.step(phase, clients, rng)
+    if isinstance(phase, dual_newton.DualNewton):
+        return dual_newton.step(phase, clients)
+    assert phase is not None
+    return newton.step(phase, clients)
+
+
+def _begin(server: Server, clients: Clients) -> Server:
+    """Start the next phase: for wide tables ascent in chunks from zero, then Newton in the dual."""
+    warm = bool(np.isfinite(server.lowest))
+    if not server.wide or server.options.method == "newton":
+        return _begin_newton(server, clients, warm=warm)
+    loss = losses.loss_code(server.options.loss)
+    if server.phase is None and not warm:
+        chunks = chunk_ascent.begin(
+            clients,
+            loss=loss,
+            regularisation=server.options.regularisation,
+            samples=server.samples,
+            outputs=server.outputs,
+            shared_labels=server.shared_labels,
+        )
+        return replace(server, phase=chunks)
+    if server.phase is None:
+        server = _catch_up(server, clients)
+    else:
+        server = replace(server, alpha=server.phase.alpha, w=server.phase.dual_weights)
+    dual = dual_newton.begin(
+        clients,
+        alpha=server.alpha,
+        w=server.w,
+        loss=loss,
+        regularisation=server.options.regularisation,
+        samples=server.samples,
+        outputs=server.outputs,
+        labelled=server.labelled,
+    )
+    return replace(server, phase=dual)
+
+
+def _begin_newton(server: Server, clients: Clients, *, warm: bool) -> Server:
+    """Go on with Newton's method in the primal from the present duals."""
     if warm:
         server = _catch_up(server, clients)
     phase = newton.begin(
@@ -388,53 +469,63 @@ def _begin_newton(server: Server, clients: Clients) -> Server:
         labelled=server.labelled,
         sparse=server.sparse,
     )
-    return replace(server, newton=phase)
+    return replace(server, phase=phase)
 
 
-def _leave_newton(server: Server) -> Server:
-    """Go on with dual ascent from the dual point of Newton's method.
+def _leave(server: Server) -> Server:
+    """Go on with dual ascent from the dual point of the phase.
 
     The clients do so when they are next asked; each counts its part of z from zero.
     """
-    assert server.newton is not None
-    phase = server.newton
+    assert server.phase is not None
     return replace(
         server,
-        newton=None,
-        alpha=phase.alpha,
-        w=phase.dual_weights,
+        phase=None,
+        alpha=server.phase.alpha,
+        w=server.phase.dual_weights,
         z=server.z * 0.0,
         present=(),
         taken=1.0,
+        earlier={},
     )
 
 
 def _catch_up(server: Server, clients: Clients) -> Server:
     """Let clients that were away count the duals they missed, then all the weights."""
     returning = [name for name in clients.ids if name not in server.present]
+    w = server.w
     if returning:
-        change = clients.sum(aggregate_primal, dict.fromkeys(returning, _duals(server)))
-        server = replace(server, w=server.w + change.w)
-    change = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w)))
-    return replace(server, z=server.z + change.z, taken=1.0)
+        w = w + clients.sum(aggregate_primal, _duals(server, returning)).w
+    stayed, back = Weights(w, server.taken), Weights(w, 1.0)
+    messages = {name: stayed if name in server.present else back for name in clients.ids}
+    change = clients.sum(inner_products, messages)
+    known = {**server.earlier, **dict.fromkeys(server.present, server.taken)}
+    away = {name: taken for name, taken in known.items() if name not in messages}
+    return replace(server, w=w, z=server.z + change.z, taken=1.0, earlier=away)
 
 
-def _duals(server: Server) -> Duals:
-    return Duals(alpha=server.alpha, taken=server.taken)
+def _duals(server: Server, names: Sequence[ClientId]) -> dict[ClientId, Duals]:
+    """Return the duals for some clients, each with what was taken of its own last trial."""
+    taken = {
+        name: server.taken if name in server.present else server.earlier.get(name, 1.0)
+        for name in names
+    }
+    messages = {one: Duals(alpha=server.alpha, taken=one) for one in set(taken.values())}
+    return {name: messages[one] for name, one in taken.items()}
 
 
 def _aggregate(server: Server, clients: Clients) -> Server:
-    change = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, _duals(server)))
+    change = clients.sum(aggregate_primal, _duals(server, clients.ids))
     return replace(server, w=server.w + change.w)
 
 
 def _count(server: Server, clients: Clients) -> Server:
     """Bring w and z up to the duals, at the clients that are there."""
-    if server.vertical:
-        both = clients.sum(aggregate_and_multiply, dict.fromkeys(clients.ids, _duals(server)))
+    if server.vertical and len(server.present) == server.clients:
+        both = clients.sum(aggregate_and_multiply, _duals(server, clients.ids))
         return replace(server, w=server.w + both.w, z=server.z + both.z)
     server = _aggregate(server, clients)
-    products = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w)))
+    products = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w, None)))
     return replace(server, z=server.z + products.z)
 
 
@@ -446,7 +537,7 @@ def _search(server: Server, clients: Clients, alpha: Any) -> Server:
         primal = products = change
     else:
         primal = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, trial))
-        weights = Weights(server.w + primal.w)
+        weights = Weights(server.w + primal.w, None)
         products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
     # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
     step = _best_step(
@@ -505,15 +596,23 @@ def _watch(server: Server, info: Info) -> Server:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
-    if server.newton is not None:
-        phase, info = newton.certify(server.newton, clients)
-        return replace(server, newton=phase), info
+    if server.phase is not None:
+        phase, info = _certify(server.phase, clients)
+        return replace(server, phase=phase), info
     server = _count(server, clients)
     at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))
     # discloses the data loss, the dual's data term and ‖w‖²
-    return replace(server, taken=1.0, present=tuple(clients.ids)), _objectives(
+    return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), _objectives(
         server, clients.reveal(at.at)
     )
+
+
+def _certify(phase: Phase, clients: Clients) -> tuple[Phase, Info]:
+    if isinstance(phase, chunk_ascent.ChunkAscent):
+        return chunk_ascent.certify(phase, clients)
+    if isinstance(phase, dual_newton.DualNewton):
+        return dual_newton.certify(phase, clients)
+    return newton.certify(phase, clients)
 
 
 def _scores(server: Server) -> Scores:
@@ -523,13 +622,16 @@ def _scores(server: Server) -> Scores:
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Certify the final model and reveal it."""
     server, info = certify(server, clients, rng)
-    if server.newton is not None:
+    if isinstance(server.phase, newton.Newton):
         return Conclusion(info, newton.reveal_weights(clients))
+    if isinstance(server.phase, dual_newton.DualNewton):
+        return Conclusion(info, dual_newton.reveal_weights(clients))
+    w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(server.w))
+    return Conclusion(info, clients.reveal(w))
 
 
-def predict(client: Client | newton.Point, block: Block) -> Array:
+def predict(client: Client | InPhase, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
 
@@ -600,9 +702,9 @@ def local_dual_ascent(
     return client, Steps(steps * share, at)
 
 
-def _settled(client: Client | newton.Point, taken: float) -> Client:
+def _settled(client: Client | InPhase, taken: float) -> Client:
     """Count what the server took of the last trial."""
-    if isinstance(client, newton.Point):
+    if isinstance(client, InPhase):
         zeros = np.zeros_like(client.w)
         before: Client = client.before
         return evolve(before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros)
@@ -684,7 +786,9 @@ def inner_products(
     client: Client, block: Block, message: Weights, rng: RandomKey
 ) -> tuple[Client, ScoreChange]:
     """Count the weights into this client's part of the scores (Algorithm 2)."""
-    return _multiplied(_settled(client, 1.0), block, message.w)
+    if message.taken is not None:
+        client = _settled(client, message.taken)
+    return _multiplied(client, block, message.w)
 
 
 def _multiplied(client: Client, block: Block, w: Array) -> tuple[Client, ScoreChange]:
@@ -737,7 +841,9 @@ HYFDCA = Algorithm(
         inner_products,
         aggregate_and_multiply,
         objectives,
+        *chunk_ascent.FUNCTIONS,
+        *dual_newton.FUNCTIONS,
         *newton.FUNCTIONS,
     ),
-    states=(Server, Client, HyFDCA, *newton.STATES),
+    states=(Server, Client, HyFDCA, *chunk_ascent.STATES, *dual_newton.STATES, *newton.STATES),
 )

@@ -6,6 +6,7 @@ with curvature make the Hessian; where there are more than the budget, some stan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.data import Array, Block, Values, targets
+from intarsia.data import Array, Block, Cell, Values, targets
 from intarsia.maths import losses
 from intarsia.maths.products import gather, project_rows, scores
 from intarsia.maths.proximal import dual_points, move_points
@@ -46,6 +47,7 @@ __all__ = [
     "counts_by_cell",
     "enter",
     "gather_point",
+    "height",
     "keep_frame",
     "keep_scores",
     "measure",
@@ -317,13 +319,18 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
     return np.diff(np.searchsorted(selected, [cell[1] for cell in point.sample_cells]), prepend=0)
 
 
+def height(cells: Sequence[Cell]) -> int:
+    """Return the rows of the widest full Gram matrix; diagonals need one."""
+    sizes = [cell.stop - cell.start for cell in cells]
+    return max((size for size in sizes if size <= BLOCK), default=1)
+
+
 def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array) -> Array:
     """Return Xᵀ h X of the client's samples within each feature cell, (outputs, width, features).
 
     Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
     """
-    widest = max(stop - start for start, stop in point.feature_cells)
-    gram = np.zeros((len(curvature), min(widest, BLOCK), x.shape[1]))
+    gram = np.zeros((len(curvature), point.before.gram_height, x.shape[1]))
     for start, stop in point.feature_cells:
         size = stop - start
         if size > BLOCK:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from intarsia.data import Array
 from intarsia.maths.losses import compiled, dual_step, reassociated
 
-__all__ = ["add_at", "advanced", "coupled_steps", "span_products"]
+__all__ = ["add_at", "advanced", "coupled_steps", "line_products", "span_products"]
 
 # The codes of maths.losses, as literals: compiled code takes them in as constants.
 _HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
@@ -131,4 +131,21 @@ def span_products(a: Array, b: Array, spans: NDArray[np.int64]) -> Array:
             for j in range(spans[k, 0], spans[k, 1]):
                 part += a[c, j] * b[c, j]
             total[c] += part
+    return total
+
+
+@reassociated
+def line_products(w: Array, change: Array, mean: Array, spans: NDArray[np.int64]) -> Array:
+    """Return wᵀΔ, ‖Δ‖² and meanᵀΔ of a change Δ over the features in some spans, (outputs, 3)."""
+    total = np.zeros((w.shape[0], 3))
+    for c in range(w.shape[0]):
+        for k in range(len(spans)):
+            along, square, shift = 0.0, 0.0, 0.0
+            for j in range(spans[k, 0], spans[k, 1]):
+                along += w[c, j] * change[c, j]
+                square += change[c, j] * change[c, j]
+                shift += mean[0, j] * change[c, j]
+            total[c, 0] += along
+            total[c, 1] += square
+            total[c, 2] += shift
     return total

@@ -1,0 +1,281 @@
+"""The Python interface: what the command line does, on files or on tables in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from intarsia import experiment as description
+from intarsia import federation, frames, holdings, report, running
+from intarsia.data import ClientId, Schema
+from intarsia.errors import ExperimentError
+from intarsia.experiment import Experiment, Preprocessing, Split
+from intarsia.holdings import HoldingsRow, OverlapCounts
+from intarsia.picture import holdings_picture
+from intarsia.report import Advice
+from intarsia.result import Result
+from intarsia.run_folder import describe
+from intarsia.spelling import nearest
+from intarsia.training import Progress
+
+__all__ = ["Inspection", "inspect", "resume", "run"]
+
+_LABELS = ("task", "positive", "classes")
+_PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
+_SPLIT = tuple(one.name for one in dataclasses.fields(Split))
+_EXPERIMENT = (
+    "checkpoint_seconds",
+    "evaluate_every",
+    "name",
+    "participation",
+    "participation_pattern",
+    "rounds",
+    "seed",
+    "tolerance",
+    "yardsticks",
+)
+_TABLE_OF = {
+    **dict.fromkeys(_LABELS, "labels"),
+    **dict.fromkeys(_PREPROCESSING, "preprocessing"),
+    **dict.fromkeys(_SPLIT, "split"),
+    **dict.fromkeys(_EXPERIMENT, "experiment"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """Who holds what, what overlaps, and which algorithm fits."""
+
+    schema: Schema
+    clients: tuple[HoldingsRow, ...]
+    overlaps: OverlapCounts
+    advice: Advice
+    picture: Path | None  # where the picture was drawn
+
+
+def run(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    algorithm: str | None = None,
+    out: str | Path | None = "",
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train across parties, beside the two yardsticks.
+
+    Parameters
+    ----------
+    experiment
+        An experiment, or the path of its TOML file.
+    tables
+        The parties' tables by name, instead: pandas or polars DataFrames, matrices x, or pairs
+        (x, y); see `intarsia.frames` for what their rows and columns mean.
+    id
+        The column with the ids that parties share; None: the rows belong to each party alone;
+        "row" for matrices: row i is the same sample at all parties.
+    label
+        The column with the labels; a DataFrame without it is a party without labels.
+    id_type, categorical, exclude, missing
+        As in an experiment file, for all tables that have these columns.
+    table_settings
+        Settings of single tables, by name; they go before those for all.
+    algorithm
+        "hyfdca" (for `tables` the default), "fedavg", "cocoa", "centralised", "liblinear" or
+        "standalone". Where it replaces that of an experiment, loss and regularisation stay.
+    out
+        Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
+        is written.
+    overwrite
+        Replace a result in the folder, once the tables were read and found good.
+    progress
+        Called after every round.
+    settings
+        Keys of the file's tables [experiment], [split], [preprocessing] and [labels] (seed, rounds,
+        tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
+        (loss, regularisation, …). They go before those of `experiment`.
+
+    Raises
+    ------
+    UserError
+        If a setting, a table or the output folder is wrong.
+    ConvergenceError
+        If training diverges or stalls.
+
+    Examples
+    --------
+    >>> intarsia.run("mine.toml", seed=3)
+    >>> intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
+    """
+    shared = _shared(id, label, id_type, categorical, exclude, missing)
+    described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
+    if out == "" and tables is not None:
+        out = None
+    return running.run(described, tables=read, progress=progress, out=out, overwrite=overwrite)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
+
+    Parameters
+    ----------
+    folder
+        The output folder of the run.
+    tables, table_settings
+        The same tables again, where the run was given tables; of the settings only the arrays
+        (labels, names, samples) are needed again.
+    progress
+        Called after every round.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or the tables changed since it was started.
+    """
+    if tables is None:
+        return running.resume(folder, progress=progress)
+    given, own, sources = tables, table_settings, describe(Path(folder)).clients
+    return running.resume(
+        folder, tables=lambda: frames.tables_of(given, sources, own), progress=progress
+    )
+
+
+def inspect(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    picture: str | Path | None = None,
+    **settings: Any,
+) -> Inspection:
+    """Return who holds what, what overlaps, and which algorithm fits and why.
+
+    Parameters
+    ----------
+    picture
+        Draw it as a PNG with this path.
+    experiment, tables, id, label, id_type, categorical, exclude, missing, table_settings, settings
+        As for `run`.
+
+    Raises
+    ------
+    UserError
+        If a setting or a table is wrong.
+    """
+    shared = _shared(id, label, id_type, categorical, exclude, missing)
+    described, read = _described(experiment, tables, shared, table_settings, None, settings)
+    blocks, labels = federation.parties(described, read)
+    schema = Schema.of(blocks, labels)
+    return Inspection(
+        schema,
+        tuple(holdings.holdings_table(blocks)),
+        holdings.overlap_counts(blocks),
+        report.advise(schema),
+        None if picture is None else holdings_picture(blocks, picture),
+    )
+
+
+def _shared(
+    id: str | None,
+    label: str | None,
+    id_type: str | None,
+    categorical: Sequence[str],
+    exclude: Sequence[str],
+    missing: Sequence[str] | None,
+) -> dict[str, Any]:
+    given = {
+        "id": id,
+        "label": label,
+        "id_type": id_type,
+        "categorical": categorical or None,
+        "exclude": exclude or None,
+        "missing": missing,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _described(
+    experiment: Experiment | str | Path | None,
+    tables: Mapping[ClientId, Any] | None,
+    shared: Mapping[str, Any],
+    own: Mapping[ClientId, Mapping[str, Any]] | None,
+    algorithm: str | None,
+    settings: Mapping[str, Any],
+) -> tuple[Experiment, federation.Tables | None]:
+    """Return the experiment, and what makes the tables that are in memory."""
+    if (experiment is None) == (tables is None):
+        raise ExperimentError(
+            "There "
+            + ("is neither" if tables is None else "are both")
+            + " an experiment and tables; pass the path of an experiment file, or "
+            'tables={"bank": bank, "shop": shop}.'
+        )
+    if tables is None:
+        if shared or own:
+            key = next(iter(shared), "table_settings")
+            raise ExperimentError(
+                f"{key} is given, but the parties' tables are described in the experiment; set it "
+                "there, or pass tables."
+            )
+        if not isinstance(experiment, Experiment):
+            experiment = description.load(experiment or "")
+        return _changed(experiment, algorithm, settings), None
+    given = dict(tables) if isinstance(tables, Mapping) else tables
+    sources = frames.sources_of(given, shared, own)
+    first = Experiment(name="tables", algorithm=algorithm or "hyfdca", clients=sources)
+    made = _changed(first, algorithm, settings)
+    return made, lambda: frames.tables_of(given, sources, own)
+
+
+def _changed(
+    experiment: Experiment, algorithm: str | None, settings: Mapping[str, Any]
+) -> Experiment:
+    """Return an experiment with other settings."""
+    if algorithm is None and not settings:
+        return experiment
+    tree = description.to_dict(experiment)
+    if algorithm is not None and algorithm != experiment.algorithm:
+        stays = ("loss", "regularisation")
+        kept = {key: value for key, value in tree["algorithm"].items() if key in stays}
+        tree["algorithm"] = {**kept, "name": algorithm}
+    for key, value in settings.items():
+        table = _TABLE_OF.get(key, "algorithm")
+        tree[table] = {**tree[table], key: value}
+    changed = description.from_dict(tree, ".", experiment.name)
+    _check_keys(changed, settings)
+    return changed
+
+
+def _check_keys(experiment: Experiment, settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that neither the experiment nor the algorithm knows."""
+    kind = running.kind_of(experiment).hyperparameters
+    known = [*(one.name for one in dataclasses.fields(kind)), *_TABLE_OF]
+    for key in settings:
+        if key not in known:
+            raise ExperimentError(
+                f"There is no setting {key!r} for the algorithm {experiment.algorithm!r}; "
+                f"{nearest(key, known)}."
+            )

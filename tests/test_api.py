@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas
+import polars
+import pytest
+from scipy.sparse import csr_array
+
+import intarsia
+from intarsia import experiment
+from intarsia.checkpoint import Checkpoints
+from intarsia.data import Labels
+from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError
+
+QUICK = {"regularisation": 1e-2, "loss": "logistic", "tolerance": 1e-6}
+
+
+def customers():
+    """Customers 0-89 at the bank, 30-119 at the shop; the shop's basket decides."""
+    rng = np.random.default_rng(0)
+    age, income, basket = rng.normal(size=(3, 120))
+    label = np.where(0.5 * age + 2.0 * basket > 0, "late", "paid")
+    bank = {
+        "customer": np.arange(90),
+        "age": age[:90],
+        "income": income[:90],
+        "default": label[:90],
+    }
+    shop = {
+        "customer": np.arange(30, 120),
+        "basket": basket[30:],
+        "town": ["north" if i % 2 else "south" for i in range(30, 120)],
+    }
+    return bank, shop
+
+
+@pytest.fixture(scope="module")
+def frames():
+    bank, shop = customers()
+    return {"bank": pandas.DataFrame(bank), "shop": polars.DataFrame(shop)}
+
+
+def trained(tables, **settings):
+    return intarsia.run(
+        tables=tables, **{"id": "customer", "label": "default", **QUICK, **settings}
+    )
+
+
+# -- tables in memory
+
+
+def test_dataframes_train_as_the_same_files_do(frames, tmp_path):
+    frames["bank"].to_csv(tmp_path / "bank.csv", index=False)
+    frames["shop"].write_parquet(tmp_path / "shop.parquet")
+    (tmp_path / "two.toml").write_text(
+        """
+        [algorithm]
+        name = "hyfdca"
+        loss = "logistic"
+        regularisation = 1e-2
+        [[client]]
+        name = "bank"
+        path = "bank.csv"
+        id = "customer"
+        label = "default"
+        [[client]]
+        name = "shop"
+        path = "shop.parquet"
+        id = "customer"
+        """
+    )
+    from_files = intarsia.run(tmp_path / "two.toml", out=None)
+    in_memory = trained(frames)
+    assert in_memory.metrics == from_files.metrics
+    assert in_memory.certificate == from_files.certificate
+    assert in_memory.folder is None
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_result_has_a_model_for_a_party_s_own_columns(frames):
+    result = trained(frames)
+    assert result.certificate.gap_relative <= 1e-6
+    assert result.metrics.server.loss == pytest.approx(result.metrics.centralised.loss, abs=1e-3)
+    assert list(result.metrics.standalone) == ["bank"]
+    assert isinstance(result.model, intarsia.LinearClassifier)
+    assert list(result.model.classes_) == ["late", "paid"]
+    said = result.model.predict(frames["shop"].drop("town"))
+    late = frames["shop"]["basket"].to_numpy() > 0
+    assert np.mean((said == "late") == late) > 0.9
+
+
+def test_matrices_with_shared_rows_are_columns_of_one_table():
+    rng = np.random.default_rng(1)
+    x, noise = rng.normal(size=(150, 5)), rng.normal(size=150)
+    y = x @ [1.0, 0.0, -2.0, 0.5, 0.0] + 0.1 * noise
+    settings = {"loss": "squared", "regularisation": 1e-3, "test": 0.0, "standardise": False}
+    result = intarsia.run(
+        tables={"left": (x[:, :2], y), "right": csr_array(x[:, 2:])}, id="row", **settings
+    )
+    assert isinstance(result.model, intarsia.LinearRegressor)
+    names = ["left:x0", "left:x1", "right:x0", "right:x1", "right:x2"]
+    assert sorted(result.model.feature_names_in_) == names
+    # the closed form, with the intercept as a further column
+    design = np.hstack([x, np.ones((150, 1))])
+    w = np.linalg.solve(design.T @ design / 150 + 1e-3 * np.eye(6), design.T @ y / 150)
+    weight = dict(zip(result.model.feature_names_in_, result.model.coef_, strict=True))
+    np.testing.assert_allclose([weight[name] for name in names], w[:5], atol=1e-5)
+    assert result.model.intercept_ == pytest.approx(w[5], abs=1e-5)
+
+
+def test_matrices_with_rows_of_their_own_have_the_same_columns():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120, 3))
+    y = (x[:, 0] > 0).astype(int)
+    result = intarsia.run(tables={"a": (x[:60], y[:60]), "b": (csr_array(x[60:]), y[60:])}, **QUICK)
+    assert list(result.model.feature_names_in_) == ["x0", "x1", "x2"]
+    assert set(result.metrics.clients) == {"a", "b"}
+
+
+def test_a_table_has_settings_of_its_own(frames):
+    shop = frames["shop"].rename({"customer": "who"}).with_columns(polars.lit("x").alias("name"))
+    result = trained(
+        {"bank": frames["bank"], "shop": shop},
+        categorical=["town"],
+        table_settings={"shop": {"id": "who", "exclude": ["name"]}},
+    )
+    assert result.metrics == trained(frames).metrics
+
+
+def test_matrices_may_have_ids_and_names(frames):
+    bank, shop = customers()
+    result = intarsia.run(
+        tables={
+            "bank": np.stack([bank["age"], bank["income"]], axis=1),
+            "shop": np.array(shop["basket"])[:, None],
+        },
+        table_settings={
+            "bank": {
+                "samples": bank["customer"],
+                "labels": bank["default"],
+                "names": ["age", "income"],
+            },
+            "shop": {"samples": shop["customer"], "names": ["basket"]},
+        },
+        **QUICK,
+    )
+    assert result.metrics == trained({**frames, "shop": frames["shop"].drop("town")}).metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"tables": {}}, "at least one table"),
+        ({"label": "defautl"}, "'default'"),
+        ({"id": "costumer"}, "'customer'"),
+        ({"id": None, "id_type": None, "label": None}, "needs labels"),
+        ({"categorical": ["twon"]}, "'town'"),
+        ({"table_settings": {"shoop": {}}}, "'shop'"),
+        ({"table_settings": {"shop": {"exlude": ["town"]}}}, "'exclude'"),
+        ({"table_settings": {"shop": {"id_type": "number"}}}, "'integer'"),
+        ({"algorithm": "hyfcda"}, "'hyfdca'"),
+        ({"loss": "logit"}, "'logistic'"),
+        ({"regularization": 1e-3}, "'regularisation'"),
+        ({"sede": 1}, "'seed'"),
+        ({"seed": -1}, "at least 0"),
+        ({"rounds": 2.5}, "a whole number"),
+        ({"test": 1.0}, "below 1"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(frames, change, expected):
+    with pytest.raises((ExperimentError, TableError, FederationError)) as caught:
+        trained(**{"tables": frames, **change})
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_matrix_without_the_id_column_says_what_to_pass(frames):
+    with pytest.raises(ExperimentError, match="pass its ids as samples"):
+        trained({**frames, "cube": np.zeros((3, 2))})
+
+
+def test_an_experiment_or_tables_and_not_both(frames, tmp_path):
+    with pytest.raises(ExperimentError, match="neither"):
+        intarsia.run()
+    with pytest.raises(ExperimentError, match="both"):
+        intarsia.run(tmp_path / "x.toml", tables=frames)
+    with pytest.raises(ExperimentError, match="described in the experiment"):
+        intarsia.run(tmp_path / "x.toml", label="default")
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", "naïve bank ∑", 'quo"te', "tab\tnew\nline", "x" * 300]
+)
+def test_odd_names_of_clients_ids_and_classes_work(name, tmp_path):
+    bank, shop = customers()
+    ids = [f"{name} {i}" for i in range(120)]
+    bank = {**bank, "customer": ids[:90], "default": [f"{name}{v}" for v in bank["default"]]}
+    shop = {**shop, "customer": ids[30:]}
+    tables = {name: pandas.DataFrame(bank), f"{name}2": pandas.DataFrame(shop)}
+    result = trained(tables, out=tmp_path / "out", checkpoint_seconds=0.0)
+    found = intarsia.load(tmp_path / "out")
+    assert found.metrics == result.metrics
+    assert list(found.metrics.clients) == [name]
+    assert list(found.model.classes_) == list(result.model.classes_)
+
+
+@pytest.mark.parametrize("name", [3, "", None, "half \ud800"])
+def test_a_name_that_is_no_text_is_refused(frames, name):
+    with pytest.raises(ExperimentError, match="name"):
+        trained({**frames, name: frames["bank"]})
+
+
+# -- experiments
+
+
+@pytest.fixture
+def file(frames, tmp_path):
+    frames["bank"].to_csv(tmp_path / "bank.csv", index=False)
+    frames["shop"].write_csv(tmp_path / "shop.csv")
+    path = tmp_path / "two.toml"
+    path.write_text(
+        """
+        [experiment]
+        rounds = 30
+        [algorithm]
+        name = "hyfdca"
+        method = "ascent"
+        regularisation = 1e-2
+        [[client]]
+        name = "bank"
+        path = "bank.csv"
+        id = "customer"
+        label = "default"
+        [[client]]
+        name = "shop"
+        path = "shop.csv"
+        id = "customer"
+        """
+    )
+    return path
+
+
+def test_settings_go_before_those_of_the_file(file):
+    result = intarsia.run(file, seed=3, rounds=2, loss="squared", yardsticks=False, out=None)
+    assert (result.seed, result.rounds, result.experiment) == (3, 2, "two")
+    assert result.hyperparameters["loss"] == "squared"
+    assert result.hyperparameters["method"] == "ascent"
+    assert result.metrics.centralised is None
+
+
+def test_another_algorithm_keeps_loss_and_regularisation(file):
+    described = experiment.load(file)
+    result = intarsia.run(described, algorithm="centralised", loss="logistic", out=None)
+    assert result.algorithm == "centralised"
+    assert result.hyperparameters == {"loss": "logistic", "regularisation": 1e-2}
+
+
+def test_overwriting_waits_for_the_new_tables(file, tmp_path):
+    out = tmp_path / "out"
+    first = intarsia.run(file, out=out)
+    with pytest.raises(CheckpointError, match="already holds a result"):
+        intarsia.run(file, out=out)
+    whole = (tmp_path / "shop.csv").read_text()
+    (tmp_path / "shop.csv").write_text("customer\n1\n1\n")
+    with pytest.raises(TableError):
+        intarsia.run(file, out=out, overwrite=True)
+    (tmp_path / "shop.csv").write_text(whole)
+    with pytest.raises(ExperimentError):
+        intarsia.run(file, out=out, overwrite=True, loss="none")
+    with pytest.raises(FederationError, match="cocoa"):
+        intarsia.run(file, out=out, overwrite=True, algorithm="cocoa")
+    assert intarsia.load(out).metrics == first.metrics
+    (out / "mine.txt").write_text("kept")
+    second = intarsia.run(file, out=out, overwrite=True, seed=1)
+    assert intarsia.load(out).seed == second.seed == 1
+    assert (out / "mine.txt").read_text() == "kept"
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(file, tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(CheckpointError, match="is a file"):
+        intarsia.run(file, out=tmp_path / "out")
+
+
+# -- load, resume, inspect
+
+
+def test_load_returns_the_result_and_its_model(frames, tmp_path):
+    result = trained(frames, out=tmp_path)
+    found = intarsia.load(tmp_path)
+    assert found.to_dict() == json.loads(json.dumps(result.to_dict()))
+    np.testing.assert_array_equal(found.model.coef_, result.model.coef_)
+    assert intarsia.resume(tmp_path).to_dict() == found.to_dict()
+    with pytest.raises(CheckpointError, match="holds no result"):
+        intarsia.load(tmp_path / "model")
+
+
+class Stop(Exception):  # noqa: N818  # it stands for the user's Ctrl-C
+    pass
+
+
+def test_a_run_on_tables_resumes_when_it_gets_them_again(frames, tmp_path):
+    def stop(progress):
+        if progress.round == 3:
+            raise Stop
+
+    settings = {"method": "ascent", "rounds": 6, "tolerance": 0.0, "checkpoint_seconds": 0.0}
+    whole = trained(frames, **settings)
+    with pytest.raises(Stop):
+        trained(frames, **settings, out=tmp_path, progress=stop)
+    with pytest.raises(CheckpointError, match="pass the same tables"):
+        intarsia.resume(tmp_path)
+    with pytest.raises(ExperimentError, match="pass the same tables"):
+        intarsia.resume(tmp_path, tables={"bank": frames["bank"]})
+    changed = {**frames, "bank": frames["bank"].assign(age=0.0)}
+    with pytest.raises(CheckpointError, match="not those the run was started with"):
+        intarsia.resume(tmp_path, tables=changed)
+    assert Checkpoints(tmp_path).rounds[-1] == 3
+    result = intarsia.resume(tmp_path, tables=frames)
+    assert result.certificate == whole.certificate
+    np.testing.assert_array_equal(result.model.coef_, whole.model.coef_)
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 6
+
+
+def test_inspect_counts_what_the_parties_hold(frames, tmp_path):
+    found = intarsia.inspect(
+        tables=frames, id="customer", label="default", picture=tmp_path / "who.png"
+    )
+    assert [(row.client, row.samples, row.features, row.labelled) for row in found.clients] == [
+        ("bank", 90, 2, 90),
+        ("shop", 90, 3, 0),
+    ]
+    assert found.overlaps.samples.tolist() == [[90, 60], [60, 90]]
+    assert found.schema.labels == Labels("binary", ("late", "paid"), "default")
+    assert found.advice.algorithm == "hyfdca"
+    assert found.picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_inspect_reads_a_file_and_a_simulation(file, tmp_path):
+    assert [row.samples for row in intarsia.inspect(file).clients] == [90, 90]
+    simulation = tmp_path / "simulation.toml"
+    simulation.write_text(
+        'algorithm = { name = "hyfdca" }\ndataset = { name = "breast_cancer" }\n'
+        'partition = { kind = "grid", rows = 2, columns = 2 }\n'
+    )
+    found = intarsia.inspect(simulation, seed=1)
+    assert sum(row.samples for row in found.clients) == 2 * 569
+    assert found.picture is None

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from sklearn.metrics import accuracy_score, r2_score
+
+from federations import BINARY, block, rectangles, table
+from intarsia.algorithms.evaluation import evaluate, grade_scores
+from intarsia.data import Block, Labels, Schema
+from intarsia.engines.in_process import InProcess
+from intarsia.maths import losses
+
+THREE = Labels("multiclass", ("a", "b", "c"))
+
+
+def predict(state, one):
+    """Return the scores of the client's part of the model in its state."""
+    return state.w @ (one.x.T.toarray() if one.sparse else one.x.T)
+
+
+def graded(blocks, w, labels=BINARY, loss=losses.LOGISTIC, part="train"):
+    """Return the grades of pooled weights, (outputs, columns), over all and by client."""
+    schema = Schema.of(blocks, labels)
+    engine = InProcess({"train": (schema, blocks), "test": (schema, blocks)}, 0)
+    engine.set_states(
+        {
+            name: SimpleNamespace(w=w[:, [int(f[1:]) for f in engine.block(name).features]])
+            for name in engine.ids
+        }
+    )
+    return evaluate(engine, schema, predict, loss, part=part)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("layout", [np.ascontiguousarray, csr_array])
+def test_the_grades_of_a_federation_are_those_of_the_pooled_table(layout, part):
+    x, y = table(40, 6)
+    w = np.random.default_rng(1).normal(size=(1, 6))
+    blocks = rectangles(layout(x), y, 2, 2, shared_rows=6, shared_columns=1)
+    every, own = graded(blocks, w, part=part)
+    z = w[0] @ x.T
+    assert every.loss == pytest.approx(np.logaddexp(0, -y * z).mean(), rel=1e-12)
+    assert every.accuracy == accuracy_score(y, np.where(z > 0, 1.0, -1.0))
+    assert every.r2 is None
+    for name, one in blocks.items():
+        rows = one.samples
+        assert own[name].loss == pytest.approx(np.logaddexp(0, -y * z)[rows].mean(), rel=1e-12)
+        assert own[name].accuracy == np.mean(np.where(z > 0, 1.0, -1.0)[rows] == y[rows])
+
+
+def test_classes_are_told_by_their_largest_score():
+    x, _ = table(40, 6)
+    y = np.arange(40) % 3 + 0.0
+    w = np.random.default_rng(1).normal(size=(3, 6))
+    every, _ = graded(rectangles(x, y, 2, 2, shared_rows=6), w, THREE, losses.HINGE)
+    z = w @ x.T
+    signs = np.where(np.arange(3)[:, None] == y, 1.0, -1.0)
+    assert every.accuracy == np.mean(z.argmax(axis=0) == y)
+    assert every.loss == pytest.approx(np.maximum(0, 1 - signs * z).sum(axis=0).mean(), rel=1e-12)
+
+
+def test_numbers_are_graded_by_their_explained_variance():
+    x, _ = table(40, 6)
+    y = x @ np.arange(6.0) + np.random.default_rng(0).normal(size=40)
+    w = np.arange(6.0)[None, :] * 0.9
+    blocks = rectangles(x, y, 2, 2, shared_rows=6)
+    every, own = graded(blocks, w, Labels("regression"), losses.SQUARED)
+    z = w[0] @ x.T
+    assert every.r2 == pytest.approx(r2_score(y, z), rel=1e-12)
+    assert every.accuracy is None
+    assert every.loss == pytest.approx(0.5 * np.mean((z - y) ** 2), rel=1e-12)
+    rows = blocks["r1c0"].samples
+    assert own["r1c0"].r2 == pytest.approx(r2_score(y[rows], z[rows]), rel=1e-12)
+
+
+def test_only_samples_with_a_label_count_and_shared_labels_once():
+    x, y = table(20, 4)
+    some = np.where(np.arange(20) < 15, y, np.nan)
+    blocks = {
+        "a": block(x, some, range(20), [0, 1]),
+        "b": block(x, y, range(5), [2]),
+        "c": block(x, y, range(20), [3], labels=False),
+    }
+    blocks["a"] = Block(blocks["a"].samples, blocks["a"].features, blocks["a"].x, some)
+    w = np.ones((1, 4))
+    every, own = graded(blocks, w)
+    held = x.copy()
+    held[5:, 2] = 0.0  # nobody has it
+    z = held.sum(axis=1)
+    assert every.loss == pytest.approx(np.logaddexp(0, -y * z)[:15].mean(), rel=1e-12)
+    assert set(own) == {"a", "b"}
+    assert own["b"].loss == pytest.approx(np.logaddexp(0, -y * z)[:5].mean(), rel=1e-12)
+
+
+def test_without_a_label_there_are_no_grades():
+    x, y = table(10, 2)
+    assert graded({"a": block(x, y, range(10), [0, 1], labels=False)}, np.ones((1, 2))) == (
+        None,
+        {},
+    )
+    unlabelled = block(x, np.full(10, np.nan), range(10), [0])
+    assert grade_scores(unlabelled, np.zeros((1, 10)), losses.HINGE, BINARY) is None
+
+
+def test_given_scores_are_graded_on_the_labelled_samples():
+    one = Block(np.arange(4), ("f",), np.zeros((4, 1)), np.array([1.0, -1.0, np.nan, 1.0]))
+    found = grade_scores(one, np.array([[2.0, 1.0, 9.0, -0.5]]), losses.HINGE, BINARY)
+    assert found.accuracy == pytest.approx(1 / 3)
+    assert found.loss == pytest.approx((0 + 2 + 1.5) / 3)
+
+
+def test_a_constant_target_has_no_explained_variance():
+    one = Block(np.arange(2), ("f",), np.zeros((2, 1)), np.ones(2))
+    found = grade_scores(one, np.zeros((1, 2)), losses.SQUARED, Labels("regression"))
+    assert found.r2 is None
+    assert found.loss == 0.5

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from intarsia import datasets, federation
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.experiment import from_dict
+from intarsia.sources import table_from
+
+
+def simulated(kind="grid", share=0.2, name="breast_cancer", **keys):
+    return from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "dataset": {"name": name},
+            "partition": {"kind": kind, **keys},
+            "split": {"test": share},
+        }
+    )
+
+
+def parties(**tables):
+    described = from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "split": {"test": 0.0},
+            "client": [{"name": name} for name in tables],
+        }
+    )
+    return described, {
+        name: table_from(
+            np.arange(float(len(ids)))[:, None], labels, client=name, samples=ids, names=[name]
+        )
+        for name, (ids, labels) in tables.items()
+    }
+
+
+def rows(blocks):
+    return {one for block in blocks.values() for one in block.samples.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("grid", {"rows": 2, "columns": 3}),
+        ("horizontal", {"clients": 3}),
+        ("vertical", {"clients": 2}),
+        ("overlap", {"rows": 2, "columns": 2, "shared_rows": 0.2, "shared_columns": 0.5}),
+    ],
+)
+def test_a_simulation_deals_every_sample_to_one_part(kind, keys):
+    found = federation.build(simulated(kind, **keys))
+    whole = datasets.load("breast_cancer")
+    train, test = rows(found.train), rows(found.test)
+    assert not train & test
+    assert train | test == set(whole.samples.tolist())
+    assert 0.1 < len(test) / len(whole.samples) < 0.3
+    assert list(found.train) == list(found.test)
+    for name, block in found.train.items():
+        assert block.features == found.test[name].features
+        place = [whole.features.index(feature) for feature in block.features]
+        np.testing.assert_array_equal(block.x, whole.x[np.ix_(block.samples, place)])
+
+
+def test_the_parts_do_not_depend_on_how_they_are_dealt():
+    found = [federation.build(simulated(rows=rows, columns=2)) for rows in (1, 4)]
+    assert rows(found[0].test) == rows(found[1].test)
+
+
+def test_the_official_test_part_is_used(data_folder):
+    found = federation.build(simulated("horizontal", name="mnist", clients=3))
+    assert len(rows(found.train)) == 60000
+    assert rows(found.test) == set(range(60000, 70000))
+
+
+def test_without_a_test_part_its_blocks_are_empty():
+    found = federation.build(simulated(share=0.0, rows=2, columns=2))
+    assert len(rows(found.train)) == 569
+    assert {block.shape for block in found.test.values()} == {(0, 15)}
+    held, _ = federation.parties(simulated(share=0.5, rows=2, columns=2))
+    assert len(rows(held)) == 569
+
+
+def test_a_test_part_that_is_too_small_to_deal_is_one_sentence():
+    with pytest.raises(
+        ExperimentError, match=r"test part has 9 samples .* raise test in \[split\]"
+    ):
+        federation.build(simulated(share=0.01, rows=64, columns=1))
+
+
+def test_samples_without_a_label_anywhere_are_left_out():
+    described, tables = parties(
+        bank=([1, 2, 3, 4], [0.0, 1.0, np.nan, 1.0]), shop=([3, 4, 5], None)
+    )
+    found = federation.build(described, tables)
+    assert found.train["bank"].samples.tolist() == [1, 2, 4]
+    assert found.train["shop"].samples.tolist() == [4]
+    assert found.notes == ("2 training samples have a label at no client; they are left out.",)
+    held, _ = federation.parties(described, tables)
+    assert len(rows(held)) == 5
+
+
+def test_a_client_of_no_use_is_one_sentence():
+    described, tables = parties(bank=([1, 2], [0.0, 1.0]), shop=([3, 4], None))
+    with pytest.raises(FederationError, match="Client 'shop' has 2 training samples, none of"):
+        federation.build(described, tables)
+
+
+def test_labels_that_differ_are_one_sentence():
+    described, tables = parties(bank=([1, 2], [0.0, 1.0]), shop=([2, 3], [0.0, 1.0]))
+    with pytest.raises(FederationError, match="first: sample 2 at 'bank' and 'shop'"):
+        federation.build(described, tables)
+
+
+def test_a_party_whose_rows_are_all_held_out_is_named():
+    described, tables = parties(bank=(list(range(50)), [0.0, 1.0] * 25), shop=([7], None))
+    for salt in map(str, range(20)):
+        split = {"test": 0.5, "salt": salt}
+        tree = {"algorithm": {"name": "hyfdca"}, "split": split}
+        described = from_dict({**tree, "client": [{"name": "bank"}, {"name": "shop"}]})
+        try:
+            federation.build(described, tables)
+        except TableError as problem:
+            assert str(problem).startswith("Client 'shop': All 1 rows")  # noqa: PT017
+            break
+    else:
+        pytest.fail("20 salts never held out sample 7")
+
+
+def test_tables_that_a_function_makes_are_not_kept():
+    described, tables = parties(bank=([1, 2, 3], [0.0, 1.0, 1.0]))
+    alive = []
+
+    def read():
+        made = dict(tables)
+        tables.clear()
+        alive.append(weakref.ref(made["bank"]))
+        return made
+
+    found = federation.build(described, read)
+    gc.collect()
+    assert alive[0]() is None
+    assert found.train["bank"].shape == (3, 1)
