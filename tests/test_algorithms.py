@@ -7,7 +7,6 @@ import inspect
 
 import numpy as np
 import pytest
-from intarsia.running import ALGORITHMS
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, initialise, rectangles, table, train
@@ -16,6 +15,7 @@ from intarsia.data import Labels, Schema
 from intarsia.engines import codec
 from intarsia.engines.in_process import InProcess, SealedField, SealedRecord, SealedTotal, _layouts
 from intarsia.errors import SealedError
+from intarsia.running import ALGORITHMS
 
 # the hyperparameters that lead an algorithm through each of its phases
 VARIANTS = {

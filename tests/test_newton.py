@@ -327,7 +327,8 @@ READABLE = {
     "ChunkChange": {"sums"},
     "ChunkScores": {"line"},
     "Settled": {"sums"},
-    "Terms": {"sums", "square"},
+    "ChunkSteps": {"sums"},
+    "DataTerms": {"sums", "square"},
     # Newton's method in the dual
     "FirstScores": {"norms"},
     "CentredDuals": {"sums"},

@@ -45,7 +45,7 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.algorithms import chunk_ascent, dual_newton, newton, newton_point
+from intarsia.algorithms import chunk_ascent, dual_newton, newton, newton_point, partial
 from intarsia.data import Array, Block, ClientId, Index, Schema, targets
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths import losses
@@ -74,6 +74,8 @@ class HyFDCA:
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
     step: Literal["line_search", "fixed"] = "line_search"
     gamma: float = 0.3  # γ, the fixed step, where there is no line search
+    proximal: float = 0.002  # ρ over the mean ‖x_i‖², in rounds with clients away
+    ascents: int = 8  # dual ascents within such a round
     sigma: float = 1.0  # σ, damps a client's steps against those that others take at the same time
 
     def __post_init__(self) -> None:
@@ -91,6 +93,15 @@ class HyFDCA:
         if not 0 < self.gamma <= 1:
             raise ExperimentError(
                 f"algorithm.gamma is {self.gamma}; choose the step above 0, up to 1."
+            )
+        if not (self.proximal > 0 and math.isfinite(self.proximal)):
+            raise ExperimentError(
+                f"algorithm.proximal is {self.proximal}; it must be positive and finite: the "
+                "smaller, the longer the steps of rounds with clients away, for example 0.002."
+            )
+        if self.ascents < 1:
+            raise ExperimentError(
+                f"algorithm.ascents is {self.ascents}; choose a whole number from 1 up."
             )
         if not self.sigma > 0:
             raise ExperimentError(
@@ -127,6 +138,10 @@ class Server:
     wide: bool = False  # sparse with more features than samples
     shared_labels: bool = False  # whether every owner of a labelled sample has its label
     phase: Phase | None = None  # what runs where all clients are there, while it lasts
+    square: float = 0.0  # mean ‖x_i‖²
+    partial: partial.Partial | None = None  # the state of that phase, once it began
+    labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
+    # for each client, the clients with labels among the owners of its samples
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,9 @@ class Client:
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
     label_cell: NDArray[np.int64]  # (samples,) -1 without a label
-    label_owners: tuple[tuple[ClientId, ...], ...]  # by label cell
+    label_owners: tuple[tuple[ClientId, ...], ...]  # by label cell, of this client's cells
+    feature_cell: NDArray[np.int64]  # (features,)
+    feature_owners: tuple[tuple[ClientId, ...], ...]  # by feature cell, of this client's cells
     norms: Array  # (samples,) ‖x_i‖² over all owners
     row_scale: Array  # (samples,) ‖x_i‖ / ‖x_{k,i}‖
     alpha: Array  # (outputs, samples) duals that this client's part of w counts
@@ -165,6 +182,7 @@ class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
 
     squares: PerSample  # (samples,)
+    total: float = 0.0  # over the samples
 
 
 @dataclass(frozen=True)
@@ -199,6 +217,13 @@ class Steps:
 
     alpha: PerSample
     at: Array  # (3,) Σ l(z_i), Σ -l*(-α_i), ‖w‖²: each sample and each feature once
+
+
+@dataclass(frozen=True)
+class Enter:
+    """The share of the last trial that the line search took."""
+
+    taken: float
 
 
 @dataclass(frozen=True)
@@ -270,12 +295,22 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
+        labellers=_labellers(schema),
         shared_labels=bool(
             np.isin(schema.samples.holders - schema.label_holders, 0)[
                 schema.label_holders > 0
             ].all()
         ),
     )
+
+
+def _labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
+    able = set(schema.labelled.owners)
+    found: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
+    for cell in schema.samples.cells:
+        for name in cell.owners:
+            found[name].update(able.intersection(cell.owners))
+    return tuple((name, tuple(sorted(names))) for name, names in found.items())
 
 
 def init_client(
@@ -291,7 +326,9 @@ def init_client(
     cell = np.full(samples, -1, np.int64)
     share = np.zeros(samples)
     key[mine] = places
-    cell[mine] = labelled.cell_of[places]
+    numbers, cell[mine] = np.unique(labelled.cell_of[places], return_inverse=True)
+    features_own = schema.features.cell_of[schema.features.own(client)]
+    feature_numbers, feature_cell = np.unique(features_own, return_inverse=True)
     share[mine] = 1 / labelled.holders[places]
     outputs = schema.labels.outputs
     duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
@@ -309,7 +346,9 @@ def init_client(
         label_share=share,
         label_key=key,
         label_cell=cell,
-        label_owners=tuple(cell.owners for cell in labelled.cells),
+        label_owners=tuple(labelled.cells[number].owners for number in numbers),
+        feature_cell=feature_cell,
+        feature_owners=tuple(schema.features.cells[number].owners for number in feature_numbers),
         norms=np.zeros(samples),
         row_scale=np.zeros(samples),
         alpha=duals,
@@ -353,8 +392,9 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
     clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
     zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Measure()))
-    # discloses whether the tables are sparse
+    # discloses whether the tables are sparse, and the mean squared norm of a sample
     sparse = clients.reveal(zeros.sparse) > 0
+    square = float(clients.reveal(norms.total)) / server.samples
     return replace(
         server,
         alpha=zeros.alpha,
@@ -362,6 +402,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
         z=zeros.z,
         present=tuple(clients.ids),
         sparse=sparse,
+        square=square,
         wide=sparse and server.features > server.samples,
     )
 
@@ -369,6 +410,14 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
+    everyone = complete and len(server.present) == server.clients
+    if server.partial is not None and everyone and server.options.method != "ascent":
+        server = _start_afresh(server, clients)
+    if server.partial is not None or (not complete and server.options.step == "line_search"):
+        server = _enter_partial(server, clients)
+        assert server.partial is not None
+        state, info = partial.step(server.partial, clients, rng)
+        return replace(server, partial=state, present=tuple(clients.ids)), info
     if complete and server.options.method != "ascent":
         return _finishing_round(server, clients, rng)
     if server.phase is not None:
@@ -394,6 +443,51 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # steps 2 and 3 of the clients that are there, at the fixed step
     server = replace(server, alpha=server.alpha + steps.alpha * server.options.gamma, taken=1.0)
     return (_count(server, clients) if complete else _aggregate(server, clients)), info
+
+
+def _enter_partial(server: Server, clients: Clients) -> Server:
+    """Go on with proximal rounds from the present duals, at the clients that are there."""
+    if server.phase is not None:
+        server = _leave(server)
+    state = server.partial
+    if state is None:
+        options = server.options
+        state = partial.Partial(
+            loss=losses.loss_code(options.loss),
+            regularisation=options.regularisation,
+            proximal=options.proximal * server.square,
+            ascents=options.ascents,
+            samples=server.samples,
+            alpha=server.alpha,
+            w=server.w,
+            z=server.z,
+            u=server.w,
+            alpha_mean=server.alpha,
+            u_mean=server.w,
+            labellers=server.labellers,
+            present=server.present,
+        )
+    fresh = [name for name in clients.ids if name not in state.entered]
+    if fresh:
+        taken = {name: Enter(server.earlier.get(name, server.taken)) for name in fresh}
+        clients.ask(enter_partial, taken)
+        state = replace(state, entered=(*state.entered, *fresh))
+    return replace(server, partial=state)
+
+
+def _start_afresh(server: Server, clients: Clients) -> Server:
+    """Forget the proximal rounds: with all clients back, the finish from zero is the shortest."""
+    clients.ask(forget, dict.fromkeys(clients.ids, Measure()))
+    return replace(
+        server,
+        partial=None,
+        alpha=server.alpha * 0.0,
+        w=server.w * 0.0,
+        z=server.z * 0.0,
+        taken=1.0,
+        earlier={},
+        lowest=np.inf,
+    )
 
 
 def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
@@ -596,6 +690,11 @@ def _watch(server: Server, info: Info) -> Server:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
+    if server.partial is not None:
+        server = _enter_partial(server, clients)
+        assert server.partial is not None
+        state, info, _ = partial.certify(server.partial, clients)
+        return replace(server, partial=state, present=tuple(clients.ids)), info
     if server.phase is not None:
         phase, info = _certify(server.phase, clients)
         return replace(server, phase=phase), info
@@ -621,6 +720,12 @@ def _scores(server: Server) -> Scores:
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Certify the final model and reveal it."""
+    if server.partial is not None:
+        server = _enter_partial(server, clients)
+        assert server.partial is not None
+        _, info, weights = partial.certify(server.partial, clients)
+        # discloses the model: the server may predict with it
+        return Conclusion(info, clients.reveal(weights))
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton):
         return Conclusion(info, newton.reveal_weights(clients))
@@ -631,7 +736,7 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     return Conclusion(info, clients.reveal(w))
 
 
-def predict(client: Client | InPhase, block: Block) -> Array:
+def predict(client: Client | InPhase | partial.Place, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
 
@@ -645,7 +750,7 @@ def measure_norms(
 ) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
-    return evolve(client, norms=own), Norms(own)
+    return evolve(client, norms=own), Norms(own, float(own.sum()))
 
 
 @client_function
@@ -821,6 +926,24 @@ def objectives(
     return client, Objectives(_at(client, block, message.alpha, message.z))
 
 
+@client_function
+def enter_partial(
+    client: Client | InPhase, block: Block, message: Enter, rng: RandomKey
+) -> tuple[partial.Place, Ready]:
+    """Go on with proximal rounds."""
+    return partial.place(_settled(client, message.taken)), Ready()
+
+
+@client_function
+def forget(
+    client: Client | InPhase | partial.Place, block: Block, message: Measure, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Go back to zero duals and weights."""
+    before = client.before if isinstance(client, partial.Place) else _settled(client, 1.0)
+    alpha, w = np.zeros_like(before.alpha), np.zeros_like(before.w)
+    return evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), Ready()
+
+
 HYFDCA = Algorithm(
     name="hyfdca",
     hyperparameters=HyFDCA,
@@ -843,7 +966,18 @@ HYFDCA = Algorithm(
         objectives,
         *chunk_ascent.FUNCTIONS,
         *dual_newton.FUNCTIONS,
+        enter_partial,
+        forget,
         *newton.FUNCTIONS,
+        *partial.FUNCTIONS,
     ),
-    states=(Server, Client, HyFDCA, *chunk_ascent.STATES, *dual_newton.STATES, *newton.STATES),
+    states=(
+        Server,
+        Client,
+        HyFDCA,
+        *chunk_ascent.STATES,
+        *dual_newton.STATES,
+        *newton.STATES,
+        *partial.STATES,
+    ),
 )
