@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_array, issparse
+from scipy.special import expit
 from sklearn.svm import LinearSVC
 
 from intarsia.algorithm import Algorithm, Conclusion
@@ -167,7 +168,7 @@ def optimum(x, y, *, loss: int, regularisation: float):
             slack = np.maximum(0, 1 - y * margins)
             value, slope = slack**2, -2 * y * slack
         else:
-            value, slope = np.logaddexp(0, -y * margins), -y / (1 + np.exp(y * margins))
+            value, slope = np.logaddexp(0, -y * margins), -y * expit(-y * margins)
         return (
             value.mean() + 0.5 * regularisation * w @ w,
             x.T @ slope / samples + regularisation * w,

@@ -224,8 +224,8 @@ def test_auto_falls_back_to_ascent_and_returns_to_newton(loss):
         if number > 21 and info.gap_relative is not None and info.gap_relative < 1e-9:
             break
     assert phases[1] == "newton"
-    assert set(phases[2:20]) == {"dual ascent"}
-    assert set(phases[20:]) == {"newton"}
+    assert set(phases[2:21]) == {"proximal ascent"}  # one round more, lest one client blinks
+    assert set(phases[21:]) == {"newton"}
     engine.begin_round(99)
     conclusion = HYFDCA.conclude(server, engine, engine.key())
     w = in_order(engine.schema("train"), conclusion.weights)[0]
@@ -241,8 +241,8 @@ def test_who_returns_catches_up_with_what_it_missed(grid):
     x, y = table()
     blocks = rectangles(x, y, **GRIDS[grid])
     names = list(blocks)
-    engine, server = started(HYFDCA, ascent(), blocks)
-    # away from the start; away after a line search; two that return at different times
+    engine, server = started(HYFDCA, ascent(step="fixed"), blocks)
+    # away from the start; away after a whole round; two that return at different times
     there = {1: names[1:], 2: names[1:], 5: names[:-1], 6: names[1:-1], 7: names[1:], 10: names[1:]}
     for number in range(1, 11):
         engine.begin_round(number, there.get(number))
@@ -250,10 +250,12 @@ def test_who_returns_catches_up_with_what_it_missed(grid):
     engine.begin_round(12)
     server, info = HYFDCA.certify(server, engine, engine.key())
     schema = engine.schema("train")
-    alpha, w, z = (engine.reveal(total)[0] for total in (server.alpha, server.w, server.z))
+    alpha, w = (engine.reveal(total)[0] for total in (server.alpha, server.w))
     expected = x[schema.samples.ids].T @ alpha / (0.1 * 60)
     np.testing.assert_allclose(in_order(schema, w[None])[0], expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(z, x[schema.samples.ids] @ expected, rtol=0, atol=1e-12)
+    if grid != "horizontal":  # there the clients have the scores from w
+        z = engine.reveal(server.z)[0]
+        np.testing.assert_allclose(z, x[schema.samples.ids] @ expected, rtol=0, atol=1e-12)
     primal = objective(x, y, expected, loss=losses.HINGE, regularisation=0.1)
     assert info.primal == pytest.approx(primal, rel=1e-11)
 

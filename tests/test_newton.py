@@ -314,6 +314,7 @@ def test_one_party_with_labels_is_enough():
 # message type -> fields that the server may open, all of them scalars of each output
 READABLE = {
     "Zeros": {"sparse"},
+    "Norms": {"total"},
     "DualPoint": {"sums"},
     "Measured": {"norms"},
     "Products": {"line"},
@@ -333,7 +334,7 @@ READABLE = {
     "FirstScores": {"norms"},
     "CentredDuals": {"sums"},
     "DualNorms": {"norms"},
-    "Gathered": {"square"},
+    "GatheredRows": {"square"},
     "SelectedScores": {"square"},
     "DirectionProducts": {"line"},
     "TriedSlopes": {"slopes"},
@@ -343,6 +344,12 @@ READABLE = {
     "ScoreChange": {"line"},
     "Change": {"conjugates", "line"},
     "Objectives": {"at"},
+    # proximal ascent, where clients are away
+    "StepsThere": {"along"},
+    "TrialScores": {"square"},
+    "LossThere": {"at"},
+    "Evaluated": {"conjugates"},
+    "ModelObjectives": {"at"},
 }
 MODEL = {("OwnWeights", "w"), ("ShareOfWeights", "w"), ("Settled", "w")}  # opened at the end
 MOST = 20  # trial steps of a line search are the longest list of scalars

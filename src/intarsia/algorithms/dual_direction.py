@@ -41,7 +41,7 @@ __all__ = [
     "DirectionProducts",
     "FeatureSum",
     "GatherSolution",
-    "Gathered",
+    "GatheredRows",
     "Residual",
     "SelectedScores",
     "StartResidual",
@@ -107,7 +107,7 @@ class AdvanceResidual:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredRows:
     """A client's part of X_Fᵀp."""
 
     w: PerFeature
@@ -238,7 +238,7 @@ def start_residual(
 @client_function
 def sweep(
     state: Residual, block: Block, message: AdvanceResidual, rng: RandomKey
-) -> tuple[Residual, Gathered]:
+) -> tuple[Residual, GatheredRows]:
     """Step towards u; send X_Fᵀ of the preconditioned residual."""
     anchor = state.anchor
     residual, products = state.residual, np.ascontiguousarray(message.z)
@@ -258,7 +258,7 @@ def sweep(
         state.counted,
     )
     state = evolve(state, residual=residual, direction=direction, image=image, solution=solution)
-    return state, Gathered(gather_packed(state.rows, preconditioned), square)
+    return state, GatheredRows(gather_packed(state.rows, preconditioned), square)
 
 
 @client_function

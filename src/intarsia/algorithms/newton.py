@@ -44,7 +44,7 @@ from intarsia.algorithms.newton_direction import (
 from intarsia.algorithms.newton_point import (
     Frame,
     Gather,
-    Measure,
+    MeasurePoint,
     Move,
     Point,
     Refresh,
@@ -53,7 +53,7 @@ from intarsia.algorithms.newton_point import (
     gather_point,
     keep_frame,
     keep_scores,
-    measure,
+    measure_point,
     move_duals,
     own_scores,
     share_weights,
@@ -240,7 +240,9 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed else None
-    measured = clients.sum(measure, dict.fromkeys(clients.ids, Measure(w=dual_weights, rows=rows)))
+    measured = clients.sum(
+        measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
+    )
     # discloses for each output: losses, dual terms, the proximal term, the number of samples with
     # curvature, ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
     sums, norms = clients.reveal(point.sums), clients.reveal(measured.norms)

@@ -35,7 +35,7 @@ __all__ = [
     "Frame",
     "Gather",
     "Gathered",
-    "Measure",
+    "MeasurePoint",
     "Measured",
     "Move",
     "OwnScores",
@@ -50,7 +50,7 @@ __all__ = [
     "height",
     "keep_frame",
     "keep_scores",
-    "measure",
+    "measure_point",
     "move_duals",
     "own_scores",
     "share_weights",
@@ -160,7 +160,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasurePoint:
     """w(α), and the newly selected samples in the frame."""
 
     w: PerFeature
@@ -351,7 +351,9 @@ def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array
 
 
 @client_function
-def measure(point: Point, block: Block, message: Measure, rng: RandomKey) -> tuple[Point, Measured]:
+def measure_point(
+    point: Point, block: Block, message: MeasurePoint, rng: RandomKey
+) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     away = message.w - point.w
     share = point.feature_share
@@ -426,7 +428,7 @@ FUNCTIONS = (
     keep_frame,
     move_duals,
     gather_point,
-    measure,
+    measure_point,
     own_scores,
     keep_scores,
     share_weights,

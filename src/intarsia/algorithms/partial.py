@@ -143,7 +143,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Ascend:
+class AscendThere:
     """Duals and scores to step from."""
 
     alpha: PerSample
@@ -155,7 +155,7 @@ class Ascend:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepsThere:
     """A client's dual steps."""
 
     alpha: PerSample
@@ -178,7 +178,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class ScoreChange:
+class TrialScores:
     """What a client's part of z changes by on trial."""
 
     z: PerSample
@@ -186,7 +186,7 @@ class ScoreChange:
 
 
 @dataclass(frozen=True)
-class Settle:
+class KeepTrial:
     """The share of the last trial that the search took; the scores after it."""
 
     taken: float
@@ -195,7 +195,7 @@ class Settle:
 
 
 @dataclass(frozen=True)
-class Settled:
+class LossThere:
     """A client's part of the loss of the samples that are there."""
 
     at: Array  # (2,) Σ l(z_i) and the number of these samples, each once
@@ -203,7 +203,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model and duals to evaluate."""
+    """A model and duals to part_of_dual."""
 
     u: PerFeature
     alpha: PerSample
@@ -219,7 +219,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Totals:
+class ModelTotals:
     """A model, its scores, and the weights of the duals."""
 
     u: PerFeature
@@ -228,7 +228,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Objectives:
+class ModelObjectives:
     """A client's part of the objectives, each sample and each feature once."""
 
     at: Array  # (4,) Σ l(z_i), Σ l(0), ‖u‖², ‖w(α)‖²
@@ -267,7 +267,7 @@ def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, I
     # step 3: dual ascent
     taken = 1.0
     for number in range(partial.ascents):
-        message = Ascend(
+        message = AscendThere(
             alpha=alpha,
             z=z,
             taken=taken,
@@ -286,7 +286,7 @@ def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, I
         alpha, w = alpha + steps.alpha * taken, w + change.w * taken
         u, z = u + change.w * (pull * taken), z + products.z * taken
     # step 4: settling
-    settled = clients.sum(settle, dict.fromkeys(there, Settle(taken, z, there)))
+    settled = clients.sum(keep_trial, dict.fromkeys(there, KeepTrial(taken, z, there)))
     # discloses the data loss of the samples that are there, and their number
     loss, samples = clients.reveal(settled.at).tolist()
     if not math.isfinite(loss):
@@ -366,8 +366,8 @@ def _objectives(
 ) -> tuple[float, float, float]:
     """Return P(0), P(u) and the highest D(sα) for s from 0 to 1."""
     ridge = partial.regularisation
-    parts = clients.sum(evaluate, dict.fromkeys(clients.ids, Candidate(u, alpha)))
-    totals = Totals(u=u, w=parts.w, z=parts.z)
+    parts = clients.sum(part_of_dual, dict.fromkeys(clients.ids, Candidate(u, alpha)))
+    totals = ModelTotals(u=u, w=parts.w, z=parts.z)
     sums = clients.sum(part_of_objectives, dict.fromkeys(clients.ids, totals))
     # discloses the dual's data term at a few points, Σ l(z_i), Σ l(0), ‖u‖², ‖w(α)‖²
     conjugates = clients.reveal(parts.conjugates) / partial.samples
@@ -418,8 +418,8 @@ def _label_share(place: Place, present: tuple[ClientId, ...]) -> Array:
 
 @client_function
 def ascend_locally(
-    place: Place, block: Block, message: Ascend, rng: RandomKey
-) -> tuple[Place, Steps]:
+    place: Place, block: Block, message: AscendThere, rng: RandomKey
+) -> tuple[Place, StepsThere]:
     """Take dual steps on the samples that this client is to step on (Algorithm 5)."""
     place, before = _after(place, message.taken), place.before
     mine = chosen(
@@ -449,7 +449,7 @@ def ascend_locally(
     # every sample is stepped on by one of its owners, so that these sums count each step once
     change = steps[:, order]
     along = _conjugates(loss, message.alpha[:, order], change, y[:, order])
-    return place, Steps(steps, along - _points(loss) * np.vdot(steps, message.z))
+    return place, StepsThere(steps, along - _points(loss) * np.vdot(steps, message.z))
 
 
 def _conjugates(loss: int, start: Array, change: Array, y: Array, share: Any = 1.0) -> Array:
@@ -477,19 +477,21 @@ def count_trial(
 @client_function
 def multiply_trial(
     place: Place, block: Block, message: Model, rng: RandomKey
-) -> tuple[Place, ScoreChange]:
+) -> tuple[Place, TrialScores]:
     """Send what this client's part of z changes by."""
     change = message.u - place.u
     square = float((change**2 @ _feature_share(place, message.present)).sum())
-    reply = ScoreChange(scores(block.x, change), np.array([square]))
+    reply = TrialScores(scores(block.x, change), np.array([square]))
     return replace(place, u_trial=message.u), reply
 
 
 @client_function
-def settle(place: Place, block: Block, message: Settle, rng: RandomKey) -> tuple[Place, Settled]:
+def keep_trial(
+    place: Place, block: Block, message: KeepTrial, rng: RandomKey
+) -> tuple[Place, LossThere]:
     """Keep what the search took; send the loss of this client's samples."""
     place, share = _after(place, message.taken), _label_share(place, message.present)
-    return place, Settled(np.array([_loss(place, block, message.z, share), share.sum()]))
+    return place, LossThere(np.array([_loss(place, block, message.z, share), share.sum()]))
 
 
 def _loss(place: Place, block: Block, z: Array, share: Array) -> float:
@@ -500,7 +502,7 @@ def _loss(place: Place, block: Block, z: Array, share: Array) -> float:
 
 
 @client_function
-def evaluate(
+def part_of_dual(
     place: Place, block: Block, message: Candidate, rng: RandomKey
 ) -> tuple[Place, Evaluated]:
     """Send this client's part of w(α), of Xu, and of the dual's data term."""
@@ -514,8 +516,8 @@ def evaluate(
 
 @client_function
 def part_of_objectives(
-    place: Place, block: Block, message: Totals, rng: RandomKey
-) -> tuple[Place, Objectives]:
+    place: Place, block: Block, message: ModelTotals, rng: RandomKey
+) -> tuple[Place, ModelObjectives]:
     """Send this client's part of the objectives."""
     before = place.before
     at = (
@@ -524,7 +526,7 @@ def part_of_objectives(
         float((message.u**2 @ before.feature_share).sum()),
         float((message.w**2 @ before.feature_share).sum()),
     )
-    return place, Objectives(np.array(at))
+    return place, ModelObjectives(np.array(at))
 
 
 @client_function
@@ -539,8 +541,8 @@ FUNCTIONS = (
     ascend_locally,
     count_trial,
     multiply_trial,
-    settle,
-    evaluate,
+    keep_trial,
+    part_of_dual,
     part_of_objectives,
     keep_model,
 )

@@ -4,9 +4,9 @@
    clients that share a sample add up who has a value and a random projection of the values. A
    value with c copies then counts 1/c at each of them; a projection that is not c times one's own
    is a conflict.
-2. `measure`, `centre`, `settle`: count, total and centred squares of each feature are summed over
-   the clients that hold it; only they open the totals, so no client's own mean is revealed and
-   the server learns none. A constant feature becomes 0, a missing value the mean (0).
+2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
+   are summed over the clients that hold it; only they open the totals, so no client's own mean is
+   revealed and the server learns none. A constant feature becomes 0, a missing value the mean.
 
 What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
 and, where copies differ, one random combination of the difference; the server learns how many
@@ -87,7 +87,7 @@ class Conflicts:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureFeatures:
     """Ask for the moments of the features."""
 
 
@@ -108,7 +108,7 @@ class Squares:
 
 @dataclass(frozen=True)
 class Spread:
-    """The totals that settle mean and scale at the owners."""
+    """The totals that settle_scale mean and scale at the owners."""
 
     squares: PerFeature
     count: PerFeature
@@ -141,11 +141,11 @@ def prepare(
             notes += _count_shared(clients, schema, part, cell, key)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
-        moments = clients.sum(measure, dict.fromkeys(clients.ids, Measure()))
+        moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
         message = Moments(count=moments.count, total=moments.total)
         squares = clients.sum(centre, dict.fromkeys(clients.ids, message))
         spread = Spread(squares=squares.squares, count=moments.count)
-        constant = clients.sum(settle, dict.fromkeys(clients.ids, spread))
+        constant = clients.sum(settle_scale, dict.fromkeys(clients.ids, spread))
         # discloses which features have one value over all clients' training samples
         zero = clients.reveal(constant).features[0] > 0
         names = [str(name) for name in schemas["train"].features.ids[zero]]
@@ -245,8 +245,8 @@ def weigh_copies(
 
 
 @client_function
-def measure(
-    state: Preparation, block: Block, message: Measure, rng: RandomKey
+def measure_features(
+    state: Preparation, block: Block, message: MeasureFeatures, rng: RandomKey
 ) -> tuple[Preparation, Moments]:
     """Add up the observed values of each feature."""
     block = _with_observed(state, "train", block)
@@ -269,7 +269,7 @@ def centre(
 
 
 @client_function
-def settle(
+def settle_scale(
     state: Preparation, block: Block, message: Spread, rng: RandomKey
 ) -> tuple[Preparation, Constant]:
     """Take the standard deviation over the federation as the scale; 0 for a constant feature."""
