@@ -12,7 +12,7 @@ The server sees scalars only; every vector is a sealed total for the owners of i
 round is one Newton step:
 
 1. direction: solve (λI + 1/N X_Fᵀ h X_F) d = λ(w(α) - w) over the samples F with curvature
-   - up to 256 features: exactly, in a frame P that only the owners of each feature know;
+   - up to 512 features: exactly, in a frame P that only the owners of each feature know;
      one client solves the small system
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
@@ -74,7 +74,7 @@ __all__ = [
     "step",
 ]
 
-_FRAME = 256  # most features for the exact solve
+_FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 3 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _INNER = 30.0  # how much larger than the proximal term an inner error may be

@@ -1,0 +1,572 @@
+"""Compare HyFDCA with tuned hybrid FedAvg over clients × participation: one thread, one process.
+
+    python benchmarks/participation.py --data mnist --pattern random --write
+
+The cells are declared in experiments/hyfdca-participation.toml. Cells that a results file has
+already are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+import time
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from tables import number, show, write
+from threadpoolctl import threadpool_limits
+
+from intarsia import datasets, experiment, tables
+from intarsia.algorithm import Algorithm
+from intarsia.algorithms.fedavg import FEDAVG
+from intarsia.algorithms.hyfdca import HYFDCA
+from intarsia.data import Array, Block, ClientId, Labels, Schema
+from intarsia.datasets import Dataset
+from intarsia.engines.in_process import InProcess
+from intarsia.errors import ConvergenceError, ExperimentError
+from intarsia.experiment import Experiment
+from intarsia.maths import losses, sdca
+from intarsia.maths.products import scores
+from intarsia.partition import partition
+from intarsia.training import present
+
+DECLARED = Path(__file__).parents[1] / "experiments" / "hyfdca-participation.toml"
+REPEATS = 3  # of each time that stands in the table
+OPTIMUM_ROUNDS = 1500
+OPTIMUM_GAP = 1e-8
+
+
+# ---- what is declared
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the matrix."""
+
+    data: int  # position among the declared data sets
+    grid: tuple[int, int]
+    participation: float
+    pattern: str
+
+    def key(self, name: str) -> str:
+        """Return the cell's name in a results file."""
+        rows, columns = self.grid
+        return f"{name} {rows}x{columns} {self.participation:g} {self.pattern}"
+
+
+def cells(matrix: Mapping[str, Any], data: Sequence[str], patterns: Sequence[str]) -> list[Cell]:
+    """Return the cells for the named data sets; with all clients there is one pattern only."""
+    found = []
+    for pattern, place in itertools.product(
+        matrix["participation_pattern"], range(len(matrix["data"]))
+    ):
+        if pattern not in patterns or matrix["data"][place]["dataset"]["name"] not in data:
+            continue
+        for grid, share in itertools.product(matrix["grids"], matrix["participation"]):
+            if share < 1 or pattern == matrix["participation_pattern"][0]:
+                found.append(Cell(place, (grid[0], grid[1]), share, pattern))
+    return found
+
+
+def described(tree: Mapping[str, Any], cell: Cell, algorithm: Mapping[str, Any]) -> Experiment:
+    """Return the validated experiment of one run of a cell."""
+    base, data = tree["base"], tree["matrix"]["data"][cell.data]
+    changed = {
+        **base,
+        "experiment": {
+            **base["experiment"],
+            "participation": cell.participation,
+            "participation_pattern": cell.pattern,
+        },
+        "dataset": data["dataset"],
+        "partition": {**base["partition"], "rows": cell.grid[0], "columns": cell.grid[1]},
+        "preprocessing": {
+            **base["preprocessing"],
+            "standardise": data.get("standardise", base["preprocessing"]["standardise"]),
+        },
+        "algorithm": {
+            **base["algorithm"],
+            "regularisation": data["regularisation"],
+            **algorithm,
+        },
+    }
+    return experiment.from_dict(changed, DECLARED.parent)
+
+
+def settings(tree: Mapping[str, Any], cell: Cell, samples: int) -> Iterator[dict[str, Any]]:
+    """Yield FedAvg's hyperparameters, every combination of the declared grid."""
+    matrix = tree["matrix"]
+    held = samples // cell.grid[0]
+    for share, b, rate in itertools.product(
+        matrix["fedavg"]["local_steps"],
+        matrix["fedavg"]["b"],
+        matrix["data"][cell.data]["first_rate"],
+    ):
+        steps = max(1, round(share * held))
+        yield {"name": "fedavg", "local_steps": steps, "a": rate * (1 + b), "b": b}
+
+
+# ---- data
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """The rows of a data set that the matrix uses."""
+
+    train: Dataset
+    test: Dataset
+    labels: Labels
+
+    @property
+    def y(self) -> Array:
+        """Return the training labels, (1, samples)."""
+        return self.train.y.astype(np.float64)[None]
+
+
+def pooled(tree: Mapping[str, Any], place: int) -> Pooled:
+    """Return the declared rows of a data set, standardised by the training rows if so declared."""
+    data, split = tree["matrix"]["data"][place], tree["base"]["split"]
+    seed = tree["base"]["experiment"]["seed"]
+    options = dict(data["dataset"])
+    whole, labels = datasets.encoded(datasets.load(options.pop("name"), **options))
+    train, test = whole.split()
+    if test is None:
+        ids = Block(whole.samples, (), np.zeros((len(whole.samples), 0)))
+        chosen = np.isin(whole.samples, tables.split(ids, split["test"])[1].samples)
+        train, test = whole.take(~chosen), whole.take(chosen)
+    rng = np.random.default_rng(seed)
+    train = _drawn(train, data.get("train"), rng)
+    test = _drawn(test, data.get("test"), rng)
+    if train.sparse:
+        # a word that no training row has does not change any model
+        keep = np.flatnonzero(np.asarray(abs(train.x).sum(axis=0)).ravel() > 0)
+        names = tuple(train.features[j] for j in keep)
+        train, test = (
+            replace(part, x=sdca.as_rows(csr_array(part.x)[:, keep]), features=names)
+            for part in (train, test)
+        )
+    else:
+        tables_ = [np.asarray(part.x, np.float64) * part.scale for part in (train, test)]
+        if data.get("standardise", tree["base"]["preprocessing"]["standardise"]):
+            mean, deviation = tables_[0].mean(axis=0), tables_[0].std(axis=0)
+            deviation = np.where(deviation > 0, deviation, np.inf)
+            tables_ = [(x - mean) / deviation for x in tables_]
+        train, test = (
+            replace(part, x=x, scale=1.0)
+            for part, x in zip((train, test), tables_, strict=True)
+        )
+    return Pooled(train, test, labels)
+
+
+def _drawn(part: Dataset, rows: int | None, rng: np.random.Generator) -> Dataset:
+    if rows is None or rows >= len(part.samples):
+        return part
+    return part.take(np.sort(rng.permutation(len(part.samples))[:rows]))
+
+
+# ---- a run
+
+
+@dataclass
+class Run:
+    """What a run came to."""
+
+    seconds: float = 0.0  # CPU time of set-up and rounds, not of the evaluations
+    rounds: int = 0
+    gap: float = math.inf  # relative, certified
+    dual: float = -math.inf
+    primal: float = math.inf
+    accuracy: float = 0.0
+    path: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    # by round: seconds, P, test accuracy of a run that ends there
+
+
+class Bench:
+    """One data set dealt to one grid of clients."""
+
+    def __init__(self, data: Pooled, description: Experiment) -> None:
+        assert description.partition is not None
+        self.data = data
+        dealt = partition(
+            description.partition.kind,
+            data.train,
+            **{"seed": description.seed, **description.partition.options},
+        )
+        self.schema = Schema.of(dealt, data.labels)
+        self.blocks = {name: self.schema.align(name, block) for name, block in dealt.items()}
+        place = {str(name): n for n, name in enumerate(self.schema.features.ids)}
+        self.order = np.array([place[name] for name in data.train.features])
+
+    def run(
+        self,
+        algorithm: Algorithm,
+        description: Experiment,
+        looks: Sequence[int] = (),
+        limit: int | None = None,
+    ) -> Run:
+        """Train as `intarsia run` does; at the rounds `looks`, evaluate a run that ends there."""
+        options = algorithm.hyperparameters(**description.hyperparameters)
+        engine = InProcess({"train": (self.schema, self.blocks)}, description.seed)
+        engine.count_once()
+        clients: tuple[ClientId, ...] = tuple(engine.ids)
+        last, found = limit or description.rounds, Run()
+        start = time.process_time()
+        key = engine.key("init")
+        server = algorithm.init_server(options, self.schema, key)
+        engine.set_states(
+            {
+                name: algorithm.init_client(
+                    options, self.schema, name, engine.block(name), engine.client_key(name)
+                )
+                for name in clients
+            }
+        )
+        server = algorithm.setup(server, engine, key)
+        found.seconds = time.process_time() - start
+        while found.rounds < last:
+            found.rounds += 1
+            there = present(description, clients, found.rounds)
+            start = time.process_time()
+            engine.begin_round(found.rounds, there)
+            server, info = algorithm.round(server, engine, engine.key())
+            found.seconds += time.process_time() - start
+            gap = info.gap_relative if there is None else None
+            done = info.finished or (gap is not None and gap <= description.tolerance)
+            if found.rounds in looks or done or found.rounds == last:
+                self._look(algorithm, description, engine, server, found)
+            if done:
+                break
+        return found
+
+    def _look(
+        self,
+        algorithm: Algorithm,
+        description: Experiment,
+        engine: InProcess,
+        server: Any,
+        found: Run,
+    ) -> None:
+        states = engine.get_states()
+        engine.begin_round(found.rounds + 1)
+        try:
+            with engine.unmetered():
+                end = algorithm.conclude(server, engine, engine.key("conclude"))
+        except ConvergenceError:  # what a user would see of a run that ends here
+            found.primal, found.accuracy = math.inf, 0.0
+        else:
+            assert end.weights is not None
+            w = np.ascontiguousarray(end.weights[:, self.order])
+            found.primal = self._primal(description, w)
+            right = (scores(self.data.test.x, w)[0] >= 0) == (self.data.test.y > 0)
+            found.accuracy = float(np.mean(right))
+            if end.info.gap_relative is not None and end.info.dual is not None:
+                found.gap, found.dual = end.info.gap_relative, end.info.dual
+        found.path[found.rounds] = (found.seconds, found.primal, found.accuracy)
+        engine.set_states(states)
+
+    def _primal(self, description: Experiment, w: Array) -> float:
+        keys = description.hyperparameters
+        return sdca.primal_objective(
+            scores(self.data.train.x, w),
+            self.data.y,
+            w,
+            regularisation=keys["regularisation"],
+            loss=losses.loss_code(keys["loss"]),
+        )
+
+
+def optimum(tree: Mapping[str, Any], place: int, data: Pooled) -> dict[str, float]:
+    """Return P*, its relative gap and its accuracy, by HyFDCA with one client that has it all.
+
+    Raises
+    ------
+    ConvergenceError
+        If the gap stays above what the table needs.
+    """
+    description = described(tree, Cell(place, (1, 1), 1.0, "random"), {})
+    one = Bench(data, description).run(HYFDCA, description, limit=OPTIMUM_ROUNDS)
+    if not one.gap <= OPTIMUM_GAP:
+        raise ConvergenceError(
+            f"P* of {data.train.name} has a relative gap of {one.gap:.1e} after {one.rounds} "
+            f"rounds, above {OPTIMUM_GAP:.0e}; raise OPTIMUM_ROUNDS."
+        )
+    return {"primal": one.primal, "gap": one.gap, "accuracy": one.accuracy, "rounds": one.rounds}
+
+
+# ---- a cell
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell came to; losses are relative to P*: (P - P*)/P*."""
+
+    loss: float  # HyFDCA's after its last round
+    accuracy: float
+    seconds: float
+    rounds: int
+    fedavg_loss: float
+    fedavg_accuracy: float
+    fedavg_seconds: float  # the tuned fit alone
+    fedavg_best_accuracy: float  # of any setting, chosen on the test rows
+    local_steps: int
+    a: float
+    b: float
+    edge: bool  # the chosen rate is the smallest or the largest of the grid
+    pass_round: int | None  # the first look below FedAvg's final loss
+    pass_seconds: float | None
+    path: dict[int, tuple[float, float, float]]
+    settings: int
+    failed: int
+
+
+def measure(tree: Mapping[str, Any], cell: Cell, data: Pooled, best: float) -> Outcome:
+    """Tune FedAvg, run HyFDCA, and find where it passes."""
+    mine = described(tree, cell, {})
+    bench = Bench(data, mine)
+    fits: list[tuple[float, Run, dict[str, Any]]] = []
+    tried = list(settings(tree, cell, len(data.train.samples)))
+    for choice in tried:
+        with np.errstate(all="ignore"):
+            run = bench.run(FEDAVG, described(tree, cell, choice))
+        if math.isfinite(run.primal):
+            fits.append((run.primal, run, choice))
+    if not fits:
+        raise ConvergenceError(
+            f"All {len(tried)} settings of FedAvg diverge; lower first_rate of the data set."
+        )
+    target, fedavg, choice = min(fits, key=lambda fit: fit[0])
+    theirs = described(tree, cell, choice)
+    times = [bench.run(FEDAVG, theirs).seconds for _ in range(REPEATS)]
+    last = mine.rounds
+    looks = sorted({*range(1, min(last, 20) + 1), *range(25, last + 1, 5)})
+    run = bench.run(HYFDCA, mine, looks)
+    # the looks of full participation may stop early at the tolerance
+    first = next((n for n, (_, primal, _) in run.path.items() if primal < target), None)
+    spent = None
+    if first is not None:
+        again = [bench.run(HYFDCA, mine, limit=first).seconds for _ in range(REPEATS)]
+        spent = statistics.median(again)
+    rates = tree["matrix"]["data"][cell.data]["first_rate"]
+    rate = choice["a"] / (1 + choice["b"])
+    return Outcome(
+        loss=run.primal / best - 1,
+        accuracy=run.accuracy,
+        seconds=run.seconds,
+        rounds=run.rounds,
+        fedavg_loss=target / best - 1,
+        fedavg_accuracy=fedavg.accuracy,
+        fedavg_seconds=statistics.median(times),
+        fedavg_best_accuracy=max(fit[1].accuracy for fit in fits),
+        local_steps=choice["local_steps"],
+        a=choice["a"],
+        b=choice["b"],
+        edge=bool(np.isclose(rate, min(rates)) or np.isclose(rate, max(rates))),
+        pass_round=first,
+        pass_seconds=spent,
+        path={n: (s, p / best - 1, accuracy) for n, (s, p, accuracy) in run.path.items()},
+        settings=len(tried),
+        failed=len(tried) - len(fits),
+    )
+
+
+# ---- the table
+
+_COLUMNS = (
+    "data",
+    "grid",
+    "there",
+    "HyFDCA loss",
+    "FedAvg loss",
+    "HyFDCA accuracy",
+    "FedAvg accuracy",
+    "FedAvg accuracy, any setting",
+    "passes in round",
+    "after s",
+    "FedAvg s",
+    "HyFDCA s",
+    "FedAvg's steps, a, b",
+    "loss",
+    "accuracy",
+    "by rounds",
+    "by time",
+)
+
+
+def row(name: str, cell: Cell, found: Mapping[str, Any]) -> list[str]:
+    """Return a line of the table."""
+    rows, columns = cell.grid
+    mark = " ‡" if found["edge"] else ""
+    passed = found["pass_round"]
+    return [
+        name,
+        f"{rows}x{columns}",
+        f"{cell.participation:.0%}",
+        number(found["loss"], 2),
+        number(found["fedavg_loss"]),
+        f"{found['accuracy']:.4f}",
+        f"{found['fedavg_accuracy']:.4f}",
+        f"{found['fedavg_best_accuracy']:.4f}",
+        "never" if passed is None else str(passed),
+        number(found["pass_seconds"]),
+        number(found["fedavg_seconds"]),
+        number(found["seconds"]),
+        f"{found['local_steps']}, {found['a']:g}, {found['b']:g}{mark}",
+        *(("yes" if good else "**no**") for good in verdicts(found)),
+    ]
+
+
+def verdicts(found: Mapping[str, Any]) -> tuple[bool, bool, bool, bool]:
+    """Return whether HyFDCA is better in loss, in accuracy, by rounds, by time."""
+    spent = found["pass_seconds"]
+    return (
+        found["loss"] < found["fedavg_loss"],
+        found["accuracy"] > found["fedavg_accuracy"],
+        found["pass_round"] is not None,
+        spent is not None and spent < found["fedavg_seconds"],
+    )
+
+
+_NOTES = (
+    "Hinge; cells and FedAvg's grid: experiments/hyfdca-participation.toml. Loss: (P − P\\*)/P\\* "
+    "of the final training objective, P\\* by HyFDCA with all rows at one client (gap ≤ 1e-8). "
+    "FedAvg: the setting with the least final loss in that cell; ‡: its rate is at an end of the "
+    "grid. `any setting`: the best accuracy of the whole grid, picked on the test rows. A HyFDCA "
+    "run with all clients ends at a gap of 1e-8, every other after all rounds. `passes in round`: "
+    "the first evaluated round (1 to 20, then every fifth) at which a HyFDCA run that ends there "
+    "is below FedAvg's final loss; `after s`: its CPU seconds. Seconds are of set-up and rounds, "
+    "without evaluation, medians of three (HyFDCA s: one run); FedAvg's are of the tuned fit "
+    "alone, without the search. The last four columns: whether HyFDCA is lower in loss, strictly "
+    "higher in accuracy than the loss-tuned FedAvg, passes it within the rounds, and passes it in "
+    "less time than FedAvg's whole fit takes."
+)
+
+
+def summary(table: Sequence[tuple[str, Cell, Mapping[str, Any]]]) -> str:
+    """Return in how many cells HyFDCA is better, and where it is not."""
+    lines = []
+    for place, what in enumerate(("loss", "accuracy", "by rounds", "by time")):
+        missed = [
+            f"{name} {cell.grid[0]}x{cell.grid[1]} {cell.participation:.0%}"
+            for name, cell, found in table
+            if not verdicts(found)[place]
+        ]
+        text = f"{what} {len(table) - len(missed)} of {len(table)} cells"
+        lines.append(text + (f" (not: {', '.join(missed)})" if missed else ""))
+    any_setting = [
+        f"{name} {cell.grid[0]}x{cell.grid[1]} {cell.participation:.0%}"
+        for name, cell, found in table
+        if found["accuracy"] <= found["fedavg_best_accuracy"]
+    ]
+    lines.append(
+        "some setting of FedAvg reaches HyFDCA's accuracy in "
+        + (f"{len(any_setting)} cells ({', '.join(any_setting)})" if any_setting else "no cell")
+    )
+    return "Better: " + "; ".join(lines) + "."
+
+
+def main() -> None:
+    tree = tomllib.loads(DECLARED.read_text(encoding="utf-8"))
+    arguments = _arguments(tree["matrix"])
+    stamp = zlib.crc32(json.dumps(tree, sort_keys=True).encode())
+    kept: dict[str, Any] = {"declared": stamp, "optima": {}, "cells": {}}
+    if arguments.results.is_file():
+        earlier = json.loads(arguments.results.read_text(encoding="utf-8"))
+        kept = earlier if earlier["declared"] == stamp else kept
+    chosen = cells(tree["matrix"], arguments.data, arguments.pattern)
+    names = [data["dataset"]["name"] for data in tree["matrix"]["data"]]
+    with threadpool_limits(1):
+        for place in sorted({cell.data for cell in chosen}):
+            todo = [c for c in chosen if c.data == place and c.key(names[place]) not in kept["cells"]]
+            if todo and not arguments.table:
+                measure_all(tree, names[place], place, todo, kept, arguments.results)
+    for pattern in arguments.pattern:
+        table = [
+            (names[cell.data], cell, kept["cells"][cell.key(names[cell.data])])
+            for cell in chosen
+            if cell.pattern == pattern and cell.key(names[cell.data]) in kept["cells"]
+        ]
+        if not table:
+            continue
+        rows = [row(*line) for line in table]
+        title = "Participation" if pattern == "random" else f"Participation, {pattern}"
+        show(title, _COLUMNS, rows)
+        print(summary(table))
+        if arguments.write:
+            seed = tree["base"]["experiment"]["seed"]
+            bounds = ", ".join(
+                f"{name} {found['primal']:.6g} (gap {found['gap']:.0e}, accuracy "
+                f"{found['accuracy']:.4f})"
+                for name, found in kept["optima"].items()
+            )
+            notes = f"{_NOTES}\n\n{summary(table)}\n\nP\\*: {bounds}."
+            write(title, _COLUMNS, rows, seed=seed, notes=notes)
+
+
+def measure_all(
+    tree: Mapping[str, Any],
+    name: str,
+    place: int,
+    todo: Sequence[Cell],
+    kept: dict[str, Any],
+    results: Path,
+) -> None:
+    """Measure the cells of one data set; write each down when it is done."""
+    data = pooled(tree, place)
+    warm_up(tree, todo[0], data)
+    if name not in kept["optima"]:
+        kept["optima"][name] = optimum(tree, place, data)
+        print(name, data.train.shape, kept["optima"][name], flush=True)
+    best = kept["optima"][name]["primal"]
+    for cell in todo:
+        found = asdict(measure(tree, cell, data, best))
+        kept["cells"][cell.key(name)] = found
+        results.write_text(json.dumps(kept), encoding="utf-8")
+        print(cell.key(name), {k: v for k, v in found.items() if k != "path"}, flush=True)
+
+
+def warm_up(tree: Mapping[str, Any], cell: Cell, data: Pooled) -> None:
+    """Compile the kernels."""
+    rows = np.arange(0, len(data.train.samples), 20)
+    few = replace(data, train=data.train.take(rows))
+    for share in (1.0, 0.5):
+        this = replace(cell, grid=(2, 2), participation=share)
+        mine = described(tree, this, {})
+        bench = Bench(few, mine)
+        bench.run(HYFDCA, mine, limit=30)
+        choice = next(settings(tree, this, len(rows)))
+        bench.run(FEDAVG, described(tree, this, choice), limit=2)
+
+
+def _arguments(matrix: Mapping[str, Any]) -> argparse.Namespace:
+    names = [data["dataset"]["name"] for data in matrix["data"]]
+    patterns = matrix["participation_pattern"]
+    default = Path(tempfile.gettempdir()) / "intarsia-participation.json"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=",".join(names), help="names, separated by commas")
+    parser.add_argument("--pattern", default=",".join(patterns), help="random, cyclic")
+    parser.add_argument("--results", type=Path, default=default, help="keeps what is measured")
+    parser.add_argument("--table", action="store_true", help="measure nothing, show what is kept")
+    parser.add_argument("--write", action="store_true", help="write into RESULTS.md")
+    found = parser.parse_args()
+    for key, known in (("data", names), ("pattern", patterns)):
+        chosen = getattr(found, key).split(",")
+        for one in chosen:
+            if one not in known:
+                raise ExperimentError(f"--{key} has {one!r}; choose from {', '.join(known)}.")
+        setattr(found, key, chosen)
+    return found
+
+
+if __name__ == "__main__":
+    main()
