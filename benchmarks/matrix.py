@@ -80,17 +80,14 @@ def described(tree: Mapping[str, Any], cell: Cell, algorithm: Mapping[str, Any])
     return experiment.from_dict(changed, DECLARED.parent)
 
 
-def settings(tree: Mapping[str, Any], cell: Cell, samples: int) -> Iterator[dict[str, Any]]:
-    """Yield FedAvg's hyperparameters, every combination of the declared grid."""
-    matrix = tree["matrix"]
-    held = samples // cell.grid[0]
-    for share, b, rate in itertools.product(
-        matrix["fedavg"]["local_steps"],
-        matrix["fedavg"]["b"],
-        matrix["data"][cell.data]["first_rate"],
-    ):
+def settings(
+    tree: Mapping[str, Any], cell: Cell, samples: int, first_rates: Sequence[float]
+) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield FedAvg's first rates and hyperparameters, every combination of the declared grid."""
+    declared, held = tree["matrix"]["fedavg"], samples // cell.grid[0]
+    for rate, share, b in itertools.product(first_rates, declared["local_steps"], declared["b"]):
         steps = max(1, round(share * held))
-        yield {"name": "fedavg", "local_steps": steps, "a": rate * (1 + b), "b": b}
+        yield rate, {"name": "fedavg", "local_steps": steps, "a": rate * (1 + b), "b": b}
 
 
 # ---- data
@@ -133,13 +130,13 @@ def pooled(tree: Mapping[str, Any], place: int) -> Pooled:
             for part in (train, test)
         )
     else:
-        tables_ = [np.asarray(part.x, np.float64) * part.scale for part in (train, test)]
+        values = [np.asarray(part.x, np.float64) * part.scale for part in (train, test)]
         if data.get("standardise", tree["base"]["preprocessing"]["standardise"]):
-            mean, deviation = tables_[0].mean(axis=0), tables_[0].std(axis=0)
+            mean, deviation = values[0].mean(axis=0), values[0].std(axis=0)
             deviation = np.where(deviation > 0, deviation, np.inf)
-            tables_ = [(x - mean) / deviation for x in tables_]
+            values = [(x - mean) / deviation for x in values]
         train, test = (
-            replace(part, x=x, scale=1.0) for part, x in zip((train, test), tables_, strict=True)
+            replace(part, x=x, scale=1.0) for part, x in zip((train, test), values, strict=True)
         )
     return Pooled(train, test, labels)
 

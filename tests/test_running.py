@@ -192,7 +192,7 @@ def test_clients_that_come_and_go_come_near(tmp_path, pattern):
     assert found.certificate.gap_relative <= 1e-3
     assert found.finished == "tolerance"
     phases = {line["phase"] for line in history_of(found.folder)}
-    assert phases == {"dual ascent"}
+    assert phases == {"proximal ascent"}
 
 
 def test_a_run_is_reproducible_and_depends_on_its_seed_alone(tmp_path):

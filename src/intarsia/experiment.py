@@ -128,6 +128,13 @@ class Experiment:
         ):
             if not sound:
                 raise _outside("experiment", key, getattr(self, key), expected, example)
+        turns = 1 / self.participation
+        if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
+            raise ExperimentError(
+                f"[experiment] participation is {self.participation} with the cyclic pattern, in "
+                "which the clients take turns; expected a fraction like 1/2, 1/3 or 1/4: set e.g. "
+                f"participation = {1 / round(turns):.3g}."
+            )
         if self.dataset is not None and self.clients:
             raise ExperimentError(
                 f"The experiment has [dataset] and {len(self.clients)} [[client]] tables; describe "

@@ -64,6 +64,7 @@ def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
     else:
         train, test, labels = _own(experiment, tables)
         notes = []
+    _check_kinds(train)
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
@@ -71,6 +72,17 @@ def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
     return Federation(
         train, test, Schema.of(train, labels), Schema.of(test, labels), labels, tuple(notes)
     )
+
+
+def _check_kinds(blocks: Mapping[ClientId, Block]) -> None:
+    """Refuse sparse tables beside dense ones: absent is 0 in the one and missing in the other."""
+    sparse = [name for name, block in blocks.items() if block.sparse]
+    if sparse and len(sparse) < len(blocks):
+        dense = next(name for name in blocks if name not in sparse)
+        raise FederationError(
+            f"Client {sparse[0]!r} has a sparse table but client {dense!r} a dense one; an absent "
+            "entry is 0 in the first and missing in the second: give all of one kind."
+        )
 
 
 def parties(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -114,7 +114,7 @@ def linear_model(
     if schema.labels.task == "regression":
         plain = {name: float(weight[0]) for name, weight in weights.items()}
         return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
-    classes = list(schema.labels.classes)
+    classes = _typed(schema.labels.classes)
     return LinearClassifier.from_weights(
         weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
     )
@@ -130,6 +130,19 @@ def _score(grades: Grades) -> Score:
     return Score(grades.loss, grades.accuracy, grades.r2)
 
 
+def _typed(classes: Sequence[str]) -> list[Any]:
+    """Return class names as the numbers or truth values that the tables had, where all are such."""
+    if set(classes) <= {"false", "true"}:
+        return [name == "true" for name in classes]
+    kinds: tuple[Callable[[str], Any], ...] = (int, float)
+    for kind in kinds:
+        try:
+            return [kind(name) for name in classes]
+        except ValueError:
+            continue
+    return list(classes)
+
+
 def environment(started: datetime) -> dict[str, Any]:
     """Return where a result was made."""
     return {
@@ -137,7 +150,10 @@ def environment(started: datetime) -> dict[str, Any]:
         "commit": _commit(),
         "machine": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "threads": max((pool["num_threads"] for pool in threadpool_info()), default=1),
+        "threads": max(
+            (pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"),
+            default=1,
+        ),
         "started": started.isoformat(timespec="seconds"),
     }
 

@@ -58,6 +58,7 @@ def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoint
     # last: a folder with this file is one that can be resumed
     text = json.dumps(tree, indent=2, ensure_ascii=False)
     write_atomically(folder / "experiment.json", text.encode())
+    (folder / "experiment.json").chmod(0o600)  # a url may hold a password
     return Checkpoints(folder)
 
 

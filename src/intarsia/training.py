@@ -212,15 +212,26 @@ def _judged(description: Experiment, standing: Standing, info: Info) -> Standing
         if stays:
             raise ConvergenceError(
                 f"The relative duality gap has stayed at {standing.best:.1e} for {_PATIENCE} "
-                f"rounds, above the tolerance {tolerance:.0e}: the problem is too badly "
-                "conditioned for this method, or the tolerance is below what float64 can show; "
-                "raise experiment.tolerance or algorithm.regularisation."
+                f"rounds, above the tolerance {tolerance:.0e}: {_cause(description)}."
             )
     if info.finished:
         return replace(standing, finished="algorithm")
     if standing.round >= description.rounds:
         return replace(standing, finished="rounds")
     return standing
+
+
+def _cause(description: Experiment) -> str:
+    if description.participation < 1:
+        return (
+            "with clients away it may not close, above all where a client is never there together "
+            "with one that has its samples' labels; raise experiment.participation or "
+            "experiment.tolerance"
+        )
+    return (
+        "the problem is too badly conditioned for this method, or the tolerance is below what "
+        "float64 can show; raise experiment.tolerance or algorithm.regularisation"
+    )
 
 
 def _plain_scores(found: Grades | None) -> dict[str, float]:

@@ -82,7 +82,8 @@ def evaluate(
         for name in holding
         if schema.holdings[name].labelled.any()
     }
-    # discloses how well the model does on each client's own samples
+    # discloses how well the model does on each client's own labelled samples, and how many they
+    # are; for regression also Σy and Σy²
     replies: Mapping[ClientId, Sums] = clients.ask(grade, messages)
     if not replies:
         return None, {}
@@ -134,6 +135,8 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
     else:
         correct = np.where(z[0] > 0, 1.0, -1.0) == raw
     error = (raw - z[0]) ** 2
+    if labels.task != "regression":  # only R² needs them: else they would tell the label counts
+        raw, error = 0.0 * raw, 0.0 * error
     weights = np.stack([np.ones(held.sum()), message.share[held]])
     return Sums(
         *(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error))

@@ -199,6 +199,7 @@ def _begin_newton(server: Server, clients: Clients, *, warm: bool) -> Server:
         outputs=server.outputs,
         labelled=server.labelled,
         sparse=server.sparse,
+        frame=server.options.frame,
     )
     return replace(server, phase=phase)
 

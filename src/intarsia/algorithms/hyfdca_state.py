@@ -29,6 +29,7 @@ class HyFDCA:
     # auto: where all clients are there Newton's method, for sparse tables with more features than
     # samples in the dual and after ascent in chunks; else dual ascent
     # newton: as auto, but in the primal for all tables; ascent: the paper's alone
+    frame: bool = True  # solve Newton's system in a random frame, up to 512 features
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: float = 1.0  # H as a share of the samples that a client steps on in a round
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
@@ -40,7 +41,7 @@ class HyFDCA:
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
-        if not self.regularisation > 0:
+        if not (self.regularisation > 0 and math.isfinite(self.regularisation)):
             raise ExperimentError(
                 f"algorithm.regularisation is {self.regularisation}; it must be positive, "
                 "for example 1e-3."
@@ -63,7 +64,7 @@ class HyFDCA:
             raise ExperimentError(
                 f"algorithm.ascents is {self.ascents}; choose a whole number from 1 up."
             )
-        if not self.sigma > 0:
+        if not (self.sigma > 0 and math.isfinite(self.sigma)):
             raise ExperimentError(
                 f"algorithm.sigma is {self.sigma}; it must be positive: 1 trusts the clients' "
                 "steps, γ times the number of clients is safe."

@@ -130,13 +130,14 @@ def begin(
     outputs: int,
     labelled: tuple[ClientId, ...],
     sparse: bool,
+    frame: bool = True,
 ) -> Newton:
     """Start the phase from duals, w(α) and their scores; return the state at that point."""
-    framed = features <= _FRAME
+    framed = frame and features <= _FRAME
     start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=features if framed else 0)
-    frame = clients.sum(enter, dict.fromkeys(clients.ids, start))
+    drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     if framed:
-        clients.ask(keep_frame, dict.fromkeys(clients.ids, Frame(frame=frame.frame)))
+        clients.ask(keep_frame, dict.fromkeys(clients.ids, Frame(frame=drawn.frame)))
     ones = np.ones(outputs)
     newton = Newton(
         loss=loss,

@@ -1,12 +1,12 @@
 """Prepare every party's table for training: copies counted once, features standardised, by sums.
 
-1. `count_copies`, `weigh_copies`: for every set of features that several clients hold, the
-   clients that share a sample add up who has a value and a random projection of the values. A
-   value with c copies then counts 1/c at each of them; a projection that is not c times one's own
-   is a conflict.
+1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
+   hold, the clients that share a sample add up who has a value, and then a random projection of
+   the values that all of them have. A value with c copies counts 1/c at each of them; a projection
+   that is not c times one's own is a conflict.
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
-   are summed over the clients that hold it; only they open the totals, so no client's own mean is
-   revealed and the server learns none. A constant feature becomes 0, a missing value the mean.
+   are summed over the clients that hold it; only they open the totals. The server learns no mean;
+   of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
 
 What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
 and, where copies differ, one random combination of the difference; the server learns how many
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,8 @@ from intarsia.algorithm import (
     RandomKey,
     client_function,
 )
-from intarsia.data import Array, Block, Cell, Schema
+from intarsia.data import Array, Block, Cell, Schema, Values
+from intarsia.errors import TableError
 
 __all__ = ["INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
 
@@ -64,7 +66,6 @@ class Copied:
 
     observed: PerSample  # (columns, samples) 1 where there is a value
     holders: PerSample  # (1, samples) 1: this client holds the sample
-    projection: PerSample  # (1, samples) of the values, missing ones as 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,14 @@ class CopiedTotals:
     direction: Array
     observed: PerSample
     holders: PerSample
-    projection: PerSample
+    projection: PerSample | None  # None: send this client's
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Random projections of the values that every holder of the sample has."""
+
+    projection: PerSample  # (1, samples)
 
 
 @dataclass(frozen=True)
@@ -177,22 +185,28 @@ def _count_shared(
         for name in cell.owners
     }
     totals = clients.sum(_at(count_copies, part), asked)
-    checked = {
-        name: CopiedTotals(
-            part=part,
-            columns=message.columns,
-            direction=direction,
-            observed=totals.observed,
-            holders=totals.holders,
-            projection=totals.projection,
-        )
-        for name, message in asked.items()
-    }
+
+    def counted(projection: Any) -> dict[str, CopiedTotals]:
+        return {
+            name: CopiedTotals(
+                part=part,
+                columns=message.columns,
+                direction=direction,
+                observed=totals.observed,
+                holders=totals.holders,
+                projection=projection,
+            )
+            for name, message in asked.items()
+        }
+
+    projected = clients.sum(_at(project_copies, part), counted(None))
+    checked = counted(projected.projection)
     # discloses how many shared samples disagree in this set of features, over its owners
     conflicts = round(clients.reveal(clients.sum(_at(weigh_copies, part), checked)).samples)
     if not conflicts:
         return []
-    shown = _listed([str(name) for name in schema.features.ids[positions]])
+    names = [str(name) for name in schema.features.ids[positions]]
+    shown = _listed([name for name in names if name != INTERCEPT])
     return [
         f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one or "
         f"more of the features {shown}; their average is used: compare these tables."
@@ -211,16 +225,30 @@ def _at(fn: ClientFunction, part: str) -> ClientFunction:
 def count_copies(
     state: Preparation, block: Block, message: SharedFeatures, rng: RandomKey
 ) -> tuple[Preparation, Copied]:
-    """Say which values are there, and project them."""
+    """Say which values are there; a sparse table has them all."""
     samples = block.shape[0]
+    if block.sparse:
+        observed = np.ones((0, samples))
+    else:
+        observed = (~np.isnan(block.x[:, message.columns])).T.astype(np.float64)
+    return state, Copied(observed, np.ones((1, samples)))
+
+
+def _common(block: Block, message: CopiedTotals) -> Values:
+    """Return the shared columns, 0 where a holder of the sample lacks the value."""
     own = block.x[:, message.columns]
     if block.sparse:
-        observed = np.ones((len(message.columns), samples))
-    else:
-        observed = (~np.isnan(own)).T.astype(np.float64)
-        own = np.nan_to_num(own)
-    projection = np.asarray(own @ message.direction)
-    return state, Copied(observed, np.ones((1, samples)), projection[None, :])
+        return own
+    return np.where((message.observed == message.holders).T, own, 0.0)
+
+
+@client_function
+def project_copies(
+    state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
+) -> tuple[Preparation, Projected]:
+    """Project the values that every holder of the sample has."""
+    projection = np.asarray(_common(block, message) @ message.direction)
+    return state, Projected(projection[None, :])
 
 
 @client_function
@@ -228,15 +256,13 @@ def weigh_copies(
     state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
 ) -> tuple[Preparation, Conflicts]:
     """Count the samples whose copies differ; note how many holders have each value."""
-    held = message.holders[0]
-    own = block.x[:, message.columns]
-    own = own if block.sparse else np.nan_to_num(own)
+    held, own = message.holders[0], _common(block, message)
+    assert message.projection is not None
     projected = np.asarray(own @ message.direction)
     magnitude = np.asarray(abs(own) @ abs(message.direction))
-    complete = (message.observed == held).all(axis=0)  # only these can be compared
     differs = abs(message.projection[0] - held * projected) > _AGREE * held * magnitude
-    conflicts = float((1 / held[complete & differs & (held > 1)]).sum())
-    if not complete.all():
+    conflicts = float((1 / held[differs & (held > 1)]).sum())
+    if (message.observed != held).any():
         assert block.copies is not None
         observed = state.observed.get(message.part, block.copies.dense()).copy()
         observed[:, message.columns] = message.observed.T
@@ -273,6 +299,13 @@ def settle_scale(
     state: Preparation, block: Block, message: Spread, rng: RandomKey
 ) -> tuple[Preparation, Constant]:
     """Take the standard deviation over the federation as the scale; 0 for a constant feature."""
+    wrong = np.flatnonzero(~np.isfinite(message.squares[0]))
+    if len(wrong):
+        raise TableError(
+            f"The squares of feature {block.features[wrong[0]]!r} add up to "
+            f"{message.squares[0, wrong[0]]}: its values are too large for 64-bit numbers; divide "
+            "them by a power of ten at every client."
+        )
     deviation = np.sqrt(message.squares[0] / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     scale[_is_intercept(block)] = 1.0
