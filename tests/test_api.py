@@ -114,7 +114,10 @@ def test_matrices_with_rows_of_their_own_have_the_same_columns():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(120, 3))
     y = (x[:, 0] > 0).astype(int)
-    result = intarsia.run(tables={"a": (x[:60], y[:60]), "b": (csr_array(x[60:]), y[60:])}, **QUICK)
+    tables = {"a": (x[:60], y[:60]), "b": (csr_array(x[60:]), y[60:])}
+    with pytest.raises(FederationError, match="'x0' is in a sparse table at client 'b'"):
+        intarsia.run(tables=tables, **QUICK)  # one could be centred, the other not
+    result = intarsia.run(tables=tables, standardise=False, **QUICK)
     assert list(result.model.feature_names_in_) == ["x0", "x1", "x2"]
     assert set(result.metrics.clients) == {"a", "b"}
 

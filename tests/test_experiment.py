@@ -227,3 +227,14 @@ def test_hyperparameters_refuse_what_does_not_fit(mapping: dict[str, Any], says:
         hyperparameters(Tuning, mapping)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
+def test_turns_that_do_not_come_out_even_are_refused(tmp_path, share):
+    path = tmp_path / "turns.toml"
+    path.write_text(
+        f'[experiment]\nparticipation = {share}\nparticipation_pattern = "cyclic"\n'
+        '[algorithm]\nname = "hyfdca"\n[dataset]\nname = "a9a"\n'
+    )
+    with pytest.raises(ExperimentError, match=f"participation is {share} with the cyclic pattern"):
+        load(path)

@@ -64,7 +64,8 @@ def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
     else:
         train, test, labels = _own(experiment, tables)
         notes = []
-    _check_kinds(train)
+    if experiment.preprocessing.standardise:
+        _check_kinds(train)
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
@@ -75,14 +76,21 @@ def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
 
 
 def _check_kinds(blocks: Mapping[ClientId, Block]) -> None:
-    """Refuse sparse tables beside dense ones: absent is 0 in the one and missing in the other."""
-    sparse = [name for name, block in blocks.items() if block.sparse]
-    if sparse and len(sparse) < len(blocks):
-        dense = next(name for name in blocks if name not in sparse)
-        raise FederationError(
-            f"Client {sparse[0]!r} has a sparse table but client {dense!r} a dense one; an absent "
-            "entry is 0 in the first and missing in the second: give all of one kind."
-        )
+    """Refuse to standardise a feature that is sparse at one client and dense at another.
+
+    An absent entry is 0 in the one and missing in the other, and only the dense one can be centred.
+    """
+    kinds: dict[str, tuple[ClientId, bool]] = {}
+    for name, block in blocks.items():
+        for feature in block.features:
+            other, sparse = kinds.setdefault(feature, (name, block.sparse))
+            if sparse != block.sparse:
+                first, second = (other, name) if sparse else (name, other)
+                raise FederationError(
+                    f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense "
+                    f"one at client {second!r}, so that it cannot be standardised alike; give both "
+                    "one kind, or set standardise = false in [preprocessing]."
+                )
 
 
 def parties(
