@@ -387,9 +387,13 @@ class Schema:
 
     @cached_property
     def features(self) -> Index:
-        """Return the index of all features."""
+        """Return the index of all features.
+
+        Names are Python objects: an array of fixed-width text takes the longest name's room for
+        each (2 GB for 130,000 words of a text).
+        """
         return Index.of(
-            {name: np.array(holding.features, np.str_) for name, holding in self.holdings.items()}
+            {name: np.array(holding.features, object) for name, holding in self.holdings.items()}
         )
 
     @cached_property
@@ -426,7 +430,7 @@ class Schema:
         The order depends on ids and names alone, so a permuted table gives the same block.
         """
         rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
-        names = np.array(block.features, np.str_)
+        names = np.array(block.features, object)
         columns = _order(names, self.features.ids[self.features.own(client)])
         if not (_identity(rows) and _identity(columns)):
             block = block.take(
