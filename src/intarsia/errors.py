@@ -5,9 +5,13 @@ IntarsiaError
 │   ├── TableError             a party's table cannot become a Block
 │   ├── ExperimentError        an experiment file or a setting is wrong
 │   ├── FederationError        the parties do not fit together
-│   └── CheckpointError        an output folder cannot be resumed or read
+│   ├── CheckpointError        an output folder cannot be resumed or read
+│   ├── RangeError             a value is too large to be sealed, or no number
+│   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
 ├── ConvergenceError           training diverged or stalled; names the likely cause
-├── SealedError                a sealed total was read without `reveal`
+├── SealedError                a sealed total was read without `reveal`, or sealed twice
+├── TamperedError              a message or a sealed total was altered or cut
+├── ReplayError                a message came again, or out of its order
 └── CodecError                 bytes on a wire or a disk are not what was written
 """
 
@@ -18,8 +22,12 @@ __all__ = [
     "ExperimentError",
     "FederationError",
     "IntarsiaError",
+    "KeyMaterialError",
+    "RangeError",
+    "ReplayError",
     "SealedError",
     "TableError",
+    "TamperedError",
     "UserError",
 ]
 
@@ -48,12 +56,28 @@ class CheckpointError(UserError):
     """An output folder cannot be resumed or read."""
 
 
+class RangeError(UserError, ValueError):
+    """A value is outside the range that sealed sums are set up for, or no number."""
+
+
+class KeyMaterialError(UserError, ValueError):
+    """A key file, a fingerprint or a message of the key exchange is wrong."""
+
+
 class ConvergenceError(IntarsiaError, ArithmeticError):
     """Training diverged or stalled; the sentence names the likely cause and a remedy."""
 
 
 class SealedError(IntarsiaError, TypeError):
-    """A sealed total was read without `Clients.reveal`."""
+    """A sealed total was read without `Clients.reveal`, or a stream was used twice."""
+
+
+class TamperedError(IntarsiaError, ValueError):
+    """A message or a sealed total was altered, cut, or made with other keys."""
+
+
+class ReplayError(IntarsiaError, ValueError):
+    """A message was seen before, or came out of its order."""
 
 
 class CodecError(IntarsiaError, ValueError):

@@ -1,0 +1,114 @@
+"""What every mode of sealed sums provides: clients seal and open, the server only adds.
+
+A contribution is what one client seals of one cell of one field of a reply. The server adds the
+contributions of the cell's owners to a `Piece` that it cannot read, and forwards it; a client opens
+it with the keys that the clients share.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import SealedError
+
+__all__ = ["Adder", "Piece", "Sealer", "Stream", "joined"]
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Names one total; together with a client's name, one contribution."""
+
+    session: str  # hex digits, drawn afresh whenever a run is started or resumed
+    sequence: int  # of the exchange, within the session
+    round: int
+    function: str
+    field: str
+    cell: int
+
+    def label(self, client: str) -> bytes:
+        """Return bytes that no other contribution has, to derive keys from."""
+        texts = (self.session, self.function, self.field, client)
+        numbers = struct.pack("<qqq", self.sequence, self.round, self.cell)
+        return numbers + b"".join(
+            struct.pack("<I", len(raw)) + raw for raw in (text.encode() for text in texts)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A sealed contribution, or a sealed total of several."""
+
+    stream: Stream
+    shape: tuple[int, ...]
+    contributors: tuple[str, ...]  # sorted
+    content: Any  # the scheme's own: words under masks, or ciphertexts
+
+
+class Sealer(Protocol):
+    """A client's side of a scheme, with the secret keys."""
+
+    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+        """Seal a client's contribution.
+
+        Raises
+        ------
+        RangeError
+            If a value is not finite, or so large that a total could leave the range.
+        SealedError
+            If the client has used the stream before.
+        """
+        ...
+
+    def open(self, piece: Piece) -> Values:
+        """Return the total of the piece's contributors.
+
+        Raises
+        ------
+        TamperedError
+            If the piece is not the sum of what they sealed.
+        """
+        ...
+
+
+class Adder(Protocol):
+    """The server's side of a scheme, without secrets."""
+
+    def add(self, one: Piece, other: Piece) -> Piece:
+        """Return the sum of two pieces of the same total.
+
+        Raises
+        ------
+        SealedError
+            If the pieces belong to different totals, or a client is in both.
+        """
+        ...
+
+
+def joined(one: Piece, other: Piece, content: Any) -> Piece:
+    """Return the piece of all contributors of two, with the content that a scheme made of theirs.
+
+    Raises
+    ------
+    SealedError
+        If the pieces belong to different totals, or a client is in both.
+    """
+    if one.stream != other.stream or one.shape != other.shape:
+        raise SealedError(
+            f"A piece of {one.stream} with shape {one.shape} cannot be added to one of "
+            f"{other.stream} with shape {other.shape}; add pieces of one total only."
+        )
+    both = set(one.contributors) & set(other.contributors)
+    if both:
+        raise SealedError(
+            f"The contribution of {sorted(both)} to {one.stream} was added twice; add each "
+            "client's contribution once."
+        )
+    contributors = tuple(sorted((*one.contributors, *other.contributors)))
+    return replace(one, contributors=contributors, content=content)
