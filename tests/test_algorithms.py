@@ -13,7 +13,8 @@ from federations import BINARY, block, initialise, rectangles, table, train
 from intarsia.algorithm import Algorithm, ClientFunction, Layout
 from intarsia.data import Labels, Schema
 from intarsia.engines import codec
-from intarsia.engines.in_process import InProcess, SealedField, SealedRecord, SealedTotal, _layouts
+from intarsia.engines.in_process import RECORDS, InProcess
+from intarsia.engines.sealed import SealedField, SealedTotal, layouts
 from intarsia.errors import SealedError
 from intarsia.running import ALGORITHMS
 
@@ -135,7 +136,7 @@ def trained(algorithm, options, kind, *, through=None, seed=0, cut=None):
             engine = clients = engine_over()
             if algorithm.additive:
                 engine.count_once()
-            sealed, states = codec.decode(written, *algorithm.states, SealedRecord)
+            sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
             engine.set_states(states)
             engine.restore_traffic(traffic)
             server = engine.unseal(sealed)
@@ -247,7 +248,7 @@ def test_vectors_reach_clients_sealed(algorithm, options):
     class Sealing(Watched):
         def _check(self, messages):
             for message in messages.values():
-                for name, layout in _layouts(type(message)):
+                for name, layout in layouts(type(message)):
                     value = getattr(message, name)
                     if layout in (Layout.SAMPLES, Layout.FEATURES, Layout.SELECTED):
                         assert value is None or isinstance(value, SealedField), name

@@ -351,3 +351,25 @@ def test_inspect_reads_a_file_and_a_simulation(file, tmp_path):
     found = intarsia.inspect(simulation, seed=1)
     assert sum(row.samples for row in found.clients) == 2 * 569
     assert found.picture is None
+
+
+def test_inspect_shows_the_counts_of_tables_that_a_run_would_refuse(frames):
+    late = frames["bank"].rename(columns={"age": "years"}).copy()
+    late["default"] = np.where(late["default"] == "late", "paid", "late")
+    found = intarsia.inspect(
+        tables={**frames, "late": late}, id="customer", label="default", standardise=False
+    )
+    assert [row.samples for row in found.clients] == [90, 90, 90]
+    assert found.advice.remarks[-1].startswith("A run would stop: 90 samples have different labels")
+    with pytest.raises(FederationError, match="90 samples have different labels"):
+        trained({**frames, "late": late}, test=0.0)
+
+
+def test_inspect_names_a_label_column_that_is_a_feature_elsewhere(frames):
+    shop = frames["shop"].to_pandas().assign(default=0.0)
+    found = intarsia.inspect(
+        tables={"bank": frames["bank"], "shop": shop},
+        id="customer",
+        table_settings={"bank": {"label": "default"}},
+    )
+    assert "is a feature at 'shop'" in found.advice.remarks[0]

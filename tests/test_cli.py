@@ -13,12 +13,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import intarsia
+from command_line import finished, one_error, said
 from intarsia import __version__
 from intarsia.cli import main
 from intarsia.errors import ConvergenceError
-from intarsia.linear import LinearClassifier, LinearRegressor
-from intarsia.model_file import write_model
-from intarsia.result import Certificate, Metrics, Result, Score
 
 EXPERIMENT = """
 [experiment]
@@ -60,19 +59,6 @@ def experiment(tmp_path: Path) -> Path:
     file = tmp_path / "two.toml"
     file.write_text(EXPERIMENT)
     return file
-
-
-def said(capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    captured = capfd.readouterr()
-    return captured.out, captured.err
-
-
-def one_error(err: str) -> str:
-    """Return the sentence of an error; there is one line, and no traceback."""
-    lines = [line for line in err.splitlines() if line.strip()]
-    assert len(lines) == 1, err
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 # -- usage
@@ -167,6 +153,15 @@ def test_ctrl_c_before_the_first_checkpoint(experiment, monkeypatch, capfd):
     assert "before the first checkpoint" in said(capfd)[1]
 
 
+def test_ctrl_c_before_training_is_one_word(experiment, monkeypatch, capfd):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("intarsia.experiment.load", stop)
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    assert said(capfd) == ("", "stopped\n")
+
+
 def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):
     pretend(monkeypatch, ConvergenceError("The loss is inf\nin round 3; lower the step."))
     assert main(["run", str(experiment), "--quiet"]) == 1
@@ -192,32 +187,6 @@ def test_overwriting_leaves_other_files_alone(experiment):
 # -- compare
 
 
-def finished(folder: Path, seed: int, accuracy: float, algorithm: str = "hyfdca") -> Path:
-    folder.mkdir()
-    Result(
-        algorithm,
-        "credit",
-        seed,
-        10,
-        "tolerance",
-        {"total": 2.0, "training": 1.0},
-        {"up": 1000, "down": 500, "by_message": {}},
-        20,
-        Certificate(1.0, 1.0 - 1e-7, 1e-7),
-        Metrics(
-            server=Score(0.5, accuracy),
-            clients={"bank": Score(0.5, accuracy)},
-            clients_mean=Score(0.5, accuracy),
-            centralised=Score(0.4, 0.9),
-            standalone={"bank": Score(0.7, 0.6)},
-            standalone_mean=Score(0.7, 0.6),
-        ),
-        {},
-        {},
-    ).write(folder)
-    return folder
-
-
 def test_compare_gives_mean_and_deviation_over_seeds(tmp_path, capfd):
     folders = [
         finished(tmp_path / "a", 0, 0.80),
@@ -236,121 +205,26 @@ def test_compare_gives_mean_and_deviation_over_seeds(tmp_path, capfd):
     assert "82.00 ± 2.83 %" in err
 
 
-# -- predict
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """score = 2·(age - 40)/10 + 1·[sex=F] - 3·[sex=M] + 0.5, means 40, 0.25 and 0.75."""
-    folder = finished(tmp_path / "run", 0, 0.8)
-    fitted = LinearClassifier.from_weights(
-        {"age": 2.0, "sex=F": 1.0, "sex=M": -3.0},
-        means={"age": 40.0, "sex=F": 0.25, "sex=M": 0.75},
-        scales={"age": 10.0, "sex=F": 1.0, "sex=M": 1.0},
-        intercept=0.5,
-        classes=("no", "yes"),
-        loss="logistic",
-    )
-    write_model(fitted, folder / "model")
-    client = {"name": "bank", "id": "customer", "label": "default", "missing": ["?", "-"]}
-    (folder / "experiment.json").write_text(json.dumps({"client": [client]}))
-    return folder
-
-
-def predicted(folder: Path, text: str, capfd, *options: str) -> tuple[list[dict[str, str]], str]:
-    table = folder.parent / "table.csv"
-    table.write_text(text)
-    assert main(["predict", str(folder), str(table), *options]) == 0
+def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
+    folders = [
+        finished(tmp_path / "a", 0, 0.80, loss="hinge", gamma=1.0),
+        finished(tmp_path / "b", 1, 0.84, loss="hinge", gamma=1.0),
+        finished(tmp_path / "c", 0, 0.70, loss="logistic", gamma=1.0),
+    ]
+    assert main(["compare", *map(str, folders), "--json"]) == 0
     out, err = said(capfd)
-    return list(csv.DictReader(io.StringIO(out))), err
+    first, second = json.loads(out)
+    assert (first["settings"], first["seeds"]) == ({"loss": "hinge"}, [0, 1])
+    assert (second["settings"], second["seeds"]) == ({"loss": "logistic"}, [0])
+    assert second["federated"]["mean"] == pytest.approx(0.7)
+    assert "hyfdca (loss=logistic)" in err
+    assert "note:" not in err
 
 
-def test_predict_scores_the_full_columns(model, capfd):
-    text = "customer,age,sex\n7,50,F\n8,30,M\n"
-    rows, err = predicted(model, text, capfd)
-    assert err == ""
-    # 2·1 + (1 - 0.25) - 3·(0 - 0.75) + 0.5 = 5.5; 2·(-1) + (0 - 0.25) - 3·(1 - 0.75) + 0.5 = -2.5
-    assert [row["id"] for row in rows] == ["7", "8"]
-    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
-    assert [row["label"] for row in rows] == ["yes", "no"]
-    assert [float(row["probability"]) for row in rows] == pytest.approx(
-        [1 / (1 + np.exp(-5.5)), 1 / (1 + np.exp(2.5))]
-    )
-
-
-def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
-    rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
-    assert [row["id"] for row in rows] == ["1", "2"]
-    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
-    assert "lacks 1 of the model's 2 columns; each counts as its mean: sex" in err
-    assert "count as the mean: age (1)" in err
-    assert "left aside: shoe" in err
-
-
-def test_an_unknown_level_counts_as_missing(model, capfd):
-    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,1\n", capfd)
-    assert float(rows[0]["score"]) == pytest.approx(0.5)
-    assert "count as the mean: sex (1)" in err
-    assert "default" not in err
-
-
-def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
-    import polars
-
-    polars.DataFrame({"who": ["a", "b"], "age": [50.0, None]}).write_parquet(tmp_path / "t.parquet")
-    out = tmp_path / "out.csv"
-    arguments = ["predict", str(model), str(tmp_path / "t.parquet"), "--out", str(out)]
-    assert main([*arguments, "--id", "who"]) == 0
-    assert said(capfd)[0] == ""
-    rows = list(csv.DictReader(io.StringIO(out.read_text())))
-    assert [row["id"] for row in rows] == ["a", "b"]
-    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
-        ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
-        ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
-        ("age,sex\n1\n", [], "line 2 has 1 values"),
-        ("age;sex\n1;F\n", [], "';'"),
-        ("", [], "empty"),
-        ("customer,age\n1,2\n1,3\n", [], "repeat"),
-        ("age,sex\nold,F\nyoung,M\n", [], "column 'age' has text (such as 'old')"),
-    ],
-)
-def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
-    table = model.parent / "table.csv"
-    table.write_text(text)
-    assert main(["predict", str(model), str(table), *options]) == 2
-    assert expected in one_error(said(capfd)[1])
-
-
-def test_a_regression_predicts_numbers(tmp_path, capfd):
-    folder = finished(tmp_path / "run", 0, 0.8)
-    fitted = LinearRegressor.from_weights(
-        {"age": 2.0}, means={"age": 40.0}, scales={"age": 10.0}, intercept=5.0
-    )
-    write_model(fitted, folder / "model")
-    rows, _ = predicted(folder, "id,age\n1,50\n2,\n", capfd, "--id", "id")
-    assert rows == [{"id": "1", "score": "7.0"}, {"id": "2", "score": "5.0"}]
-
-
-def test_more_classes_give_the_best_one(tmp_path, capfd):
-    folder = finished(tmp_path / "run", 0, 0.8)
-    fitted = LinearClassifier.from_weights(
-        {"x": np.array([1.0, 0.0, -1.0])},
-        means={"x": 0.0},
-        scales={"x": 1.0},
-        intercept=np.array([0.0, 0.5, 0.0]),
-        classes=("a", "b", "c"),
-        loss="hinge",
-    )
-    write_model(fitted, folder / "model")
-    rows, _ = predicted(folder, "x,y\n2,0\n0,0\n-2,0\n", capfd)
-    assert [row["label"] for row in rows] == ["a", "b", "c"]
-    assert [float(row["score"]) for row in rows] == [2.0, 0.5, 2.0]
-    assert list(rows[0]) == ["id", "score", "label"]
+def test_compare_says_where_a_seed_counts_twice(tmp_path, capfd):
+    folder = finished(tmp_path / "a", 7, 0.80)
+    assert main(["compare", str(folder), str(folder)]) == 0
+    assert "note: credit, hyfdca: more than one run has the seed 7" in said(capfd)[1]
 
 
 # -- the whole way, through run.py
@@ -369,6 +243,18 @@ def test_inspect_counts_draws_and_advises(experiment, capfd):
     assert Path(found["picture"]).read_bytes()[:4] == b"\x89PNG"
     assert "fits: hyfdca: hybrid" in err
     assert "30 of 120 samples have a label at no client" in err
+
+
+def test_inspect_says_what_the_python_interface_does(experiment, capfd):
+    shop = experiment.parent / "shop.csv"
+    shop.write_text(shop.read_text().replace("town", "default"))
+    assert main(["inspect", str(experiment), "--json"]) == 0
+    out, err = said(capfd)
+    found = json.loads(out)
+    expected = intarsia.inspect(experiment)
+    assert found["notes"] == list(expected.advice.remarks)
+    assert found["common_features"] == expected.overlaps.features.tolist()
+    assert "note: Column 'default' has the labels of 'bank' and is a feature at 'shop'" in err
 
 
 def test_run_prints_the_result_as_one_line_of_json(experiment, capfd):

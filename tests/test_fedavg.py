@@ -11,7 +11,7 @@ from intarsia.algorithms import fedavg
 from intarsia.algorithms.fedavg import FEDAVG, FedAvg
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines.in_process import InProcess
-from intarsia.errors import ConvergenceError, ExperimentError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import losses, sdca
 
 SEED = 7
@@ -208,3 +208,15 @@ def test_a_round_is_one_exchange():
     engine.begin_round(1)
     fedavg.round(server, engine, engine.key())
     assert engine.traffic.exchanges == before + 1
+
+
+def test_labels_without_a_column_beside_them_are_refused():
+    x, y = table()
+    rows = np.arange(60)
+    blocks = {
+        "bank": block(x, y, rows, []),
+        "shop": block(x, y, rows, range(6), labels=False),
+    }
+    with pytest.raises(FederationError, match=r"No client with labels has a feature .*'bank'"):
+        started(FedAvg(), blocks)
+    started(FedAvg(), {**blocks, "bank": block(x, y, rows, [0])})

@@ -20,7 +20,8 @@ from intarsia.algorithm import (
 )
 from intarsia.data import Array, Block, Schema
 from intarsia.engines import codec
-from intarsia.engines.in_process import InProcess, SealedField, SealedRecord
+from intarsia.engines.in_process import RECORDS, InProcess
+from intarsia.engines.sealed import SealedField
 from intarsia.errors import SealedError, TableError
 
 
@@ -247,7 +248,7 @@ def test_a_sealed_total_is_written_to_a_checkpoint_and_back():
     _, _, engine, total = sums()
     state = Held(sealed=Held(sealed=total.rows, rounds=1), rounds=2)
     written = codec.encode(engine.seal(state))
-    back = engine.unseal(codec.decode(written, Held, SealedRecord))
+    back = engine.unseal(codec.decode(written, Held, *RECORDS))
     assert isinstance(back.sealed.sealed, SealedField)
     assert (back.rounds, back.sealed.rounds) == (2, 1)
     engine.ask(

@@ -175,7 +175,7 @@ CASES: list[Case] = [
     ("a feature twice", one(GOOD, features=("age", "age")), "'age'"),
     ("a column in two groups", one(GOOD, groups={"a": ("age",), "b": ("age",)}), "'age'"),
     ("used and left out", one(GOOD, features=("age",), exclude=("age",)), "'age'"),
-    ("no feature", one(GOOD, exclude=("age", "sex")), "'age'"),
+    ("no feature", one(GOOD, label=None, exclude=("age", "sex", "y")), "'age'"),
     # ids
     ("an id twice", one(GOOD + "2,60,F,1\n"), "rows 2 and 5"),
     ("a type of no id", one(GOOD, id=None, id_type="text"), "'text'"),

@@ -25,7 +25,8 @@ from federations import (
 from intarsia import datasets
 from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
 from intarsia.data import Block, Labels, Schema
-from intarsia.engines.in_process import InProcess, SealedField, _layouts
+from intarsia.engines.in_process import InProcess
+from intarsia.engines.sealed import SealedField, layouts
 from intarsia.maths import losses, sdca
 
 EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
@@ -371,7 +372,7 @@ class Recorded:
 
     def _note(self, messages):
         for message in {id(one): one for one in messages.values()}.values():
-            for name, layout in _layouts(type(message)):
+            for name, layout in layouts(type(message)):
                 value = getattr(message, name)
                 if layout is not None:
                     assert value is None or isinstance(value, SealedField)

@@ -53,6 +53,16 @@ def test_a_client_with_nothing_in_common_is_named():
     assert any(remark.startswith("6 of 15 samples") for remark in found.remarks)
 
 
+def test_a_label_column_among_the_features_of_another_client_is_named():
+    # the labels of a are called "label"
+    leaks = {"b": (range(9), ["label"]), "c": (range(9), ["label=yes", "x"])}
+    found = advise(schema(a=(range(9), "xy"), **leaks)).remarks
+    assert "Column 'label' has the labels of 'a' and is a feature at 'b', 'c':" in found[0]
+    assert "set label to 'label' at 'b', 'c', or list it in exclude" in found[0]
+    apart = advise(schema(a=(range(9), "xy"), b=(range(9), ["labelled", "relabel=label="])))
+    assert not apart.remarks
+
+
 def test_the_three_way_table_has_clients_their_mean_and_the_whole():
     own = {"a": Score(1.0, 0.5), "b": Score(3.0, 0.7)}
     metrics = Metrics(Score(0.1, 0.9), own, Score(2.0, 0.6), Score(0.1, 0.91), own, Score(2.0, 0.6))

@@ -120,6 +120,35 @@ def test_a_password_in_a_url_comes_from_the_environment(
     assert_array_equal(read(source).values, [[1]])
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_database_file_named_by_a_variable_is_relative_to_the_experiment_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    path = str(tmp_path / "data" / "t.db")
+    if kind == "sqlite":
+        connection = sqlite3.connect(path)
+        connection.execute("create table t as select 1 as a")
+        connection.commit()
+        connection.close()
+    else:
+        with duckdb.connect(path) as database:
+            database.execute("create table t as select 1 as a")
+    monkeypatch.setenv("PLACE", "data")
+    source = Source(name="bank", url=f"{kind}:///${{PLACE}}/t.db", query="select * from t")
+    placed = located(source, tmp_path)
+    assert placed.url == f"{kind}:///{tmp_path}/${{PLACE}}/t.db"
+    assert_array_equal(read(placed).values, [[1]])
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SECRET", raising=False)
+    source = Source(name="bank", url="postgresql://me:$SECRET@here/bank", query="select 1")
+    assert located(source, Path("/nowhere")) == source
+    with pytest.raises(TableError, match=r"variable SECRET, which is not set; set it, or write"):
+        read(source)
+
+
 def test_a_pandas_index_serves_as_id() -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index(["x", "y"], name="customer"))
     assert_array_equal(table_from(frame, id="customer").samples, ["x", "y"])

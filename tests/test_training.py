@@ -144,6 +144,31 @@ def test_a_run_to_its_limit_says_how_far_it_came():
     assert exact.certificate.gap_relative <= 1e-12
 
 
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
+def test_a_run_that_met_its_tolerance_ends_with_a_certificate_within_it(tolerance):
+    # a round of dual ascent reports the gap where it started, which may be narrower than at its end
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 12))
+    y = (x[:, :4] @ [1.0, -1.0, 2.0, 0.3] + 0.5 * rng.normal(size=200) > 0).astype(int)
+    rows = {name: np.flatnonzero(np.arange(200) % 5 != k) for k, name in enumerate("abc")}
+    columns = {name: [c for c in range(12) if c % 3 != k] for k, name in enumerate("abc")}
+    found = intarsia.run(
+        tables={name: (x[np.ix_(rows[name], columns[name])], y[rows[name]]) for name in rows},
+        table_settings={
+            name: {"samples": rows[name], "names": [f"f{c}" for c in columns[name]]}
+            for name in rows
+        },
+        loss="logistic",
+        method="ascent",
+        regularisation=1e-2,
+        tolerance=tolerance,
+        rounds=100,
+        yardsticks=False,
+    )
+    assert found.finished == "tolerance"
+    assert found.certificate.gap_relative <= tolerance
+
+
 # -- what is evaluated, and what it takes
 
 
@@ -180,7 +205,28 @@ def test_training_reports_its_progress():
     seen = []
     intarsia.run(tables=tables(), loss="hinge", method="ascent", rounds=12, progress=seen.append)
     assert [one.round for one in seen] == list(range(1, len(seen) + 1))
-    assert all(one.seconds >= 0 and one.seconds_left >= 0 for one in seen)
+    assert all(one.seconds >= 0 for one in seen)
+    assert all(one.seconds_left is None or one.seconds_left >= 0 for one in seen)
+    assert seen[0].seconds_left is None
     assert seen[-1].seconds_left == 0
     assert seen[8].accuracy is None
     assert seen[9].accuracy is None or 0 <= seen[9].accuracy <= 1
+
+
+def test_the_time_left_is_shown_once_a_round_s_length_is_known():
+    assert training._pace(0, 0.0) is None
+    assert training._pace(1, 30.0) is None
+    assert training._pace(900, 0.9) is None
+    assert training._pace(4, 6.0) == 1.5
+    experiment = described(rounds=100, evaluate_every=10, tolerance=1e-6)
+    left = training._seconds_left
+    assert left(experiment, Standing(round=20), None) is None
+    assert left(experiment, Standing(round=5), 2.0) is None  # the first gap may tell more
+    assert left(experiment, Standing(round=20), 2.0) == 160.0  # to the limit of rounds
+    # from 1 to 1e-3 in 20 rounds: 20 more to 1e-6, also in a round without a gap
+    falling = Standing(round=20, first=1.0, best=1e-3, best_round=20)
+    assert left(experiment, falling, 2.0) == pytest.approx(40.0)
+    assert left(experiment, replace(falling, round=25), 2.0) == pytest.approx(30.0)
+    assert left(experiment, replace(falling, round=99), 2.0) == pytest.approx(2.0)
+    assert left(experiment, replace(falling, finished="tolerance"), None) == 0.0
+    assert left(replace(experiment, tolerance=0.0), Standing(round=5), 2.0) == 190.0

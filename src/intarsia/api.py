@@ -11,7 +11,7 @@ from typing import Any, Literal
 from intarsia import experiment as description
 from intarsia import federation, frames, holdings, report, running
 from intarsia.data import ClientId, Schema
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment import Experiment, Preprocessing, Split
 from intarsia.holdings import HoldingsRow, OverlapCounts
 from intarsia.picture import holdings_picture
@@ -189,13 +189,26 @@ def inspect(
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
+    advice = report.advise(schema)
     return Inspection(
         schema,
         tuple(holdings.holdings_table(blocks)),
         holdings.overlap_counts(blocks),
-        report.advise(schema),
+        dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
         None if picture is None else holdings_picture(blocks, picture),
     )
+
+
+def _obstacle(described: Experiment, tables: federation.Tables | None) -> tuple[str, ...]:
+    """Return what a run would refuse about tables that can be read."""
+    if described.dataset is not None:  # what is dealt out fits together
+        return ()
+    whole = dataclasses.replace(described, split=dataclasses.replace(described.split, test=0.0))
+    try:
+        federation.build(whole, tables)
+    except UserError as problem:
+        return (f"A run would stop: {problem}",)
+    return ()
 
 
 def _shared(

@@ -7,6 +7,7 @@ when it is whole, so that a run that dies while writing leaves the checkpoint be
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -136,6 +137,14 @@ class Checkpoints:
                 f"All {len(problems)} checkpoints in {self._folder} are damaged "
                 f"({'; '.join(problems)}); run the experiment again with --overwrite."
             )
+        return None
+
+    def latest_extra(self) -> dict[str, Any] | None:
+        """Return what the newest sound checkpoint holds beside the states; None without one."""
+        for round in reversed(self.rounds):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found: dict[str, Any] = _checked((self._path(round) / "extra.json").read_bytes())
+                return dict(found["extra"])
         return None
 
     def history(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from intarsia import __version__
+from intarsia import __version__, key_commands
 from intarsia.errors import IntarsiaError, UserError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ app = typer.Typer(
     suggest_commands=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(key_commands.app, name="keys")
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
@@ -51,6 +52,9 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]
+
+
+_INTERRUPTED = 130  # the exit status after Ctrl-C
 
 
 class _StoppedError(Exception):
@@ -69,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     except _StoppedError as stopped:
         _say(str(stopped))
-        return 130
+        return _INTERRUPTED
     except (click.Abort, KeyboardInterrupt):
         _say("stopped")
-        return 130
+        return _INTERRUPTED
     except click.ClickException as problem:
         _say(f"error: {_line(problem.format_message())}")
         return 2
@@ -84,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _say(f"error: {problem.filename}: {problem.strerror}; check the path and its permissions.")
         return 2
+    if status == _INTERRUPTED:  # before training began: the library caught it
+        _say("stopped")
     return status if isinstance(status, int) else 0
 
 
@@ -109,34 +115,23 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
 
     FILE is the experiment file (TOML). The picture goes to its output folder.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from intarsia import display, holdings, picture, report
-    from intarsia.data import Schema
-    from intarsia.federation import build
-    from intarsia.sources import read
-    from intarsia.tables import assemble
+    from intarsia import api, display
 
     experiment = _load(file, override)
-    tables = {source.name: read(source) for source in experiment.clients} or None
-    # All rows, those of the test part too: that is what the parties hold.
-    found = build(replace(experiment, split=replace(experiment.split, test=0.0)), tables)
-    blocks = found.train if tables is None else assemble(tables, experiment.labels)[0]
-    schema = Schema.of(blocks, found.labels)
-    rows, overlaps = holdings.holdings_table(blocks), holdings.overlap_counts(blocks)
-    advice = report.advise(schema)
-    drawn = picture.holdings_picture(blocks, Path(experiment.out) / "holdings.png")
-    console = _console()
-    display.show_holdings(console, schema, rows, overlaps, advice)
-    _say(f"picture: {drawn}")
+    found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
+    advice, overlaps = found.advice, found.overlaps
+    display.show_holdings(_console(), found.schema, found.clients, overlaps, advice)
+    _say(f"picture: {found.picture}")
     if as_json:
         content = {
-            "clients": [asdict(row) for row in rows],
+            "clients": [asdict(row) for row in found.clients],
             "common_samples": overlaps.samples.tolist(),
             "common_features": overlaps.features.tolist(),
             "algorithm": advice.algorithm,
             "why": advice.why,
-            "picture": str(drawn),
+            "picture": str(found.picture),
             "notes": list(advice.remarks),
         }
         typer.echo(json.dumps(content, ensure_ascii=False))
@@ -223,6 +218,8 @@ def predict(
     from intarsia.checkpoint import write_atomically
     from intarsia.predictions import predict as applied
 
+    if out is not None:
+        _check_output(out, table)
     found = applied(folder, table, id)
     for note in found.notes:
         _say(f"note: {note}")
@@ -233,6 +230,45 @@ def predict(
     else:
         write_atomically(out, text.getvalue().encode())
         _say(f"{len(found.scores):,} predictions: {out}")
+
+
+@app.command()
+def audit(
+    folder: Folder,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="NAME", help="Show what this client could read."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the server and the clients of a run could read, and how often.
+
+    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
+    """
+    from intarsia import audit, display
+    from intarsia.spelling import nearest
+
+    found = audit.load(folder)
+    if client is not None and client not in found.clients:
+        raise click.UsageError(
+            f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
+        )
+    display.show_audit(_console(), found, client)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+
+
+def _check_output(out: Path, table: Path) -> None:
+    """Refuse a file that cannot be written, or that is the table itself."""
+    problem = None
+    if not out.name or out.is_dir():
+        problem = "is a folder; name a file in it"
+    elif not out.parent.is_dir():
+        problem = f"is in {out.parent}, which is no folder; make it first, or name another file"
+    elif out.exists() and table.exists() and out.samefile(table):
+        problem = "is the table itself; name another file"
+    if problem is not None:
+        raise click.UsageError(f"--out {_quoted(out)} {problem}.")
 
 
 def _load(file: Path, overrides: list[str] | None) -> Any:

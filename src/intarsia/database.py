@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,63 @@ from intarsia.errors import TableError
 from intarsia.spelling import first_line
 from intarsia.values import column_of
 
-__all__ = ["database_url", "query_table"]
+__all__ = ["absolute_url", "query_table"]
+
+_VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 
 
-def database_url(source: Source) -> URL:
-    """Return the url of a source, with `$NAME` taken from the environment.
+def absolute_url(source: Source, folder: Path) -> str | None:
+    """Return the url of a source with the file of its database made absolute from a folder.
+
+    `$NAME` stays as it is, so that no password comes to stand in a file. Where a variable is not
+    set, or holds the whole url, the url is returned as it is.
 
     Raises
     ------
     TableError
         If it is not a database url.
     """
+    written = source.url or ""
+    if "$" in written and (_unset(written) or "://" not in written):
+        return source.url
+    url = _database_url(source)
+    place = url.database
+    if not _in_a_file(url) or place in (None, "", ":memory:"):
+        return source.url
+    if "$" not in written:
+        place = str((folder / str(place)).resolve())
+        return url.set(database=place).render_as_string(hide_password=False)
+    if Path(str(place)).is_absolute():
+        return source.url
+    driver, _, rest = written.partition("://")
+    login, _, file = rest.partition("/")
+    return f"{driver}://{login}/{folder.resolve()}/{file}"
+
+
+def _in_a_file(url: URL) -> bool:
+    return url.get_backend_name() in ("sqlite", "duckdb")
+
+
+def _unset(url: str) -> list[str]:
+    """Return the names of the variables in a url that the environment lacks."""
+    named = [one or other for one, other in _VARIABLE.findall(url)]
+    return [name for name in named if name not in os.environ]
+
+
+def _database_url(source: Source) -> URL:
+    """Return the url of a source, with `$NAME` taken from the environment.
+
+    Raises
+    ------
+    TableError
+        If it is not a database url, or a variable is not set.
+    """
+    unset = _unset(source.url or "")
+    if unset:
+        raise TableError(
+            f"{source.where}: url names the environment variable {unset[0]}, which is not set; set "
+            "it, or write %24 for a dollar sign in a password."
+        )
     try:
         return make_url(os.path.expandvars(source.url or ""))
     except (ArgumentError, ValueError) as error:
@@ -44,10 +91,9 @@ def query_table(source: Source) -> pa.Table:
     TableError
         If there is no such database, it refuses the query, or there are no rows.
     """
-    url = database_url(source)
+    url = _database_url(source)
     place = url.database
-    in_file = url.get_backend_name() in ("sqlite", "duckdb")
-    if in_file and not (place and Path(place).is_file()):
+    if _in_a_file(url) and not (place and Path(place).is_file()):
         raise TableError(
             f"{source.where}: there is no database file {place!r}; correct url (its file is "
             "relative to the experiment file)."

@@ -39,6 +39,7 @@ class Source:
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ("?", "")
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    units: Mapping[str, str] = field(default_factory=dict[str, str])  # feature column -> its unit
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -102,7 +103,8 @@ def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
     Raises
     ------
     TableError
-        If the source names a column that the table does not have, or no feature is left.
+        If the source names a column that the table does not have, or no feature is left at a party
+        without labels.
     """
     asked = {
         "id": () if source.id is None else (source.id,),
@@ -111,6 +113,7 @@ def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
         "exclude": source.exclude,
         "categorical": source.categorical,
         **{f"groups.{group}": some for group, some in source.groups.items()},
+        "units": tuple(source.units),
     }
     known = set(names)
     for key, some in asked.items():
@@ -134,11 +137,10 @@ def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
         raise TableError(
             f"{source.where}: features lists {twice!r} more than once; remove the repeated entry."
         )
-    if not chosen:
+    if not chosen and source.label is None:
         raise TableError(
-            f"{source.where}: no feature column is left (columns: {listed(names)}); a party needs "
-            "at least one: add a column to features, or a constant column at a party with labels "
-            "only."
+            f"{source.where}: no feature column is left (columns: {listed(names)}); a party "
+            "without labels needs at least one: add a column to features, or name its label column."
         )
     return chosen
 

@@ -29,14 +29,22 @@ from intarsia.report import (
 
 if TYPE_CHECKING:
     from intarsia import training
-    from intarsia.data import Schema
+    from intarsia.audit import Audit, AuditLine
+    from intarsia.data import ClientId, Schema
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Result, Score
 
-__all__ = ["Watch", "show_comparison", "show_holdings", "show_result"]
+__all__ = ["Watch", "show_audit", "show_comparison", "show_holdings", "show_result"]
 
 _MOST_LINES = 20
 _SECONDS_BETWEEN_LINES = 3.0
+_READ = {  # why a line of an audit could be read; contributions say it themselves
+    "reply": "asked for",
+    "revealed": "revealed by the algorithm",
+    "message": "written by the server",
+    "total": "opened by its owners",
+    "refresh": "opened, to be sealed anew",
+}
 _WHY = {
     "tolerance": "the tolerance is reached",
     "rounds": "the limit of rounds is reached",
@@ -248,7 +256,7 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
                 three = (group.standalone, group.federated, group.centralised)
                 table.add_row(
                     Text(group.experiment),
-                    Text(group.algorithm),
+                    Text(_method(group)),
                     str(len(group.seeds)),
                     *(_spread(spread, measure) for spread in three),
                 )
@@ -258,7 +266,7 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     for group in groups:
         table.add_row(
             Text(group.experiment),
-            Text(group.algorithm),
+            Text(_method(group)),
             number(_mean(group.loss)),
             gap(_mean(group.gap_relative)),
             number(_mean(group.rounds)),
@@ -267,6 +275,63 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
             duration(_mean(group.seconds)),
         )
     console.print(table)
+    for group in groups:
+        seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
+        if seeds:
+            _print(
+                console,
+                f"note: {group.experiment}, {_method(group)}: more than one run has the seed "
+                f"{', '.join(map(str, seeds))}; each counts in the mean: give every run once.",
+            )
+
+
+def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -> None:
+    """Show who could read what in a run: the server, then all clients, or one of them."""
+    read, sealed = audit.read_by_server, audit.sealed_at_server
+    opened = audit.read_by_clients if client is None else audit.read_by(client)
+    who = "the clients" if client is None else client
+    for title, lines in (
+        ("What the server could read", read),
+        ("What the server held and could not read", sealed),
+        (f"What {who} could read", opened),
+    ):
+        if lines:
+            console.print(_audited(title, lines, len(audit.clients)))
+    if audit.mode == "plain":
+        _print(
+            console,
+            "mode: plain: whoever runs the server could read every contribution of every client; "
+            'set privacy = "masked" or "ckks" to seal them.',
+        )
+    else:
+        _print(console, f"mode: {audit.mode}")
+    if audit.checkpoint is not None:
+        _print(
+            console,
+            f"note: the run was stopped; this is up to its checkpoint of round {audit.checkpoint}.",
+        )
+
+
+def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
+    table = _table(title, "what", "values", "in", "how", "clients", "times")
+    for column in table.columns[1:4]:
+        column.justify = "left"
+    for line in lines:
+        how = line.protection if line.readable else f"sealed: {line.protection}"
+        parts = "all" if len(line.clients) == clients else str(len(line.clients))
+        table.add_row(
+            *map(Text, (line.what, line.values, line.function or "–")),
+            Text(_READ.get(line.how, how) if line.readable else how),
+            "–" if not line.clients else parts,
+            f"{line.times:,}",
+        )
+    return table
+
+
+def _method(group: Group) -> str:
+    """Return the algorithm, and what tells it from other groups of its name."""
+    settings = ", ".join(f"{key}={value}" for key, value in group.settings.items())
+    return f"{group.algorithm} ({settings})" if settings else group.algorithm
 
 
 def _mean(spread: Spread | None) -> float | None:

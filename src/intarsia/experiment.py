@@ -19,10 +19,13 @@ from typing import Any, Literal
 from intarsia.errors import ExperimentError
 from intarsia.hyperparameters import frozen, hyperparameters, toml_text, wrong_value
 from intarsia.labels import LabelSettings
+from intarsia.privacy.identifiers import Rule
+from intarsia.privacy.settings import Privacy
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
 
 __all__ = [
+    "Alignment",
     "Experiment",
     "NamedDataset",
     "Partition",
@@ -43,6 +46,8 @@ _TABLES = (
     "partition",
     "client",
     "labels",
+    "alignment",
+    "privacy",
 )
 
 
@@ -66,6 +71,23 @@ class Preprocessing:
 
     standardise: bool = True  # federated, through sums
     intercept: bool = True  # a constant feature 1 at every client with labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """How the parties find out which samples and features they share."""
+
+    ids: Literal["plain", "pseudonyms", "psi"] = "plain"
+    normalise: tuple[Rule, ...] = ()  # in this order, to text ids
+    key: str | None = None  # file of the clients' shared key; None: drawn for the run
+    dictionary: str | None = None  # file: the parties' columns as features, their units and types
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.ids == "plain":
+            raise ExperimentError(
+                f'[alignment] key is {toml_text(self.key)} but ids is "plain", which uses none; '
+                'set ids = "pseudonyms", or remove key.'
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +134,8 @@ class Experiment:
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
     labels: LabelSettings = field(default_factory=LabelSettings)
+    alignment: Alignment = Alignment()
+    privacy: Privacy = field(default_factory=Privacy)
     dataset: NamedDataset | Source | None = None
     partition: Partition | None = None
     clients: tuple[Source, ...] = ()
@@ -206,7 +230,7 @@ def from_dict(
     for key, value in tree.items():
         if key not in _TABLES:
             raise ExperimentError(f"[{key}] is not a table of an experiment; {_advice(key)}.")
-        if key != "client" and not isinstance(value, Mapping):
+        if key not in ("client", "privacy") and not isinstance(value, Mapping):
             raise wrong_value("The file's", key, value, f"a table [{key}]")
     algorithm = dict(tree.get("algorithm", {}))
     chosen = algorithm.pop("name", None)
@@ -235,6 +259,8 @@ def from_dict(
                 Preprocessing, tree.get("preprocessing", {}), "[preprocessing]"
             ),
             "labels": hyperparameters(LabelSettings, tree.get("labels", {}), "[labels]"),
+            "alignment": _alignment(tree.get("alignment", {}), folder),
+            "privacy": _privacy(tree.get("privacy", {}), folder),
             "dataset": _dataset(tree.get("dataset"), folder),
             "partition": _partition(tree.get("partition")),
             "clients": _clients(tree.get("client", []), folder),
@@ -252,6 +278,8 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
         "preprocessing": _table(experiment.preprocessing),
         "algorithm": {"name": experiment.algorithm, **_plain(experiment.hyperparameters)},
         "labels": _table(experiment.labels),
+        "alignment": _table(experiment.alignment),
+        "privacy": _table(experiment.privacy),
     }
     if isinstance(experiment.dataset, NamedDataset):
         tree["dataset"] = {"name": experiment.dataset.name, **_plain(experiment.dataset.options)}
@@ -315,6 +343,27 @@ def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | So
     return NamedDataset(name=name, options=frozen(options))
 
 
+def _alignment(table: Mapping[str, Any], folder: Path) -> Alignment:
+    found = hyperparameters(Alignment, table, "[alignment]")
+
+    def placed(path: str | None) -> str | None:
+        return None if path is None else str((folder / Path(path).expanduser()).resolve())
+
+    return dataclasses.replace(found, key=placed(found.key), dictionary=placed(found.dictionary))
+
+
+def _privacy(table: Any, folder: Path) -> Privacy:
+    if isinstance(table, str):  # privacy = "masked" is short for a table with that mode
+        table = {"mode": table}
+    if not isinstance(table, Mapping):
+        raise wrong_value("The file's", "privacy", table, 'a mode such as "masked", or a table')
+    found = hyperparameters(Privacy, table, "[privacy]")
+    if not found.key:
+        return found
+    key = str((folder / Path(found.key).expanduser()).resolve())
+    return dataclasses.replace(found, key=key)
+
+
 def _partition(table: Mapping[str, Any] | None) -> Partition | None:
     if table is None:
         return None
@@ -350,6 +399,8 @@ def _overridden(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
     """Return the tables with one `key=value` set."""
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
+    if parts == ["privacy"]:
+        parts = ["privacy", "mode"]
     if not equals or len(parts) < 2 or not all(parts):
         raise ExperimentError(
             f"-c {override!r} is not of the form table.key=value; write e.g. -c "
@@ -361,6 +412,8 @@ def _overridden(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    if parts[0] == "privacy" and isinstance(tree.get("privacy"), str):
+        tree = {**tree, "privacy": {"mode": tree["privacy"]}}
     if parts[0] != "client":
         return {**tree, parts[0]: _set(tree.get(parts[0], {}), parts[1:], value, override)}
     clients = list(tree.get("client", []))

@@ -1,21 +1,31 @@
-"""An experiment's parties: tables or a dealt data set → blocks to train and to test on."""
+"""An experiment's parties: tables or a dealt data set → blocks to train and to test on.
+
+Alignment comes first: a party's columns get the features' names and units, its ids are normalised,
+and then pseudonyms take their place (`[alignment]`), so that nothing that is public has an id in
+it. Which samples are held out is decided by the pseudonym: with another key it is other samples.
+A data set that is dealt out here is split before, by its own ids.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from intarsia import datasets
+from intarsia import alignment, datasets, dictionary
+from intarsia.alignment import Names
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.datasets import Dataset
 from intarsia.description import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import Experiment, NamedDataset
+from intarsia.labels import label_among_features
 from intarsia.partition import partition
+from intarsia.privacy.pseudonyms import drawn_key
 from intarsia.sources import read
+from intarsia.spelling import listed
 from intarsia.tables import Table, assemble, split
 
 __all__ = ["Federation", "Tables", "build", "parties"]
@@ -33,6 +43,9 @@ class Federation:
     test_schema: Schema
     labels: Labels
     notes: tuple[str, ...] = ()
+    # the clients' own, kept from the server: what pseudonyms come from, so that a run that goes on
+    # later needs it again; None with plain ids
+    secret: bytes | None = field(default=None, repr=False)
 
     def fingerprint(self) -> str:
         """Return a checksum of everything the parties hold."""
@@ -48,31 +61,55 @@ class Federation:
         return f"{total:08x}"
 
 
-def build(experiment: Experiment, tables: Tables | None = None) -> Federation:
+def build(
+    experiment: Experiment, tables: Tables | None = None, secret: bytes | None = None
+) -> Federation:
     """Return the parties that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
-    is called here, so that nobody else keeps them in memory.
+    is called here, so that nobody else keeps them in memory. `secret` is that of the federation
+    before, where a run goes on.
 
     Raises
     ------
     UserError
         If a table cannot be read, or the tables do not fit together.
     """
+    hidden = experiment.alignment.ids != "plain"
+    secret = (secret or drawn_key()) if hidden else b""
     if experiment.dataset is not None and tables is None:
         train, test, labels, notes = _dealt(experiment, experiment.dataset)
+        train, test, names = _renamed(experiment, train, test, secret)
     else:
-        train, test, labels = _own(experiment, tables)
+        train, test, labels, names = _own(experiment, tables, secret)
         notes = []
+    _check_features(train)
     if experiment.preprocessing.standardise:
         _check_kinds(train)
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    _check_labels(train)
+    _check_labels(train, names)
+    schema = Schema.of(train, labels)
+    notes.extend(label_among_features(schema))
     return Federation(
-        train, test, Schema.of(train, labels), Schema.of(test, labels), labels, tuple(notes)
+        train,
+        test,
+        schema,
+        Schema.of(test, labels),
+        labels,
+        tuple(notes),
+        secret if hidden else None,
     )
+
+
+def _check_features(blocks: Mapping[ClientId, Block]) -> None:
+    """Refuse parties that hold labels only, all of them."""
+    if not any(block.features for block in blocks.values()):
+        raise FederationError(
+            f"No client has a feature column (clients: {listed(blocks)}); a model needs at least "
+            "one: add a party with columns, or a column to features."
+        )
 
 
 def _check_kinds(blocks: Mapping[ClientId, Block]) -> None:
@@ -98,32 +135,55 @@ def parties(
 ) -> tuple[dict[ClientId, Block], Labels]:
     """Return all that the parties hold, test samples and unlabelled ones too.
 
+    With their own ids, normalised: this is for those who see all tables anyway.
+
     Raises
     ------
     UserError
         If a table cannot be read, or the tables do not fit together.
     """
     if experiment.dataset is None or tables is not None:
-        return _assembled(experiment, tables)
+        return assemble(_aligned(experiment, tables), experiment.labels)
     whole = replace(experiment, split=replace(experiment.split, test=0.0))
     blocks, _, labels, _ = _dealt(whole, experiment.dataset)
     return blocks, labels
 
 
-def _assembled(
-    experiment: Experiment, tables: Tables | None
-) -> tuple[dict[ClientId, Block], Labels]:
-    """Return the parties' own tables as blocks."""
+def _aligned(experiment: Experiment, tables: Tables | None) -> dict[ClientId, Table]:
+    """Return the parties' tables with the features' names and units, and normalised ids."""
+    settings = experiment.alignment
+    sources = {source.name: source for source in experiment.clients}
+    shared = None if settings.dictionary is None else dictionary.load(settings.dictionary)
     if tables is None:
-        tables = {source.name: read(source) for source in experiment.clients}
-    return assemble(tables() if callable(tables) else tables, experiment.labels)
+        found: Mapping[ClientId, Table] = {
+            name: read(source if shared is None else dictionary.described(source, shared))
+            for name, source in sources.items()
+        }
+    else:
+        found = tables() if callable(tables) else tables
+    found = alignment.with_features(found, sources, shared)
+    ids = {name: table.samples for name, table in found.items() if not table.generated}
+    return found | {
+        name: replace(found[name], samples=own)
+        for name, own in alignment.normalised(settings, ids).items()
+    }
 
 
 def _own(
-    experiment: Experiment, tables: Tables | None
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels]:
+    experiment: Experiment, tables: Tables | None, secret: bytes
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the parties' own tables."""
-    blocks, labels = _assembled(experiment, tables)
+    found = _aligned(experiment, tables)
+    names = alignment.public_names(
+        experiment.alignment,
+        {name: table.samples for name, table in found.items()},
+        secret,
+        [name for name, table in found.items() if table.generated],
+    )
+    blocks, labels = assemble(
+        {name: replace(found.pop(name), samples=names.public[name]) for name in list(found)},
+        experiment.labels,
+    )
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
@@ -133,7 +193,26 @@ def _own(
             )
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
-    return train, test, labels
+    return train, test, labels, names
+
+
+def _renamed(
+    experiment: Experiment,
+    train: dict[ClientId, Block],
+    test: dict[ClientId, Block],
+    secret: bytes,
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Names]:
+    """Return the blocks of simulated clients with what stands for their samples."""
+    settings = experiment.alignment
+    ids = {name: np.concatenate([train[name].samples, test[name].samples]) for name in train}
+    names = alignment.public_names(settings, alignment.normalised(settings, ids), secret)
+    if names.public is ids:
+        return train, test, names
+    for name, public in names.public.items():
+        rows = len(train[name].samples)
+        train[name] = replace(train[name], samples=public[:rows])
+        test[name] = replace(test[name], samples=public[rows:])
+    return train, test, names
 
 
 def _dealt(
@@ -208,7 +287,7 @@ def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
     return len(without)
 
 
-def _check_labels(blocks: Mapping[ClientId, Block]) -> None:
+def _check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
     """Refuse labels of one sample that differ between clients."""
     names = [name for name, block in blocks.items() if block.y is not None]
     ids = np.concatenate([blocks[name].samples for name in names])
@@ -221,8 +300,9 @@ def _check_labels(blocks: Mapping[ClientId, Block]) -> None:
     wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
     if len(wrong):
         first = wrong[0]
+        holder = names[client[first]]
         raise FederationError(
             f"{len(wrong)} samples have different labels at two clients (first: sample "
-            f"{ids[first].item()!r} at {names[client[first]]!r} and {names[client[first + 1]]!r}); "
+            f"{own.id_of(holder, ids[first])!r} at {holder!r} and {names[client[first + 1]]!r}); "
             "correct one of the tables."
         )

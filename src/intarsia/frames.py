@@ -117,7 +117,7 @@ def _columns(table: Any) -> list[str] | None:
 def _check_columns(
     tables: Mapping[ClientId, Any], shared: Settings, own: Mapping[ClientId, Settings]
 ) -> None:
-    known = [name for table in tables.values() for name in _columns(table) or ()]
+    known = list(dict.fromkeys(n for table in tables.values() for n in _columns(table) or ()))
     labelled = any(
         isinstance(table, tuple) or "label" in settings or "labels" in settings
         for name, table in tables.items()

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.canonical import ascending, canonical, number
-from intarsia.data import Array, ClientId, Labels, Task
+from intarsia.data import Array, ClientId, Labels, Schema, Task
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.spelling import listed, nearest
 
-__all__ = ["LabelColumn", "LabelSettings", "encode_labels", "meaning"]
+__all__ = ["LabelColumn", "LabelSettings", "encode_labels", "label_among_features", "meaning"]
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
@@ -225,3 +225,24 @@ def _one_against_rest(
     names = (rest[0] if len(rest) == 1 else "other", " or ".join(positives))
     codes = {one: 1.0 if one in positives else -1.0 for one in (*classes, *positives)}
     return Labels("binary", names, name), codes
+
+
+def label_among_features(schema: Schema) -> tuple[str, ...]:
+    """Return a note where one party's label column is a feature at another.
+
+    Names are public, so that every engine can say it; whether the values agree nobody may see.
+    """
+    name = schema.labels.name
+    holders = [
+        client
+        for client, holding in schema.holdings.items()
+        if any(one == name or one.startswith(f"{name}=") for one in holding.features)
+    ]
+    if not holders:
+        return ()
+    own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
+    return (
+        f"Column {name!r} has the labels of {listed(own)} and is a feature at {listed(holders)}: "
+        "a model that reads it predicts the label from itself. Unless it means something else "
+        f"there, set label to {name!r} at {listed(holders)}, or list it in exclude.",
+    )

@@ -25,9 +25,11 @@ from intarsia.model_file import LinearModel, read_model
 from intarsia.result import load
 from intarsia.sources import Source, read
 from intarsia.spelling import listed, nearest
-from intarsia.tables import Encoding, encode
+from intarsia.tables import Encoding, Table, encode
 
 __all__ = ["Predictions", "predict"]
+
+_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,7 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
     """
     folder, table = Path(folder), Path(table)
     load(folder)  # says what is wrong with a folder that holds no finished run
+    _check_table(table)
     model = read_model(folder / "model")
     features = [str(name) for name in model.feature_names_in_]
     settings = _settings(folder)
@@ -111,7 +114,7 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
         categorical=tuple(levels),
         missing=settings.missing,
     )
-    found = read(source)
+    found = _read(source)
     text = [name for name in found.categorical if name not in levels]
     if text:
         example = found.categorical[text[0]].levels[0]
@@ -123,6 +126,28 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     notes = _notes(features, names, known, levels, block.features, block.x, id, settings)
     return _applied(model, block, ids, notes)
+
+
+def _check_table(path: Path) -> None:
+    """Refuse what is no file, or not of a kind that can be read."""
+    if path.is_dir():
+        raise TableError(f"{path} is a folder; name a CSV or Parquet file in it.")
+    if not path.exists():
+        raise TableError(f"There is no file {path}; give the path of a CSV or Parquet file.")
+    if not path.name.lower().removesuffix(".gz").endswith(_ENDINGS):
+        raise TableError(
+            f"{path} ends in {path.suffix!r}, which is neither CSV nor Parquet; give the file one "
+            f"of the endings {listed(_ENDINGS)}."
+        )
+
+
+def _read(source: Source) -> Table:
+    """Return a table; an error names the file alone, as there is no client here."""
+    try:
+        return read(source)
+    except TableError as problem:
+        sentence = str(problem).replace(source.where, str(source.path))
+        raise TableError(sentence.replace("Client 'table'", "The table")) from problem
 
 
 def _applied(
@@ -178,7 +203,7 @@ def _column_names(path: Path, settings: _Settings) -> list[str]:
             try:
                 return list(parquet.read_schema(path).names)
             except ArrowException:
-                return list(read(Source(name="table", path=str(path))).columns)
+                return list(_read(Source(name="table", path=str(path))).columns)
         separator = settings.separator or ("\t" if bare.endswith(".tsv") else ",")
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -187,7 +212,7 @@ def _column_names(path: Path, settings: _Settings) -> list[str]:
             return header
     except (OSError, EOFError, UnicodeDecodeError, csv.Error):
         header = []
-    whole = read(Source(name="table", path=str(path), separator=settings.separator))
+    whole = _read(Source(name="table", path=str(path), separator=settings.separator))
     return header or list(whole.columns)
 
 

@@ -6,8 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from intarsia.data import Cell, ClientId, Schema
+from intarsia.labels import label_among_features
 from intarsia.result import Result, Score
 
 __all__ = [
@@ -39,16 +41,16 @@ class Advice:
 
 def advise(schema: Schema) -> Advice:
     """Return the algorithm that fits who holds what."""
-    clients = schema.clients
+    clients, remarks = schema.clients, _remarks(schema)
     if len(clients) == 1:
         return Advice(
             "hyfdca",
             f"{clients[0]} is the only client; on its table alone hyfdca is centralised dual "
             "coordinate ascent.",
+            remarks,
         )
     common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
     common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
-    remarks = _remarks(schema)
     if not common_samples and not common_features:
         return Advice(
             None,
@@ -89,7 +91,7 @@ def _count(cells: Sequence[Cell]) -> int:
 
 
 def _remarks(schema: Schema) -> tuple[str, ...]:
-    remarks = []
+    remarks = [*label_among_features(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
         for cell in index.cells:
@@ -167,10 +169,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one experiment with one algorithm, over their seeds."""
+    """The runs of one experiment with one algorithm and its settings, over their seeds."""
 
     experiment: str
     algorithm: str
+    settings: Mapping[str, Any]  # the hyperparameters that differ between groups of this name
     seeds: tuple[int, ...]
     measure: str  # "accuracy", "R²" or "loss": what the three are
     standalone: Spread | None
@@ -185,11 +188,34 @@ class Group:
 
 
 def compare(results: Iterable[Result]) -> list[Group]:
-    """Return mean and deviation over seeds of every experiment and algorithm, in their order."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    """Return mean and deviation over seeds, in the results' order.
+
+    A group has one experiment, one algorithm and one set of hyperparameters.
+    """
+    named: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        groups.setdefault((result.experiment, result.algorithm), []).append(result)
-    return [_group(key, runs) for key, runs in groups.items()]
+        named.setdefault((result.experiment, result.algorithm), []).append(result)
+    return [
+        _group(key, settings, alike)
+        for key, runs in named.items()
+        for settings, alike in _by_settings(runs)
+    ]
+
+
+def _by_settings(runs: Sequence[Result]) -> list[tuple[dict[str, Any], list[Result]]]:
+    """Return runs with the same hyperparameters together, beside those that tell them apart."""
+    keys = dict.fromkeys(key for run in runs for key in run.hyperparameters)
+    values = {key: [run.hyperparameters.get(key) for run in runs] for key in keys}
+    differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
+    groups: list[tuple[dict[str, Any], list[Result]]] = []
+    for run in runs:
+        settings = {key: run.hyperparameters.get(key) for key in differing}
+        alike = next((some for known, some in groups if known == settings), None)
+        if alike is None:
+            groups.append((settings, [run]))
+        else:
+            alike.append(run)
+    return groups
 
 
 def measure_of(scores: Iterable[Score | None]) -> str:
@@ -207,7 +233,7 @@ def value_of(score: Score | None, measure: str) -> float | None:
     return {"accuracy": score.accuracy, "R²": score.r2, "loss": score.loss}[measure]
 
 
-def _group(key: tuple[str, str], runs: Sequence[Result]) -> Group:
+def _group(key: tuple[str, str], settings: Mapping[str, Any], runs: Sequence[Result]) -> Group:
     # The whole model's score where the run has one: the clients' mean is the same rows cut up.
     federated = [run.metrics.server or run.metrics.clients_mean for run in runs]
     measure = measure_of(federated)
@@ -217,6 +243,7 @@ def _group(key: tuple[str, str], runs: Sequence[Result]) -> Group:
 
     return Group(
         *key,
+        settings=settings,
         seeds=tuple(run.seed for run in runs),
         measure=measure,
         standalone=spread(run.metrics.standalone_mean for run in runs),

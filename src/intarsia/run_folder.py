@@ -18,9 +18,20 @@ from intarsia.data import Block, ClientId
 from intarsia.errors import CheckpointError
 from intarsia.experiment import Experiment
 from intarsia.holdings import Parties, missing_percent
+from intarsia.privacy.private_file import read_private, write_private
 from intarsia.result import Result
 
-__all__ = ["claim", "describe", "draw", "draw_missing", "finish", "reopen", "start"]
+__all__ = [
+    "claim",
+    "describe",
+    "draw",
+    "draw_missing",
+    "finish",
+    "keep_secret",
+    "read_secret",
+    "reopen",
+    "start",
+]
 
 
 def claim(folder: Path) -> None:
@@ -62,11 +73,24 @@ def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoint
     return Checkpoints(folder)
 
 
+_SECRET = "key of pseudonyms"
+_FILES = (
+    "result.json",
+    "experiment.json",
+    "tables.crc",
+    "history.jsonl",
+    "holdings.png",
+    "audit.json",
+    "transcript.bin",
+)
+_FOLDERS = ("checkpoints", "keys", "model")
+
+
 def _clear(folder: Path) -> None:
     """Remove what a run writes, and nothing else that may lie in the folder."""
-    for name in ("result.json", "experiment.json", "tables.crc", "history.jsonl", "holdings.png"):
+    for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "model"):
+    for name in _FOLDERS:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
 
@@ -112,6 +136,20 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
             "or start again with --overwrite."
         )
     return Checkpoints(folder)
+
+
+def keep_secret(folder: Path, secret: bytes | None) -> None:
+    """Keep what the pseudonyms of a run come from, for the clients alone; None: they need none."""
+    if secret is not None:
+        own = folder / "keys"
+        own.mkdir(mode=0o700, exist_ok=True)
+        write_private(own / "pseudonyms.key", _SECRET, {}, secret)
+
+
+def read_secret(folder: Path) -> bytes | None:
+    """Return what `keep_secret` kept."""
+    path = folder / "keys" / "pseudonyms.key"
+    return read_private(path, _SECRET)[1] if path.is_file() else None
 
 
 def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:

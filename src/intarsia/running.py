@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from threadpoolctl import threadpool_limits
 
-from intarsia import experiment, result, run_folder, training, yardsticks
+from intarsia import audit, experiment, result, run_folder, training, yardsticks
 from intarsia.algorithm import Algorithm, RandomKey
 from intarsia.algorithms import preparation
 from intarsia.algorithms.cocoa import COCOA
@@ -22,10 +22,13 @@ from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engines.in_process import InProcess
+from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment, hyperparameters
 from intarsia.federation import Tables, build
 from intarsia.outcome import Outcome, linear_model, result_of
+from intarsia.privacy import modes
+from intarsia.privacy.sealing import Sealing
 from intarsia.result import Result
 from intarsia.spelling import nearest
 from intarsia.training import Progress
@@ -172,7 +175,8 @@ def _run_all(
     clock, started = Clock(), datetime.now(UTC)
     algorithm, options = choose(description)
     with clock.part("tables"):
-        found = build(description, tables)
+        stored = None if fresh or folder is None else run_folder.read_secret(folder)
+        found = build(description, tables, stored)
         del tables
         _check_task(found.labels, options)
         if isinstance(algorithm, Algorithm):
@@ -188,11 +192,15 @@ def _run_all(
                 if fresh
                 else run_folder.reopen(folder, fingerprint)
             )
+            if fresh:
+                run_folder.keep_secret(folder, found.secret)
             drawn = run_folder.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
-    schema, labels, notes = found.schema, found.labels, found.notes
+    schema, labels = found.schema, found.labels
+    notes = (*found.notes, *_unsealed(description, algorithm))
     del found  # each block is to be there once
-    fitted = _fit(description, algorithm, options, parts, labels, store, clock, progress)
+    sealed = _sealed(description, schema.clients, folder)
+    fitted = _fit(description, algorithm, options, parts, labels, sealed, store, clock, progress)
     # late, when the blocks are gone: the libraries for models and pictures take 200 MB
     outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
     model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
@@ -210,6 +218,7 @@ def _run_all(
     if folder is not None:
         if not drawn:
             run_folder.draw(folder, schema)
+        audit.write(folder, fitted.mode, fitted.crossings)
         run_folder.finish(folder, made)
     return made
 
@@ -223,6 +232,8 @@ class _Fitted:
     scaling: Mapping[ClientId, preparation.Preparation]
     traffic: Mapping[str, Any]
     exchanges: int
+    mode: str
+    crossings: Mapping[str, Any]
 
 
 def _fit(
@@ -231,13 +242,14 @@ def _fit(
     options: Any,
     parts: dict[str, dict[ClientId, Block]],
     labels: Labels,
+    sealed: _Sealed,
     store: Checkpoints | None,
     clock: Clock,
     progress: Watcher | None,
 ) -> _Fitted:
     """Prepare, train, grade and measure; `parts` is emptied."""
     with clock.part("preprocessing"):
-        prepared = _prepare(description, parts, labels)
+        prepared = _prepare(description, parts, labels, sealed)
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
@@ -255,7 +267,29 @@ def _fit(
         with clock.part("yardsticks"):
             outcome = _measured(description, options, engine, part, outcome)
     outcome = replace(outcome, notes=(*prepared.notes, *outcome.notes))
-    return _Fitted(outcome, engine.schema("train"), prepared.scaling, traffic, exchanges)
+    return _Fitted(
+        outcome,
+        engine.schema("train"),
+        prepared.scaling,
+        traffic,
+        exchanges,
+        engine.mode,
+        engine.crossings.summary(),
+    )
+
+
+def _unsealed(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
+    """Return a note where parties with tables of their own would show a server what they send.
+
+    A simulation, and tables in the memory of one person, have no server to keep anything from.
+    """
+    apart = [source for source in description.clients if source.path or source.url]
+    if description.privacy.mode != "plain" or not apart or isinstance(algorithm, Baseline):
+        return ()
+    return (
+        "The sums are not sealed: whoever runs the server can read what each party contributes; "
+        'set privacy = "masked" to keep it from them.',
+    )
 
 
 def _check_task(labels: Labels, options: Any) -> None:
@@ -276,8 +310,29 @@ class _Prepared:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _Sealed:
+    """How the engine keeps its sums from the server, and who takes down what crosses."""
+
+    sealing: Sealing | None = None
+    recorder: Recorder | None = None
+
+
+def _sealed(description: Experiment, clients: Sequence[ClientId], folder: Path | None) -> _Sealed:
+    settings = description.privacy
+    own = None if folder is None else folder / "keys"
+    found = modes.keys(settings, clients, own, description.name)
+    recorder = None
+    if settings.transcript and folder is not None:
+        recorder = Transcript(folder / "transcript.bin")
+    return _Sealed(None if found is None else modes.sealing(settings, clients, found), recorder)
+
+
 def _prepare(
-    description: Experiment, parts: dict[str, dict[ClientId, Block]], labels: Labels
+    description: Experiment,
+    parts: dict[str, dict[ClientId, Block]],
+    labels: Labels,
+    sealed: _Sealed,
 ) -> _Prepared:
     """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
     tested = any(len(block.samples) for block in parts["test"].values())
@@ -292,7 +347,10 @@ def _prepare(
         for name, block in blocks.items():
             blocks[name] = schemas[part].align(name, block)
     engine = InProcess(
-        {part: (schemas[part], blocks) for part, blocks in parts.items()}, description.seed
+        {part: (schemas[part], blocks) for part, blocks in parts.items()},
+        description.seed,
+        sealed.sealing,
+        sealed.recorder,
     )
     for blocks in parts.values():
         blocks.clear()

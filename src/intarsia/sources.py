@@ -38,7 +38,7 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.columns import table_of_columns, table_of_matrix
 from intarsia.data import ClientId
-from intarsia.database import database_url, query_table
+from intarsia.database import absolute_url, query_table
 from intarsia.delimited import delimited_text
 from intarsia.description import Format, Source
 from intarsia.errors import TableError
@@ -79,17 +79,8 @@ def located(source: Source, folder: Path) -> Source:
     """Return the source with its path, or the file in its url, made absolute from a folder."""
     if source.path is not None:
         source = replace(source, path=str((folder / Path(source.path).expanduser()).resolve()))
-    if source.url is not None and "$" not in source.url:
-        url = database_url(source)
-        if url.get_backend_name() in ("sqlite", "duckdb") and url.database not in (
-            None,
-            "",
-            ":memory:",
-        ):
-            place = str((folder / str(url.database)).resolve())
-            source = replace(
-                source, url=url.set(database=place).render_as_string(hide_password=False)
-            )
+    if source.url is not None:
+        source = replace(source, url=absolute_url(source, folder))
     return source
 
 

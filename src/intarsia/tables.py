@@ -188,7 +188,7 @@ def split(
         chosen = np.isin(block.samples, ids)
     elif test > 0:
         key = hashlib.blake2b(salt.encode()).digest()
-        chosen = np.array([_fraction(str(one), key) < test for one in block.samples.tolist()], bool)
+        chosen = np.array([_fraction(one, key) < test for one in block.samples.tolist()], bool)
     else:
         chosen = np.zeros(len(block.samples), bool)
     if len(chosen) and chosen.all():
@@ -201,8 +201,9 @@ def split(
     return block.take(np.flatnonzero(~chosen)), block.take(np.flatnonzero(chosen))
 
 
-def _fraction(sample: str, key: bytes) -> float:
-    digest = hashlib.blake2b(sample.encode(), key=key, digest_size=7).digest()  # exact in a float
+def _fraction(sample: Any, key: bytes) -> float:
+    content = sample if isinstance(sample, bytes) else str(sample).encode()  # bytes: a pseudonym
+    digest = hashlib.blake2b(content, key=key, digest_size=7).digest()  # exact in a float
     return int.from_bytes(digest, "big") / 2**56
 
 

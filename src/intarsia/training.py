@@ -14,7 +14,7 @@ from intarsia.algorithms.evaluation import Grades, evaluate
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId
-from intarsia.engines.in_process import InProcess, SealedRecord
+from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.errors import ConvergenceError
 from intarsia.experiment import Experiment
 from intarsia.maths import losses
@@ -25,6 +25,7 @@ __all__ = ["Progress", "Standing", "Task", "grade", "present", "start", "train"]
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+_STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Progress:
     bytes: int
     exchanges: int
     phase: str
-    seconds_left: float | None
+    seconds_left: float | None  # None: not known yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +74,11 @@ def start(task: Task) -> tuple[Any, Standing]:
     """Return the server's state and where training stands: new, or as a checkpoint has it."""
     algorithm, options, engine, store = task.algorithm, task.options, task.engine, task.store
     schema = engine.schema("train")
-    found = None if store is None else store.latest((*algorithm.states, SealedRecord))
+    found = None if store is None else store.latest((*algorithm.states, *RECORDS))
     if store is not None and found is not None:
         engine.set_states(found.clients)
         engine.restore_traffic(found.extra["traffic"])
+        engine.crossings.restore(found.extra["crossings"])
         task.clock.add(found.extra["seconds"])
         store.truncate_history(found.round)
         return engine.unseal(found.server), Standing(**found.extra["standing"])
@@ -109,6 +111,7 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
     description, engine, clock = task.description, task.engine, task.clock
     clients = tuple(engine.ids)
     saved = time.perf_counter()
+    warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
     while standing.finished is None:
         number = standing.round + 1
         due = description.evaluate_every > 0 and number % description.evaluate_every == 0
@@ -117,22 +120,25 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
             server, info = task.algorithm.round(server, engine, engine.key())
         _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
-        if due and (absent or info.primal is None):
+        before, certified = replace(standing, round=number), due and (absent or info.primal is None)
+        if certified:
             # a gap counts only where all clients are up to date
-            with clock.part("evaluation"):
-                engine.begin_round(number, clients)
-                server, info = task.algorithm.certify(server, engine, engine.key("certify"))
-            _check_finite(number, info)
+            server, info = _certified(task, server, number, clients)
         elif absent:
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
-        standing = _judged(description, replace(standing, round=number), info)
+        standing = _judged(description, before, info)
+        if standing.finished == "tolerance" and not certified:
+            # a round may report the gap where it started, and end at a wider one
+            server, info = _certified(task, server, number, clients)
+            standing = _judged(description, before, info)
         evaluated = due and standing.finished is None
         if evaluated:
             with clock.part("evaluation"):
                 scores = _plain_scores(grade(task)[0])
             standing = replace(standing, scores=scores)
         seconds = clock.seconds["training"]
+        warm = warm or (number, seconds)
         if task.store is not None:
             with clock.part("checkpoints"):
                 task.store.append_history(
@@ -143,8 +149,21 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
                 _save(task, server, standing)
                 saved = time.perf_counter()
         if task.progress is not None:
-            task.progress(_progress(description, standing, info, engine, seconds))
+            pace = _pace(number - warm[0], seconds - warm[1])
+            task.progress(_progress(description, standing, info, engine, seconds, pace))
     return server, standing
+
+
+def _certified(
+    task: Task, server: Any, number: int, clients: Sequence[ClientId]
+) -> tuple[Any, Info]:
+    """Return the objectives over all clients at the state after a round."""
+    engine = task.engine
+    with task.clock.part("evaluation"):
+        engine.begin_round(number, clients)
+        server, info = task.algorithm.certify(server, engine, engine.key("certify"))
+    _check_finite(number, info)
+    return server, info
 
 
 def present(
@@ -259,7 +278,12 @@ def _line(
 
 
 def _progress(
-    description: Experiment, standing: Standing, info: Info, engine: InProcess, seconds: float
+    description: Experiment,
+    standing: Standing,
+    info: Info,
+    engine: InProcess,
+    seconds: float,
+    pace: float | None,
 ) -> Progress:
     traffic = engine.traffic
     return Progress(
@@ -272,21 +296,37 @@ def _progress(
         bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
         exchanges=traffic.exchanges,
         phase=info.phase,
-        seconds_left=_seconds_left(description, standing, info.gap_relative, seconds),
+        seconds_left=_seconds_left(description, standing, pace),
     )
 
 
-def _seconds_left(
-    description: Experiment, standing: Standing, gap: float | None, seconds: float
-) -> float | None:
-    """Return the time to the round limit, or to the tolerance if the gap falls on as it did."""
+def _pace(rounds: int, seconds: float) -> float | None:
+    """Return the seconds that a round takes, None before that is known.
+
+    The rounds are those after the first, which compiles functions and fills caches.
+    """
+    known = rounds >= _STEADY[0] and seconds >= _STEADY[1]
+    return seconds / rounds if known else None
+
+
+def _seconds_left(description: Experiment, standing: Standing, pace: float | None) -> float | None:
+    """Return the time to the round limit, or to the tolerance if the gap falls on as it did.
+
+    None before the pace is known, and where the first evaluation may tell the gap.
+    """
     if standing.finished is not None:
         return 0.0
-    limit = seconds * (description.rounds - standing.round) / standing.round
-    if gap is None or not 0 < gap < standing.first < math.inf or description.tolerance <= 0:
-        return limit
-    left = math.log(gap / description.tolerance) / math.log(standing.first / gap)
-    return min(limit, seconds * left)
+    if pace is None:
+        return None
+    end: float = description.rounds
+    if description.tolerance > 0:
+        if math.isinf(standing.first) and standing.round < description.evaluate_every:
+            return None
+        if 0 < standing.best < standing.first < math.inf:
+            fallen = math.log(standing.first / standing.best)
+            asked = math.log(standing.first / description.tolerance)
+            end = min(end, max(standing.best_round * asked / fallen, standing.round + 1))
+    return pace * (end - standing.round)
 
 
 def _save(task: Task, server: Any, standing: Standing) -> None:
@@ -295,6 +335,8 @@ def _save(task: Task, server: Any, standing: Standing) -> None:
     engine, clock = task.engine, task.clock
     extra = {
         "traffic": dataclasses.asdict(engine.traffic),
+        "mode": engine.mode,
+        "crossings": engine.crossings.summary(),
         "seconds": clock.seconds,
         "standing": dataclasses.asdict(standing),
     }

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,12 @@ import numpy as np
 from intarsia.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Info,
     PerFeature,
     RandomKey,
     client_function,
 )
+from intarsia.algorithms.server_weights import Weights, conclude, send_zeros, setup
 from intarsia.data import Array, Block, ClientId, Schema, targets
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths import losses
@@ -94,11 +95,6 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Start:
-    """Ask for the zeros that the total starts from."""
-
-
-@dataclass(frozen=True)
 class Ascend:
     """Weights to step from."""
 
@@ -114,13 +110,6 @@ class PrimalChange:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """The model."""
-
-    w: PerFeature
-
-
-@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
@@ -131,7 +120,11 @@ class Objectives:
 
 
 def init_client(
-    options: CoCoA, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: CoCoA,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
 ) -> Client:
     """Return a client's state: duals and weights of zero."""
     outputs, (samples, features) = schema.labels.outputs, block.shape
@@ -142,14 +135,6 @@ def init_client(
         np.zeros((outputs, samples)),
         np.zeros((outputs, features)),
     )
-
-
-@client_function
-def send_zeros(
-    client: Client, block: Block, message: Start, rng: RandomKey
-) -> tuple[Client, PrimalChange]:
-    """Send the zeros that the total starts from."""
-    return client, PrimalChange(client.w)
 
 
 @client_function
@@ -233,12 +218,6 @@ def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, len(schema.samples), sigma)
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
-    """Start from weights of zero."""
-    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Start()))
-    return replace(server, w=zeros.w)
-
-
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w, sigma=server.sigma)
@@ -260,13 +239,6 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return server, Info(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
-    """Certify the final model and reveal it."""
-    server, info = certify(server, clients, rng)
-    # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(server.w))
-
-
 COCOA = Algorithm(
     name="cocoa",
     hyperparameters=CoCoA,
@@ -275,7 +247,7 @@ COCOA = Algorithm(
     setup=setup,
     round=round,
     certify=certify,
-    conclude=conclude,
+    conclude=partial(conclude, certify=certify),
     predict=predict,
     additive=True,
     client_functions=(send_zeros, local_dual_ascent, objectives),

@@ -8,9 +8,7 @@ says what is corrected.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +22,14 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.algorithms.hyfdca_state import Client, InPhase, Server
+from intarsia.algorithms import aggregation
+from intarsia.algorithms.aggregation import aggregate, catch_up, count, own_scores, search, settled
+from intarsia.algorithms.hyfdca_state import Client, Server
 from intarsia.algorithms.turns import chosen, present_share
 from intarsia.data import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
 from intarsia.maths import losses
-from intarsia.maths.products import gather, row_norms, scores
+from intarsia.maths.products import row_norms, scores
 from intarsia.maths.sdca import ascend_slice
 
 __all__ = [
@@ -42,9 +42,6 @@ __all__ = [
     "settled",
     "setup",
 ]
-
-# where the line search knows the conjugates
-_STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
 
 
 @dataclass(frozen=True)
@@ -96,48 +93,6 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Duals:
-    """Duals to count into the weights."""
-
-    alpha: PerSample
-    taken: float
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights to count into the scores."""
-
-    w: PerFeature
-    taken: float | None  # None: the duals of this trial were counted just before
-
-
-@dataclass(frozen=True)
-class PrimalChange:
-    """What a client's part of w changed by; the conjugates on the way there."""
-
-    w: PerFeature
-    conjugates: Array  # (12,) Σ -l*(-α_i) from the old duals to the new
-
-
-@dataclass(frozen=True)
-class ScoreChange:
-    """What a client's part of z changed by; scalars for the line search."""
-
-    z: PerSample
-    line: Array  # (2,) w·Δw and ‖Δw‖², each feature once
-
-
-@dataclass(frozen=True)
-class Change:
-    """PrimalChange and ScoreChange in one, where no feature is shared."""
-
-    w: PerFeature
-    z: PerSample
-    conjugates: Array
-    line: Array
-
-
-@dataclass(frozen=True)
 class Scores:
     """Duals and scores to evaluate the objectives at."""
 
@@ -185,8 +140,8 @@ def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
     # step 1: local dual ascent
     ascend = Ascend(
         alpha=server.alpha,
-        z=None if _local(server) else server.z,
-        w=server.w if _local(server) else None,
+        z=None if own_scores(server) else server.z,
+        w=server.w if own_scores(server) else None,
         taken=server.taken,
         draw=rng.fold_in("owners").integer(),
         present=tuple(clients.ids),
@@ -199,100 +154,10 @@ def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
     server = replace(server, present=tuple(clients.ids))
     if complete and server.options.step == "line_search":
         # steps 2 to 4
-        return _search(server, clients, server.alpha + steps.alpha), info
+        return search(server, clients, server.alpha + steps.alpha), info
     # steps 2 and 3 of the clients that are there, at the fixed step
     server = replace(server, alpha=server.alpha + steps.alpha * server.options.gamma, taken=1.0)
-    return (_count(server, clients) if complete else _aggregate(server, clients)), info
-
-
-def _local(server: Server) -> bool:
-    """Return whether each client has the scores of its samples from w: no inner products then."""
-    options = server.options
-    return server.horizontal and options.method == "ascent" and options.step == "fixed"
-
-
-def catch_up(server: Server, clients: Clients) -> Server:
-    """Let clients that were away count the duals they missed, then all the weights."""
-    returning = [name for name in clients.ids if name not in server.present]
-    w = server.w
-    if returning:
-        w = w + clients.sum(aggregate_primal, _duals(server, returning)).w
-    if _local(server):
-        return replace(server, w=w)
-    stayed, back = Weights(w, server.taken), Weights(w, 1.0)
-    messages = {name: stayed if name in server.present else back for name in clients.ids}
-    change = clients.sum(inner_products, messages)
-    known = {**server.earlier, **dict.fromkeys(server.present, server.taken)}
-    away = {name: taken for name, taken in known.items() if name not in messages}
-    return replace(server, w=w, z=server.z + change.z, taken=1.0, earlier=away)
-
-
-def _duals(server: Server, names: Sequence[ClientId]) -> dict[ClientId, Duals]:
-    """Return the duals for some clients, each with what was taken of its own last trial."""
-    taken = {
-        name: server.taken if name in server.present else server.earlier.get(name, 1.0)
-        for name in names
-    }
-    messages = {one: Duals(alpha=server.alpha, taken=one) for one in set(taken.values())}
-    return {name: messages[one] for name, one in taken.items()}
-
-
-def _aggregate(server: Server, clients: Clients) -> Server:
-    change = clients.sum(aggregate_primal, _duals(server, clients.ids))
-    return replace(server, w=server.w + change.w)
-
-
-def _count(server: Server, clients: Clients) -> Server:
-    """Bring w and z up to the duals, at the clients that are there."""
-    if server.vertical and len(server.present) == server.clients:
-        both = clients.sum(aggregate_and_multiply, _duals(server, clients.ids))
-        return replace(server, w=server.w + both.w, z=server.z + both.z)
-    server = _aggregate(server, clients)
-    if _local(server):
-        return server
-    products = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w, None)))
-    return replace(server, z=server.z + products.z)
-
-
-def _search(server: Server, clients: Clients, alpha: Any) -> Server:
-    """Move to the best point between the old duals and `alpha`."""
-    trial = Duals(alpha=alpha, taken=server.taken)
-    if server.vertical:
-        change = clients.sum(aggregate_and_multiply, dict.fromkeys(clients.ids, trial))
-        primal = products = change
-    else:
-        primal = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, trial))
-        weights = Weights(server.w + primal.w, None)
-        products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
-    # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
-    step = _best_step(
-        server, clients.reveal(primal.conjugates), *clients.reveal(products.line).tolist()
-    )
-    return replace(
-        server,
-        alpha=server.alpha + (alpha - server.alpha) * step,
-        w=server.w + primal.w * step,
-        z=server.z + products.z * step,
-        taken=step,
-    )
-
-
-def _best_step(server: Server, conjugates: Array, cross: float, square: float) -> float:
-    """Return the step in [0, 1] that maximises D along the line.
-
-    The data term is a quadratic of the step for all losses but the logistic, where the best of
-    twelve points is taken.
-    """
-    weight = server.options.regularisation
-    dual = conjugates / server.samples - weight * (_STEPS * cross + 0.5 * _STEPS**2 * square)
-    if server.options.loss == "logistic":
-        return float(_STEPS[int(np.argmax(dual))])
-    start, middle, end = dual[0], dual[-2], dual[-1]
-    curvature = 4 * (start - 2 * middle + end)  # second derivative
-    slope = 4 * middle - 3 * start - end
-    if curvature >= 0:
-        return 1.0 if end > start else 0.0
-    return float(np.clip(-slope / curvature, 0.0, 1.0))
+    return (count(server, clients) if complete else aggregate(server, clients)), info
 
 
 def _objectives(server: Server, at: Array) -> Info:
@@ -320,14 +185,14 @@ def _watch(server: Server, info: Info) -> Server:
 
 
 def _scores(server: Server) -> Scores:
-    if _local(server):
+    if own_scores(server):
         return Scores(alpha=server.alpha, z=None, w=server.w, taken=1.0)
     return Scores(alpha=server.alpha, z=server.z, w=None, taken=1.0)
 
 
 def certify(server: Server, clients: Clients) -> tuple[Server, Info]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
-    server = _count(server, clients)
+    server = count(server, clients)
     at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))
     # discloses the data loss, the dual's data term and ‖w‖²
     return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), _objectives(
@@ -401,19 +266,6 @@ def local_dual_ascent(
     return client, Steps(steps * share, at)
 
 
-def settled(client: Client | InPhase, taken: float) -> Client:
-    """Count what the server took of the last trial."""
-    if isinstance(client, InPhase):
-        zeros = np.zeros_like(client.w)
-        before: Client = client.before
-        return evolve(before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros)
-    if client.alpha is client.alpha_trial and client.w is client.w_trial:
-        return client
-    alpha = client.alpha + taken * (client.alpha_trial - client.alpha)
-    w = client.w + taken * (client.w_trial - client.w)
-    return evolve(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
-
-
 def _mine(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
     """Return the rows that this client steps on, and the share of a step that counts."""
     cell, owners, present = client.label_cell, client.label_owners, message.present
@@ -440,66 +292,12 @@ def _at(client: Client, block: Block, alpha: Array, z: Array) -> Array:
     return np.array(
         [
             float((losses.value(loss, z[:, held], y) @ share).sum()),
-            float((losses.minus_conjugate(loss, alpha[:, held], y) @ share).sum()),
+            float(
+                (losses.minus_conjugate(loss, alpha[:, held], y, slack=losses.EDGE) @ share).sum()
+            ),
             float((client.w**2 @ client.feature_share).sum()),
         ]
     )
-
-
-@client_function
-def aggregate_primal(
-    client: Client, block: Block, message: Duals, rng: RandomKey
-) -> tuple[Client, PrimalChange]:
-    """Count the duals into this client's part of w (Algorithm 4)."""
-    client = settled(client, message.taken)
-    change = message.alpha - client.alpha
-    w = gather(block.x, change) / (client.options.regularisation * client.samples)
-    return evolve(client, alpha_trial=message.alpha), PrimalChange(
-        w, _conjugates(client, block, change)
-    )
-
-
-def _conjugates(client: Client, block: Block, change: Array) -> Array:
-    loss, held = losses.loss_code(client.options.loss), client.label_share > 0
-    y = targets(block, len(change))[:, held]
-    share, start, move = client.label_share[held], client.alpha[:, held], change[:, held]
-    return np.array(
-        [
-            float((losses.minus_conjugate(loss, start + step * move, y) @ share).sum())
-            for step in _STEPS
-        ]
-    )
-
-
-@client_function
-def inner_products(
-    client: Client, block: Block, message: Weights, rng: RandomKey
-) -> tuple[Client, ScoreChange]:
-    """Count the weights into this client's part of the scores (Algorithm 2)."""
-    if message.taken is not None:
-        client = settled(client, message.taken)
-    return _multiplied(client, block, message.w)
-
-
-def _multiplied(client: Client, block: Block, w: Array) -> tuple[Client, ScoreChange]:
-    change = w - client.w
-    line = np.array(
-        [
-            float(((client.w * change) @ client.feature_share).sum()),
-            float((change**2 @ client.feature_share).sum()),
-        ]
-    )
-    return evolve(client, w_trial=w), ScoreChange(scores(block.x, change), line)
-
-
-@client_function
-def aggregate_and_multiply(
-    client: Client, block: Block, message: Duals, rng: RandomKey
-) -> tuple[Client, Change]:
-    """Do both steps at once where this client alone holds its features."""
-    client, primal = aggregate_primal.call(client, block, message, rng)
-    client, products = _multiplied(client, block, client.w + primal.w)
-    return client, Change(primal.w, products.z, primal.conjugates, products.line)
 
 
 @client_function
@@ -516,8 +314,6 @@ FUNCTIONS = (
     settle_norms,
     send_zeros,
     local_dual_ascent,
-    aggregate_primal,
-    inner_products,
-    aggregate_and_multiply,
+    *aggregation.FUNCTIONS,
     objectives,
 )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,18 +33,20 @@ from numpy.typing import NDArray
 from intarsia.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Info,
     PerFeature,
     PerSample,
     RandomKey,
     client_function,
 )
+from intarsia.algorithms.preparation import INTERCEPT
+from intarsia.algorithms.server_weights import Weights, conclude, send_zeros, setup
 from intarsia.data import Array, Block, ClientId, Copies, Schema, Values, targets
-from intarsia.errors import ConvergenceError, ExperimentError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import losses
 from intarsia.maths.products import scores
 from intarsia.maths.sgd import descend
+from intarsia.spelling import listed
 
 __all__ = ["FEDAVG", "FedAvg"]
 
@@ -103,11 +106,6 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Start:
-    """Ask for the zeros that the total starts from."""
-
-
-@dataclass(frozen=True)
 class Descend:
     """Weights to descend from."""
 
@@ -119,13 +117,6 @@ class Descend:
 @dataclass(frozen=True)
 class Change:
     """A client's part of the change of the average."""
-
-    w: PerFeature
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The model."""
 
     w: PerFeature
 
@@ -148,7 +139,11 @@ class Objective:
 
 
 def init_client(
-    options: FedAvg, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: FedAvg,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
 ) -> Client:
     """Return a client's state: what the public index sets say, and weights of zero."""
     features = schema.features
@@ -166,14 +161,6 @@ def init_client(
         copies=schema.copies(client),
         w=np.zeros((schema.labels.outputs, block.shape[1])),
     )
-
-
-@client_function
-def send_zeros(
-    client: Client, block: Block, message: Start, rng: RandomKey
-) -> tuple[Client, Change]:
-    """Send the zeros that the total starts from."""
-    return client, Change(np.zeros_like(client.w))
 
 
 @client_function
@@ -247,14 +234,21 @@ def predict(client: Client, block: Block) -> Array:
 
 
 def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up."""
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If no client has both labels and features.
+    """
+    able = {name: held.features for name, held in schema.holdings.items() if held.labelled.any()}
+    if not any(set(features) - {INTERCEPT} for features in able.values()):
+        raise FederationError(
+            f"No client with labels has a feature (labels: {listed(able)}), and fedavg learns the "
+            "weights of a client's own columns from its own labels; give one of them columns, or "
+            'use "hyfdca".'
+        )
     return Server(options, len(schema.samples))
-
-
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
-    """Start from weights of zero."""
-    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Start()))
-    return replace(server, w=zeros.w)
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
@@ -283,13 +277,6 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return server, Info(primal=primal, loss=loss / server.samples, phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
-    """Evaluate the final model and reveal it."""
-    server, info = certify(server, clients, rng)
-    # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(server.w))
-
-
 FEDAVG = Algorithm(
     name="fedavg",
     hyperparameters=FedAvg,
@@ -298,7 +285,7 @@ FEDAVG = Algorithm(
     setup=setup,
     round=round,
     certify=certify,
-    conclude=conclude,
+    conclude=partial(conclude, certify=certify),
     predict=predict,
     additive=True,
     client_functions=(send_zeros, local_descent, part_of_scores, part_of_objective),

@@ -7,22 +7,24 @@ and client state lives with the engine's parties, never with the server.
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from intarsia.algorithm import ClientFunction, Layout, RandomKey
-from intarsia.data import Array, Block, ClientId, Index, Schema
+from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
-from intarsia.errors import IntarsiaError, SealedError
+from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
+from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal
+from intarsia.engines.totals import Geometry, PlainTotals, Totals
+from intarsia.engines.transcript import Crossed, Crossings, Recorder
+from intarsia.errors import IntarsiaError
+from intarsia.privacy.sealing import Sealing
 
-__all__ = ["InProcess", "SealedField", "SealedTotal", "Traffic"]
+__all__ = ["RECORDS", "InProcess", "Traffic"]
+
+RECORDS = (CombinationRecord, PieceRecord, SealedRecord)  # what `seal` makes of sealed totals
 
 
 @dataclass
@@ -45,159 +47,15 @@ class Traffic:
         }
 
 
-def _unreadable(action: str) -> SealedError:
-    return SealedError(
-        f"A sealed total was read ({action}); the server may add, scale and forward it, or open "
-        "it to itself with clients.reveal(total), which says what it discloses."
-    )
-
-
-class _Unreadable:
-    """Refuses every way of looking at a total."""
-
-    __slots__ = ()
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise _unreadable("as an array")
-
-    def __float__(self) -> float:
-        raise _unreadable("as a number")
-
-    def __bool__(self) -> bool:
-        raise _unreadable("as a truth value")
-
-    def __len__(self) -> int:
-        raise _unreadable("its length")
-
-    def __iter__(self) -> Any:
-        raise _unreadable("entry by entry")
-
-    def __getitem__(self, _: Any) -> Any:
-        raise _unreadable("an entry")
-
-    def __eq__(self, _: object) -> bool:
-        raise _unreadable("compared")
-
-    def __lt__(self, _: object) -> bool:
-        raise _unreadable("compared")
-
-    __gt__ = __le__ = __ge__ = __lt__
-    __hash__ = None  # type: ignore[assignment]  # a total is no key: hashing would compare it
-
-    def __repr__(self) -> str:
-        return "<sealed total>"
-
-
-class SealedField(_Unreadable):
-    """One field of a total: an array laid out by an index, or summed entry by entry."""
-
-    __slots__ = ("_layout", "_part", "_value")
-
-    def __init__(self, value: Any, layout: Layout | None, part: str) -> None:
-        self._value = value
-        self._layout = layout
-        self._part = part
-
-    def __add__(self, other: SealedField) -> SealedField:
-        return SealedField(self._value + other._value, self._layout, self._part)
-
-    def __sub__(self, other: SealedField) -> SealedField:
-        return SealedField(self._value - other._value, self._layout, self._part)
-
-    def __mul__(self, factor: float) -> SealedField:
-        return SealedField(self._value * factor, self._layout, self._part)
-
-    __rmul__ = __mul__
-
-
-class SealedTotal(_Unreadable):
-    """A total over replies of one type: each field is sealed too."""
-
-    __slots__ = ("_fields", "_kind")
-
-    def __init__(self, kind: type, fields: dict[str, SealedField]) -> None:
-        self._kind = kind
-        self._fields = fields
-
-    def __getattr__(self, name: str) -> SealedField:
-        try:
-            return self._fields[name]
-        except KeyError:
-            raise AttributeError(
-                f"a total of {self._kind.__name__} has the fields {sorted(self._fields)}, "
-                f"not {name!r}"
-            ) from None
-
-    def __add__(self, other: SealedTotal) -> SealedTotal:
-        return SealedTotal(
-            self._kind, {name: one + other._fields[name] for name, one in self._fields.items()}
-        )
-
-    def __mul__(self, factor: float) -> SealedTotal:
-        return SealedTotal(self._kind, {name: one * factor for name, one in self._fields.items()})
-
-    __rmul__ = __mul__
-
-
-@dataclass(frozen=True)
-class SealedRecord:
-    """How a sealed field is written into a server checkpoint: still not for the server's eyes."""
-
-    value: Array
-    layout: str
-    part: str
-
-
-@cache
-def _counts_of(kind: type) -> str:
-    """Return the field of a reply that counts the selected samples by cell."""
-    return next(name for name, layout in _layouts(kind) if layout is Layout.COUNTS)
-
-
-def _add_cells(
-    totals: dict[int, Array], cells: Sequence[int], counts: NDArray[np.int64], value: Array
-) -> None:
-    start = 0
-    for cell, count in zip(cells, counts.tolist(), strict=True):
-        piece = value[..., start : start + count]
-        totals[cell] = totals[cell] + piece if cell in totals else piece
-        start += count
-
-
-def _own_cells(totals: Mapping[int, Array], cells: Sequence[int]) -> Array:
-    if len(cells) == 1:
-        return totals[cells[0]]
-    return np.concatenate([totals[cell] for cell in cells], axis=-1)
-
-
-@cache
-def _layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
-    """Return each field of a reply type with the index that its last axis runs over."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    result: list[tuple[str, Layout | None]] = []
-    for field in dataclasses.fields(kind):
-        hint = hints[field.name]
-        found = [
-            extra
-            for part in (hint, *typing.get_args(hint))
-            for extra in getattr(part, "__metadata__", ())
-            if isinstance(extra, Layout)
-        ]
-        result.append((field.name, found[0] if found else None))
-    return tuple(result)
-
-
 class _Party:
     """A client in this process: its blocks and its state."""
 
-    __slots__ = ("blocks", "cells", "places", "state", "whole")
+    __slots__ = ("blocks", "state", "whole")
 
-    def __init__(
-        self, blocks: Mapping[str, Block], places: Mapping[tuple[str, Layout], Any], state: Any
-    ) -> None:
-        self.blocks, self.places, self.state = dict(blocks), dict(places), state
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        self.blocks = dict(blocks)
+        self.state: Any = None
         self.whole: dict[str, Block] = {}
-        self.cells: dict[str, tuple[int, ...]] = {}  # numbers of the sample cells, by part
 
 
 class InProcess:
@@ -209,45 +67,42 @@ class InProcess:
         For each part ("train", "test"): its schema and each client's block, in any row order.
     seed
         The root of every random stream.
+    sealing
+        How contributions are sealed; None = not at all, for simulation and tests.
+    recorder
+        Takes down all that the server could read.
     """
 
     def __init__(
-        self, parts: Mapping[str, tuple[Schema, Mapping[ClientId, Block]]], seed: int
+        self,
+        parts: Mapping[str, tuple[Schema, Mapping[ClientId, Block]]],
+        seed: int,
+        sealing: Sealing | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.traffic = Traffic()
-        self.seconds: dict[str, float] = {}
         self._seed = seed
         self._round = 0
         self._exchange = 0
-        self._indices: dict[tuple[str, Layout], Index] = {}
-        names = tuple(parts["train"][0].clients)
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
+        names = tuple(parts["train"][0].clients)
+        self.crossings = Crossings(names)
         self._present: tuple[ClientId, ...] = names
-        for part, (schema, _) in parts.items():
-            self._indices[part, Layout.SAMPLES] = schema.samples
-            self._indices[part, Layout.FEATURES] = schema.features
         self._parties = {
             name: _Party(
                 {
                     part: schema.align(name, blocks[name])
                     for part, (schema, blocks) in parts.items()
                     if name in blocks
-                },
-                {
-                    key: index.positions[name]
-                    for key, index in self._indices.items()
-                    if name in index.positions
-                },
-                None,
+                }
             )
             for name in names
         }
-
-        for (part, layout), index in self._indices.items():
-            if layout is Layout.SAMPLES:
-                for name in names:
-                    found = tuple(n for n, cell in enumerate(index.cells) if name in cell.owners)
-                    self._parties[name].cells[part] = found
+        geometry = Geometry(self._schemas)
+        self._totals: Totals = (
+            PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
+        )
+        self._recorder = recorder
 
     # -- what the algorithm sees
 
@@ -258,53 +113,37 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
+        self._refresh(messages)
         replies: dict[ClientId, Any] = {}
-        self._run(fn, messages, lambda client, _, reply: replies.__setitem__(client, reply))
+
+        def keep(client: ClientId, reply: Any) -> int:
+            replies[client] = reply
+            return codec.size(reply)
+
+        self._run("ask", fn, messages, keep, lambda reply: dict(reply.__dict__))
         return replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        totals: dict[str, Any] = {}
-        plan: tuple[tuple[str, Layout | None], ...] = ()
-        kind: Any = type(None)
-
-        def add(client: ClientId, party: _Party, reply: Any) -> None:
-            nonlocal plan, kind
-            first = not totals
-            if first:
-                kind = type(reply)
-                plan = _layouts(kind)
-            for name, layout in plan:
-                value = getattr(reply, name)
-                if layout is None:
-                    if first:
-                        totals[name] = value.copy() if isinstance(value, np.ndarray) else value
-                    else:
-                        totals[name] += value
-                    continue
-                if layout is Layout.COUNTS:
-                    totals[name] = None
-                    continue
-                if layout is Layout.SELECTED:
-                    own = totals.setdefault(name, {})
-                    _add_cells(own, party.cells[fn.part], getattr(reply, _counts_of(kind)), value)
-                    continue
-                if first:
-                    shape = (*value.shape[:-1], len(self._indices[fn.part, layout]))
-                    totals[name] = np.zeros(shape)
-                totals[name][..., party.places[fn.part, layout]] += value
-
-        self._run(fn, messages, add)
-        return SealedTotal(
-            kind,
-            {name: SealedField(totals[name], layout, fn.part) for name, layout in plan},
-        )
+        self._refresh(messages)
+        collector = self._totals.collector(fn, self._round)
+        self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
+        return collector.total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
         if isinstance(total, SealedField):
-            return total._value
-        return total._kind(**{name: field._value for name, field in total._fields.items()})
+            return self._revealed(total)
+        return total._kind(**{name: self._revealed(one) for name, one in total._fields.items()})
+
+    def _revealed(self, field: SealedField) -> Any:
+        value, size = self._totals.reveal(field)
+        self.crossings.reveal(field._name, value)
+        if size:  # a client opened it
+            self.traffic.exchanges += 1
+            self.traffic.up["Reveal"] = self.traffic.up.get("Reveal", 0) + size
+        self._record("reveal", "", "", field._name, {"value": value})
+        return value
 
     # -- what the run sees
 
@@ -350,6 +189,11 @@ class InProcess:
         return self._schemas[part]
 
     @property
+    def mode(self) -> str:
+        """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
+        return self._totals.mode
+
+    @property
     def round(self) -> int:
         """Return the number of the round that was begun last."""
         return self._round
@@ -373,7 +217,10 @@ class InProcess:
             server,
             SealedField,
             lambda total: SealedRecord(
-                total._value, "" if total._layout is None else total._layout.value, total._part
+                self._totals.record(total._value),
+                "" if total._layout is None else total._layout.value,
+                total._part,
+                total._name,
             ),
         )
 
@@ -383,7 +230,10 @@ class InProcess:
             server,
             SealedRecord,
             lambda record: SealedField(
-                record.value, Layout(record.layout) if record.layout else None, record.part
+                self._totals.restored(record.value),
+                Layout(record.layout) if record.layout else None,
+                record.part,
+                record.name,
             ),
         )
 
@@ -400,39 +250,33 @@ class InProcess:
 
     def _run(
         self,
+        kind: str,
         fn: ClientFunction,
         messages: Mapping[ClientId, Any],
-        collect: Callable[[ClientId, _Party, Any], None],
+        collect: Callable[[ClientId, Any], int],
+        seen: Callable[[Any], dict[str, Any]],
     ) -> None:
         self.traffic.exchanges += 1
         self._exchange += 1
         down = up = 0
-        name = reply_name = ""
         previous: Any = _NOTHING
-        sealed: list[tuple[str, SealedField]] = []
-        plain: dict[str, Any] = {}
-        kind: type = type(None)
+        split = _Split((), {}, type(None))
+        reply: Any = None
+        totals = self._totals
         for client, message in messages.items():
             party = self._parties[client]
             if message is not previous:
                 previous = message
-                kind = type(message)
-                name = kind.__name__
-                sealed, plain = _split(message)
+                split = _split(message)
+                self._record_message(fn, split)
             opened = message
-            if sealed:
-                opened = object.__new__(kind)
+            if split.sealed:
+                opened = object.__new__(split.kind)
                 own: dict[str, Any] = opened.__dict__
-                own.update(plain)
-                for field, total in sealed:
-                    layout = total._layout
-                    value = total._value
-                    if layout is Layout.SELECTED:
-                        value = _own_cells(value, party.cells[total._part])
-                    elif layout is not None:
-                        value = value[..., party.places[total._part, layout]]
-                    # as it would come from a wire: the order in memory decides how sums round
-                    own[field] = value if layout is None else np.ascontiguousarray(value)
+                own.update(split.plain)
+                for field, total in split.sealed:
+                    own[field], extra = totals.own(client, total)
+                    down += extra
             key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
             try:
                 state, reply = fn.call(party.state, party.blocks[fn.part], opened, key)
@@ -441,12 +285,37 @@ class InProcess:
                 raise
             party.state = state
             down += codec.size(opened)
-            up += codec.size(reply)
-            reply_name = type(reply).__name__
-            collect(client, party, reply)
+            up += collect(client, reply)
+            if self._recorder is not None:
+                self._record(kind, fn.name, client, type(reply).__name__, seen(reply))
+        name, reply_name = split.kind.__name__, type(reply).__name__
         traffic = self.traffic
         traffic.down[name] = traffic.down.get(name, 0) + down
         traffic.up[reply_name] = traffic.up.get(reply_name, 0) + up
+        self.crossings.exchange(kind, fn.name, split.kind, split.names, type(reply), messages)
+
+    def _record(
+        self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.record(Crossed(self._round, kind, function, client, reply, fields))
+
+    def _record_message(self, fn: ClientFunction, split: _Split) -> None:
+        if self._recorder is not None:
+            held = {name: self._totals.held(total) for name, total in split.sealed}
+            self._record("message", fn.name, "", split.kind.__name__, {**split.plain, **held})
+
+    def _refresh(self, messages: Mapping[ClientId, Any]) -> None:
+        """Let clients seal anew what would be costly to open."""
+        if self._totals.mode == "plain":
+            return
+        for message in {id(message): message for message in messages.values()}.values():
+            for _, total in _split(message).sealed:
+                size = self._totals.refresh(total, self._round)
+                if size:
+                    self.crossings.refresh(total._name)
+                    self.traffic.exchanges += 1
+                    self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
 
 
 _NOTHING = object()
@@ -464,8 +333,21 @@ def _exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> An
     return dataclasses.replace(state, **found)
 
 
-def _split(message: Any) -> tuple[list[tuple[str, SealedField]], dict[str, Any]]:
-    """Return the sealed fields of a message, and the others."""
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """A message, apart into what is sealed and what is not."""
+
+    sealed: tuple[tuple[str, SealedField], ...]
+    plain: dict[str, Any]
+    kind: type
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Return the sealed fields, and the fields of replies that they are totals of."""
+        return tuple((field, total._name) for field, total in self.sealed)
+
+
+def _split(message: Any) -> _Split:
     sealed: list[tuple[str, SealedField]] = []
     plain: dict[str, Any] = {}
     for field, value in getattr(message, "__dict__", {}).items():
@@ -473,4 +355,4 @@ def _split(message: Any) -> tuple[list[tuple[str, SealedField]], dict[str, Any]]
             sealed.append((field, value))
         else:
             plain[field] = value
-    return sealed, plain
+    return _Split(tuple(sealed), plain, type(message))

@@ -30,6 +30,7 @@ from intarsia.spelling import nearest
 
 __all__ = [
     "CLASSIFICATION",
+    "EDGE",
     "HINGE",
     "LOGISTIC",
     "LOSSES",
@@ -50,6 +51,7 @@ __all__ = [
 Array = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
+EDGE: Final = 1e-6  # how far outside its box a dual may be that came through a sealed sum
 HINGE: Final = 0
 SQUARED_HINGE: Final = 1
 LOGISTIC: Final = 2
@@ -134,11 +136,18 @@ def curvature(loss: int, z: Array, y: Array) -> Array:
     raise _unknown(loss)
 
 
-def minus_conjugate(loss: int, alpha: Array, y: Array) -> Array:
-    """Return -l*(-α), a sample's term of N·D(α), elementwise; -inf outside the box."""
+def minus_conjugate(loss: int, alpha: Array, y: Array, *, slack: float = 0.0) -> Array:
+    """Return -l*(-α), a sample's term of N·D(α), elementwise; -inf outside the box.
+
+    Duals that are at most `slack` outside count as those at the edge: sealed sums are as exact as
+    their mode.
+    """
     if loss == SQUARED:
         return alpha * y - 0.5 * alpha**2
     beta = y * alpha
+    if slack > 0.0:
+        edge = project(loss, alpha, y) * y
+        beta = np.where(np.abs(beta - edge) <= slack, edge, beta)
     if loss == HINGE:
         return np.where((beta >= 0.0) & (beta <= 1.0), beta, -np.inf)
     if loss == SQUARED_HINGE:

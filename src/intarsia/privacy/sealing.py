@@ -8,6 +8,7 @@ it with the keys that the clients share.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import SealedError
 
-__all__ = ["Adder", "Piece", "Sealer", "Stream", "joined"]
+__all__ = ["Adder", "Piece", "Sealer", "Sealing", "Stream", "joined"]
 
 Values = NDArray[np.float64]
 
@@ -49,6 +50,7 @@ class Piece:
     shape: tuple[int, ...]
     contributors: tuple[str, ...]  # sorted
     content: Any  # the scheme's own: words under masks, or ciphertexts
+    digits: int = 1  # 2: the first axis holds a high and a low part of each value
 
 
 class Sealer(Protocol):
@@ -91,6 +93,22 @@ class Adder(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Sealing:
+    """A mode of sealed sums, set up for a federation in one process."""
+
+    mode: str
+    unit: float  # least difference of the exact sealers' totals, a power of 2
+    digit: float  # a power of 2 that every client's value may reach
+    adder: Adder  # the server's
+    exact: Mapping[str, Sealer]  # each client's own, for what is short or must be exact
+    bulk: Mapping[str, Sealer]  # for long arrays, within an error
+    long: int  # values of a client's cell from which it is a long array
+    to_bytes: Callable[[Piece], bytes]  # the content of a piece, for a wire or a checkpoint
+    from_bytes: Callable[[Piece, bytes], Piece]  # a piece with the content that was written
+    size: Callable[[Piece], int]  # about len(to_bytes(piece)), without writing
+
+
 def joined(one: Piece, other: Piece, content: Any) -> Piece:
     """Return the piece of all contributors of two, with the content that a scheme made of theirs.
 
@@ -99,7 +117,7 @@ def joined(one: Piece, other: Piece, content: Any) -> Piece:
     SealedError
         If the pieces belong to different totals, or a client is in both.
     """
-    if one.stream != other.stream or one.shape != other.shape:
+    if one.stream != other.stream or (one.shape, one.digits) != (other.shape, other.digits):
         raise SealedError(
             f"A piece of {one.stream} with shape {one.shape} cannot be added to one of "
             f"{other.stream} with shape {other.shape}; add pieces of one total only."

@@ -1,0 +1,232 @@
+"""How the clients' contributions are added up, and who opens the total.
+
+`PlainTotals` adds the numbers themselves; it is there for simulation and tests. The modes in which
+the server cannot read what it adds are in `intarsia.engines.locked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from intarsia.algorithm import ClientFunction, Layout
+from intarsia.data import ClientId, Index, Schema
+from intarsia.engines import codec
+from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
+
+__all__ = ["EVERYONE", "Collector", "Geometry", "PlainTotals", "Totals"]
+
+EVERYONE = -1  # the cell of what is summed entry by entry
+
+
+class Geometry:
+    """Where each client's entries lie in the indices of the federation."""
+
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        self.indices: dict[tuple[str, Layout], Index] = {}
+        self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
+        for part, schema in schemas.items():
+            self.indices[part, Layout.SAMPLES] = schema.samples
+            self.indices[part, Layout.FEATURES] = schema.features
+        for (part, layout), index in self.indices.items():
+            for client in index.positions:
+                self._runs[client, part, layout] = _runs(index, client)
+
+    def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
+        """Return where a client's entries lie, in its order."""
+        return self.indices[part, layout].positions[client]
+
+    def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
+        """Return the numbers of a client's sample cells."""
+        return tuple(cell for cell, *_ in self._runs[client, part, Layout.SAMPLES])
+
+    def runs(
+        self, client: ClientId, part: str, layout: Layout | None, counts: Sequence[int] | None
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Return cell, start and stop of each of a client's cells, in the client's order.
+
+        `counts` are the numbers of selected samples by cell, for the layout of those.
+        """
+        if layout is None:
+            return ((EVERYONE, 0, 0),)
+        if layout is not Layout.SELECTED:
+            return self._runs[client, part, layout]
+        assert counts is not None
+        found: list[tuple[int, int, int]] = []
+        start = 0
+        for cell, count in zip(self.cells(client, part), counts, strict=True):
+            found.append((cell, start, start + count))
+            start += count
+        return tuple(found)
+
+
+def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
+    found: list[tuple[int, int, int]] = []
+    start = 0
+    for number, cell in enumerate(index.cells):
+        if client in cell.owners:
+            stop = start + cell.stop - cell.start
+            found.append((number, start, stop))
+            start = stop
+    return tuple(found)
+
+
+class Collector(Protocol):
+    """Takes the replies to one sum."""
+
+    def add(self, client: ClientId, reply: Any) -> int:
+        """Take a client's reply; return the bytes that it had on the way."""
+        ...
+
+    def seen(self) -> dict[str, Any]:
+        """Return the fields of the last reply as the server got them."""
+        ...
+
+    def total(self) -> SealedTotal:
+        """Return the sealed total of the replies so far."""
+        ...
+
+
+class Totals(Protocol):
+    """A mode of adding up."""
+
+    mode: str
+
+    def collector(self, fn: ClientFunction, round: int) -> Collector:
+        """Return a collector for one sum."""
+        ...
+
+    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+        """Return a client's own entries of a total, as the client opens them, and the bytes sent.
+
+        The bytes are those of the field beside what an open array would take.
+        """
+        ...
+
+    def reveal(self, field: SealedField) -> tuple[Any, int]:
+        """Return a total opened to the server, and the bytes that crossed for it."""
+        ...
+
+    def refresh(self, field: SealedField, round: int) -> int:
+        """Let owners seal a total anew that has become costly to open; return the bytes of it."""
+        ...
+
+    def held(self, field: SealedField) -> Any:
+        """Return what the server holds of a total: numbers in the clear, else bytes by cell."""
+        ...
+
+    def record(self, value: Any) -> Any:
+        """Return what stands behind a field as something that the codec writes."""
+        ...
+
+    def restored(self, record: Any) -> Any:
+        """Return what `record` was given."""
+        ...
+
+
+# -- in the clear
+
+
+class PlainTotals:
+    """Adds the numbers themselves."""
+
+    mode = "plain"
+
+    def __init__(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+
+    def collector(self, fn: ClientFunction, round: int) -> Collector:
+        """Return a collector for one sum."""
+        return _PlainCollector(self._geometry, fn.part)
+
+    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+        """Return a client's own entries of a total."""
+        layout, value = field._layout, field._value
+        if layout is None:
+            return value, 0
+        if layout is Layout.SELECTED:
+            cells = self._geometry.cells(client, field._part)
+            value = (
+                value[cells[0]]
+                if len(cells) == 1
+                else np.concatenate([value[cell] for cell in cells], axis=-1)
+            )
+        else:
+            value = value[..., self._geometry.positions(client, field._part, layout)]
+        # as it would come from a wire: the order in memory decides how sums round
+        return np.ascontiguousarray(value), 0
+
+    def reveal(self, field: SealedField) -> tuple[Any, int]:
+        """Return the total itself."""
+        return field._value, 0
+
+    def refresh(self, field: SealedField, round: int) -> int:
+        """Leave the total as it is."""
+        return 0
+
+    def held(self, field: SealedField) -> Any:
+        """Return the numbers themselves."""
+        value = field._value
+        return {str(cell): one for cell, one in value.items()} if isinstance(value, dict) else value
+
+    def record(self, value: Any) -> Any:
+        """Return the array itself."""
+        return value
+
+    def restored(self, record: Any) -> Any:
+        """Return the array itself."""
+        return record
+
+
+class _PlainCollector:
+    def __init__(self, geometry: Geometry, part: str) -> None:
+        self._geometry, self._part = geometry, part
+        self._kind: Any = type(None)
+        self._plan: tuple[tuple[str, Layout | None], ...] = ()
+        self._totals: dict[str, Any] = {}
+        self._last: Any = None
+
+    def seen(self) -> dict[str, Any]:
+        return dict(self._last.__dict__)
+
+    def add(self, client: ClientId, reply: Any) -> int:
+        totals, geometry, part = self._totals, self._geometry, self._part
+        first = not totals
+        if first:
+            self._kind = type(reply)
+            self._plan = layouts(self._kind)
+        self._last = reply
+        own = reply.__dict__
+        for name, layout in self._plan:
+            value = own[name]
+            if layout is None:
+                if first:
+                    totals[name] = value.copy() if isinstance(value, np.ndarray) else value
+                else:
+                    totals[name] += value
+            elif layout is Layout.COUNTS:
+                totals[name] = None
+            elif layout is Layout.SELECTED:
+                counts = own[counts_of(self._kind)].tolist()
+                cells = totals.setdefault(name, {})
+                for cell, start, stop in geometry.runs(client, part, layout, counts):
+                    piece = value[..., start:stop]
+                    cells[cell] = cells[cell] + piece if cell in cells else piece
+            else:
+                if first:
+                    shape = (*value.shape[:-1], len(geometry.indices[part, layout]))
+                    totals[name] = np.zeros(shape)
+                totals[name][..., geometry.positions(client, part, layout)] += value
+        return codec.size(reply)
+
+    def total(self) -> SealedTotal:
+        kind = self._kind
+        return SealedTotal(
+            kind,
+            {
+                name: SealedField(self._totals[name], layout, self._part, f"{kind.__name__}.{name}")
+                for name, layout in self._plan
+            },
+        )

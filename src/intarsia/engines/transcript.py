@@ -1,0 +1,164 @@
+"""What crossed between the server and the clients: by type for every run, byte by byte on request.
+
+`Crossings` counts, for each client function, who could read which field. `Transcript` writes down
+every byte that the server could read, for attacks that must fail and for auditors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from intarsia.data import ClientId
+from intarsia.engines import codec
+from intarsia.engines.sealed import layouts
+from intarsia.errors import CodecError
+
+__all__ = ["Crossed", "Crossings", "Recorder", "Transcript", "read_transcript"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Crossings:
+    """Counts what crossed, by client function and types.
+
+    Parameters
+    ----------
+    clients
+        All clients of the federation.
+    """
+
+    def __init__(self, clients: Sequence[ClientId]) -> None:
+        self.exchanges: dict[str, dict[str, Any]] = {}
+        self.reveals: dict[str, dict[str, int]] = {}
+        self.refreshes: dict[str, int] = {}
+        self._clients = tuple(clients)
+
+    def exchange(
+        self,
+        kind: str,
+        function: str,
+        message: type,
+        opened: tuple[tuple[str, str], ...],
+        reply: type,
+        clients: Collection[ClientId],
+    ) -> None:
+        """Count an exchange with some clients; `opened` names the fields that they open."""
+        key = f"{kind} {function} {opened}"
+        found = self.exchanges.get(key)
+        if found is None:
+            fields = {
+                name: "entry" if layout is None else layout.value
+                for name, layout in (layouts(reply) if reply is not type(None) else ())
+            }
+            sealed = dict(opened)
+            found = {
+                "kind": kind,
+                "function": function,
+                "message": message.__name__,
+                "opened": sealed,
+                "plain": [
+                    one.name
+                    for one in (dataclasses.fields(message) if clients else ())
+                    if one.name not in sealed
+                ],
+                "reply": reply.__name__,
+                "fields": fields,
+                "exchanges": 0,
+                "with_all": 0,  # exchanges with every client
+                "with": {},  # the others, by client
+            }
+            self.exchanges[key] = found
+        found["exchanges"] += 1
+        if len(clients) == len(self._clients):
+            found["with_all"] += 1
+            return
+        some: dict[str, int] = found["with"]
+        for client in clients:
+            some[client] = some.get(client, 0) + 1
+
+    def reveal(self, field: str, value: Any) -> None:
+        """Count a total, or a field of one, that was opened to the server."""
+        found = self.reveals.setdefault(field, {"times": 0, "values": 0})
+        found["times"] += 1
+        found["values"] = max(found["values"], int(np.size(value)))
+
+    def refresh(self, field: str) -> None:
+        """Count a total that owners of its entries opened, to seal it anew."""
+        self.refreshes[field] = self.refreshes.get(field, 0) + 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts as JSON holds them."""
+        return {
+            "clients": list(self._clients),
+            "exchanges": self.exchanges,
+            "reveals": self.reveals,
+            "refreshes": self.refreshes,
+        }
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Put back the counts of a checkpoint."""
+        self.exchanges = {
+            key: {**value, "with": dict(value["with"])}
+            for key, value in summary["exchanges"].items()
+        }
+        self.reveals = {key: dict(value) for key, value in summary["reveals"].items()}
+        self.refreshes = dict(summary["refreshes"])
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """One thing that the server had: a message, a reply, a contribution, or what was revealed."""
+
+    round: int
+    kind: str  # "message", "ask", "sum", "reveal"
+    function: str
+    client: str  # "" for what went to all, or was revealed
+    type: str  # of the message or reply; "Reply.field" for what was revealed
+    fields: dict[str, Any]  # name → array or number; where sealed: bytes by cell
+
+
+class Recorder(Protocol):
+    """Takes down what the server could read."""
+
+    def record(self, crossed: Crossed) -> None:
+        """Take down one thing."""
+        ...
+
+
+class Transcript:
+    """A file of all that the server could read, one length and one record after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def record(self, crossed: Crossed) -> None:
+        """Append one record; what was cut short by an end of the process is left out in reading."""
+        data = codec.encode(crossed)
+        with self._path.open("ab") as file:
+            file.write(_LENGTH.pack(len(data)) + data)
+
+
+def read_transcript(path: Path) -> Iterator[Crossed]:
+    """Return the records of a transcript.
+
+    Raises
+    ------
+    CodecError
+        If a record that is whole was altered.
+    """
+    with path.open("rb") as file:
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            data = file.read(_LENGTH.unpack(head)[0])
+            if len(data) < _LENGTH.unpack(head)[0]:
+                return  # the process ended here
+            found = codec.decode(data, Crossed)
+            if not isinstance(found, Crossed):
+                raise CodecError(f"{path}: a {type(found).__name__} stands where a record should.")
+            yield found

@@ -1,0 +1,373 @@
+"""Sealed sums by CKKS: the server adds ciphertexts that only the clients can open.
+
+One client makes the keys (`CkksKeys.create`) and brings the secret to the others; the server gets
+the parameters, with which ciphertexts can be added and nothing else. A ciphertext holds 8,191
+values and a check: a number derived from the clients' token key and the contribution's name, plus
+the sum of the values times factors that only the clients know. The checks add up as the values do,
+and the opener expects what the names and the opened values give.
+
+What it does and does not protect
+---------------------------------
+* The server learns nothing of sealed values: Ring-LWE with 128-bit security.
+* A total of other clients than it names, of another stream, or under another key is found out.
+* A server that adds an amount d to a value is found out but with probability
+  4 · 8191 · noise / d at most: CKKS is approximate, so that small alterations pass as noise. With
+  the range 2^14 that is 1 in 50,000 for d = 1; where more is asked, use masks.
+* A client is not held to true values, and one that gives its key to the server opens everything.
+
+Opened totals are rounded, up or down at random but alike at every client, to a grid much wider
+than the noise (see ckks_parameters), since totals are acted upon and some are revealed.
+
+The mode is not reproducible to the bit: the noise of a ciphertext is drawn from the system and
+cannot be seeded. Two seals of the same values differ, and both open within
+`CkksParameters.error`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import KeyMaterialError, RangeError, SealedError, TamperedError
+from intarsia.privacy import ckks_bytes
+from intarsia.privacy.ciphers import Keystream, pseudorandom
+from intarsia.privacy.ckks_ciphertexts import Arithmetic, Ciphertexts, Secret, new_secret
+from intarsia.privacy.ckks_parameters import CkksParameters, parameters
+from intarsia.privacy.masking import StreamLedger
+from intarsia.privacy.sealing import Adder, Piece, Sealer, Stream, joined
+
+__all__ = [
+    "LEAST_VALUES",
+    "CkksAdder",
+    "CkksKeys",
+    "CkksParameters",
+    "CkksSealer",
+    "LongByCkks",
+    "LongByCkksAdder",
+    "parameters",
+]
+
+Values = NDArray[np.float64]
+
+_KEY_MAGIC = b"INTK\x01"
+_LENGTH = struct.Struct("<I")
+_LEAST_TOKEN_KEY = 16  # bytes
+LEAST_VALUES = 4096  # a ciphertext costs the same however few values are in it
+
+
+@dataclass(frozen=True, eq=False)
+class CkksKeys:
+    """The parameters and the secret key that the clients share."""
+
+    parameters: CkksParameters
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def create(cls, parameters: CkksParameters) -> CkksKeys:
+        """Make keys, at one client."""
+        return cls(parameters, new_secret(parameters))
+
+    def secret_bytes(self) -> bytes:
+        """Return what the other clients need; whoever has it opens every total."""
+        public = self.public_bytes()
+        body = _LENGTH.pack(len(public)) + public + self.secret
+        return ckks_bytes.checked(_KEY_MAGIC, body)
+
+    @classmethod
+    def from_secret_bytes(cls, data: bytes) -> CkksKeys:
+        """Return the keys that `secret_bytes` wrote.
+
+        Raises
+        ------
+        KeyMaterialError
+            If the bytes were cut or altered, or are something else.
+        """
+        try:
+            body = ckks_bytes.unchecked(_KEY_MAGIC, data)
+            end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+        except (TamperedError, struct.error) as error:
+            raise KeyMaterialError(
+                f"{len(data)} bytes are no CKKS keys, or were cut or altered; take them again from "
+                "the client that made them."
+            ) from error
+        return cls(CkksParameters.from_bytes(body[_LENGTH.size : end]), body[end:])
+
+    def public_bytes(self) -> bytes:
+        """Return what the server needs to add: the parameters, and no key of any kind."""
+        return self.parameters.to_bytes()
+
+
+class CkksSealer:
+    """A client's side: seals its contributions and opens totals.
+
+    Parameters
+    ----------
+    keys
+        The clients' keys.
+    clients
+        The names of all clients; as many as the keys' parameters have addends at most.
+    token_key
+        At least 16 secret bytes that the clients share, for the checks and for rounding.
+
+    Raises
+    ------
+    KeyMaterialError
+        If the keys were made for fewer clients, or the token key is short.
+    """
+
+    def __init__(self, keys: CkksKeys, *, clients: Sequence[str], token_key: bytes) -> None:
+        if len(clients) > keys.parameters.addends:
+            raise KeyMaterialError(
+                f"The CKKS keys were made for sums over {keys.parameters.addends} clients, but "
+                f"there are {len(clients)}; make keys for parameters({keys.parameters.range:.6g}, "
+                f"{len(clients)})."
+            )
+        if len(token_key) < _LEAST_TOKEN_KEY:
+            raise KeyMaterialError(
+                f"The token key has {len(token_key)} bytes; it needs at least {_LEAST_TOKEN_KEY}."
+            )
+        self.parameters = keys.parameters
+        self._clients = frozenset(clients)
+        self._token_key = token_key
+        self._arithmetic = Arithmetic(keys.parameters)
+        self._secret = Secret(self._arithmetic, keys.secret)
+        self._ledger = StreamLedger()
+        self._factors: tuple[str | None, Values] = (None, np.zeros(0))
+
+    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+        """Seal a client's contribution.
+
+        Raises
+        ------
+        RangeError
+            If a value is not finite, or beyond range / addends.
+        SealedError
+            If the client is unknown or has used the stream, or a later one, before.
+        """
+        array = np.asarray(values, np.float64)
+        flat = array.reshape(-1)
+        self._check_range(flat)
+        if client not in self._clients:
+            raise SealedError(
+                f"Client {client!r} is not among the {len(self._clients)} clients of these sealed "
+                "sums; name it when the sealer is made."
+            )
+        self._ledger.refuse_used(client, stream)
+        tokens = self._tokens(client, stream, array.shape)
+        factors, capacity = self._factors_of(stream.session), self.parameters.capacity
+        parts: list[Any] = []
+        for k, token in enumerate(tokens):
+            part = flat[k * capacity : (k + 1) * capacity]
+            check = float(token + factors[: len(part)] @ part)
+            parts.append(self._secret.encrypted(_slots(part, check)))
+        self._ledger.enter(client, stream)
+        return Piece(stream, array.shape, (client,), Ciphertexts(tuple(parts)))
+
+    def open(self, piece: Piece) -> Values:
+        """Return the total of a piece's contributors, within `parameters.error` of their sum.
+
+        Raises
+        ------
+        TamperedError
+            If the piece is not the sum of what they sealed.
+        """
+        self._check_contributors(piece)
+        parts = ckks_bytes.parts(piece, self.parameters)
+        tokens = [self._tokens(name, piece.stream, piece.shape) for name in piece.contributors]
+        factors, capacity = self._factors_of(piece.stream.session), self.parameters.capacity
+        total = np.empty(prod(piece.shape))
+        for k, (part, token) in enumerate(zip(parts, np.sum(tokens, axis=0), strict=True)):
+            place = total[k * capacity : (k + 1) * capacity]
+            slots = self._secret.decrypted(part)
+            place[:] = slots[: len(place)]
+            expected = token + factors[: len(place)] @ place
+            self._refuse_altered(piece, float(slots[len(place)] - expected))
+        return self._rounded(total, piece).reshape(piece.shape)
+
+    def to_bytes(self, piece: Piece) -> bytes:
+        """Return a piece as bytes, with a checksum."""
+        return ckks_bytes.to_bytes(self._arithmetic, piece)
+
+    def from_bytes(self, data: bytes) -> Piece:
+        """Return the piece that `to_bytes` wrote; TamperedError if the bytes are not whole."""
+        return ckks_bytes.from_bytes(self._arithmetic, data)
+
+    def size(self, piece: Piece) -> int:
+        """Return the length of a piece's bytes, within one in a hundred, without making them."""
+        return ckks_bytes.size(self._arithmetic, piece)
+
+    def _check_range(self, flat: Values) -> None:
+        limit = self.parameters.limit
+        if flat.size == 0 or max(flat.max(), -flat.min()) <= limit:  # false for nan
+            return
+        odd = flat[~np.isfinite(flat)]
+        if len(odd):
+            raise RangeError(
+                f"{len(odd)} of {len(flat)} values to be sealed are not finite (the first is "
+                f"{odd[0]}), and must be within ±{limit:.6g} (privacy.range over the parties); "
+                "check the table for huge values and whether training diverged."
+            )
+        worst = float(flat[np.argmax(np.abs(flat))])
+        raise RangeError(
+            f"The value {worst:.6g} cannot be sealed: with privacy.range = "
+            f"{self.parameters.range:.6g} and {self.parameters.addends} parties each value must "
+            f"be within ±{limit:.6g}; set privacy.range to at least "
+            f"{abs(worst) * self.parameters.addends:.3g}."
+        )
+
+    def _check_contributors(self, piece: Piece) -> None:
+        known = len(set(piece.contributors)) == len(piece.contributors) > 0
+        if not known or not self._clients.issuperset(piece.contributors):
+            raise TamperedError(
+                f"A total of {piece.stream} names the contributors {list(piece.contributors)}, but "
+                f"the clients are {sorted(self._clients)}, each once; repeat the exchange."
+            )
+
+    def _refuse_altered(self, piece: Piece, difference: float) -> None:
+        # One noise of the check itself, and less than one of the values times their factors. The
+        # sentence does not say by how much: to a server that reads it, that is a secret factor.
+        bound = 2 * self.parameters.noise(len(piece.contributors))
+        if not abs(difference) <= bound:  # nor for nan
+            raise TamperedError(
+                f"A total of {piece.stream} is not the sum of what {list(piece.contributors)} "
+                "sealed: its check is off by more than noise explains; repeat the exchange, and "
+                "compare the parties' key fingerprints."
+            )
+
+    def _tokens(self, client: str, stream: Stream, shape: tuple[int, ...]) -> Values:
+        """Return the secret part of each ciphertext's check, in [0, limit / 2)."""
+        axes = ",".join(map(str, shape))
+        keyed = (
+            pseudorandom(self._token_key, "token", str(k), axes, stream.label(client))
+            for k in range(self.parameters.ciphertexts(prod(shape)))
+        )
+        words = np.array([int.from_bytes(raw[:7], "little") >> 3 for raw in keyed], np.float64)
+        return np.multiply(words, 2.0**-54 * self.parameters.limit)
+
+    def _factors_of(self, session: str) -> Values:
+        """Return the factors of a session's checks, so small that a check is within the limit."""
+        if self._factors[0] != session:
+            key = pseudorandom(self._token_key, "factors", session)
+            capacity = self.parameters.capacity
+            self._factors = session, (_uniform(key, capacity) - 0.5) / capacity
+        return self._factors[1]
+
+    def _rounded(self, total: Values, piece: Piece) -> Values:
+        """Round to the grid, up with the probability that keeps the mean, alike at all clients."""
+        label = piece.stream.label("")
+        key = pseudorandom(self._token_key, "rounding", label, *piece.contributors)
+        draws = _uniform(key, total.size)
+        steps = np.floor(total * (1.0 / self.parameters.grid) + draws)
+        return np.multiply(steps, self.parameters.grid)
+
+
+class CkksAdder:
+    """The server's side: adds ciphertexts, and has no key to open them.
+
+    Parameters
+    ----------
+    public_bytes
+        What `CkksKeys.public_bytes` returned.
+    """
+
+    def __init__(self, public_bytes: bytes) -> None:
+        self.parameters = CkksParameters.from_bytes(public_bytes)
+        self._arithmetic = Arithmetic(self.parameters)
+
+    def add(self, one: Piece, other: Piece) -> Piece:
+        """Return the sum of two pieces of the same total.
+
+        Raises
+        ------
+        SealedError
+            If the pieces belong to different totals, or a client is in both.
+        TamperedError
+            If a piece was cut or altered.
+        """
+        piece = joined(one, other, None)
+        contents = (Ciphertexts(ckks_bytes.parts(p, self.parameters)) for p in (one, other))
+        return replace(piece, content=self._arithmetic.added(*contents))
+
+    def to_bytes(self, piece: Piece) -> bytes:
+        """Return a piece as bytes, with a checksum."""
+        return ckks_bytes.to_bytes(self._arithmetic, piece)
+
+    def from_bytes(self, data: bytes) -> Piece:
+        """Return the piece that `to_bytes` wrote; TamperedError if the bytes are not whole."""
+        return ckks_bytes.from_bytes(self._arithmetic, data)
+
+    def size(self, piece: Piece) -> int:
+        """Return the length of a piece's bytes, within one in a hundred, without making them."""
+        return ckks_bytes.size(self._arithmetic, piece)
+
+
+class LongByCkks:
+    """Seal long arrays by CKKS and short ones by another scheme of the same trust model.
+
+    A ciphertext takes a millisecond to make and 128 KiB however few values are in it.
+
+    Parameters
+    ----------
+    ckks
+        For arrays of `least` values and more.
+    short
+        For the others; in a run, the masks.
+    """
+
+    def __init__(self, ckks: CkksSealer, short: Sealer, *, least: int = LEAST_VALUES) -> None:
+        self.ckks, self.short, self.least = ckks, short, least
+
+    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+        """Seal a client's contribution by the scheme for its length."""
+        sealer: Sealer = self.ckks if np.size(values) >= self.least else self.short
+        return sealer.seal(client, stream, values)
+
+    def open(self, piece: Piece) -> Values:
+        """Return the total; TamperedError also if another scheme sealed it."""
+        long = prod(piece.shape) >= self.least
+        if long != isinstance(piece.content, Ciphertexts):
+            raise TamperedError(
+                f"A total of {piece.stream} with shape {piece.shape} is sealed by "
+                f"{'masks' if long else 'ciphertexts'}, but arrays of {self.least} values and more "
+                "are sealed by ciphertexts and shorter ones are not; repeat the exchange."
+            )
+        return self.ckks.open(piece) if long else self.short.open(piece)
+
+
+class LongByCkksAdder:
+    """The server's side of `LongByCkks`."""
+
+    def __init__(self, ckks: CkksAdder, short: Adder) -> None:
+        self.ckks, self.short = ckks, short
+
+    def add(self, one: Piece, other: Piece) -> Piece:
+        """Return the sum of two pieces of the same total, by the scheme that sealed them."""
+        kinds = [isinstance(piece.content, Ciphertexts) for piece in (one, other)]
+        if kinds[0] != kinds[1]:
+            raise TamperedError(
+                f"Of two contributions to {one.stream} only one is in ciphertexts; the clients "
+                f"{list(one.contributors)} and {list(other.contributors)} run different settings."
+            )
+        return self.ckks.add(one, other) if kinds[0] else self.short.add(one, other)
+
+
+def _slots(values: Values, check: float) -> Values:
+    """Return values and check, filled up to an even number."""
+    slots = np.zeros(len(values) + 1 + (len(values) + 1) % 2)
+    slots[: len(values)] = values
+    slots[len(values)] = check
+    return slots
+
+
+def _uniform(key: bytes, count: int) -> Values:
+    """Return numbers in [0, 1), multiples of 2^-32, from a keyed stream."""
+    stream = np.empty(4 * count, np.uint8)
+    Keystream(key).write(bytes(16), np.zeros(4 * count, np.uint8), stream)
+    draws: Values = np.multiply(stream.view("<u4"), 2.0**-32, dtype=np.float64)
+    return draws

@@ -1,0 +1,193 @@
+"""The parameters of CKKS for sums: polynomial degree, modulus and scale from range and error.
+
+A ciphertext of degree N holds N real values: two in each of its N/2 complex slots. With scale s,
+a slot of a fresh ciphertext is off by a normal error of standard deviation σ √(N/2) / s in each of
+its two values, σ = 3.2 being the width of the noise that is added to each coefficient, and n
+ciphertexts added are off by √n times as much. The coefficients are at most √2 · range · s and must
+stay below a quarter of the modulus q, so that a larger range takes a smaller scale or a longer q.
+
+An opened total carries that noise, and noise and ciphertext together give the secret key away: the
+noise is the secret of CKKS (Li and Micciancio, "On the security of homomorphic encryption on
+approximate numbers", Eurocrypt 2021). Totals are therefore rounded, up or down at random, to a grid
+that is at least 64 standard deviations of the noise wide, before anyone sees them. That leaves an
+observer of opened totals next to nothing about the noise of each, but is no proof: proofs by
+statistical distance ask for a grid of 2^30 deviations and more. One prime gives 2^6 to 2^9, three
+primes give 2^20 at the default range of 2^22.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from intarsia.errors import ExperimentError, KeyMaterialError
+
+__all__ = ["CkksParameters", "parameters"]
+
+_DEGREE = 8192  # 8,192 values in a ciphertext; 128-bit security up to a modulus of 218 bits
+# Primes of the modulus by bits. With more than one, SEAL keeps the last for its own use, and
+# ciphertexts have the others. 40-bit primes are the shortest to write out; 60 is the longest.
+_MODULI = ((60,), (40, 40, 40), (50, 50, 50), (60, 60, 60))
+_NOISE = 3.3  # σ of the noise and of rounding the coefficients to integers
+_DEVIATIONS = 10  # of a normal error beyond which no value ever is: 2e-23 of them
+# Encoding and decoding in float64 are off by up to 19 · 2^-53 of the largest value (measured with
+# constant, random, alternating and single values); a value is taken for lost at 64 · 2^-53.
+_ROUNDING = 2.0**-47
+_COVER = 64  # standard deviations of the noise in a step of the grid
+_FINEST = 1e-8  # error that is aimed at where the range allows it
+_SMALLEST, _LARGEST = 2.0**-64, 2.0**61
+
+
+@dataclass(frozen=True, kw_only=True)
+class CkksParameters:
+    """How values become ciphertexts; known to the server.
+
+    Parameters
+    ----------
+    poly_modulus_degree
+        Values in a ciphertext, one of them for its check.
+    coeff_mod_bit_sizes
+        Bits of the primes whose product is the modulus.
+    scale_bits
+        log₂ of the factor by which values are multiplied before they are rounded to integers.
+    grid_bits
+        Opened totals are multiples of 2^-grid_bits.
+    range
+        The largest absolute value of a total.
+    addends
+        The largest number of contributions to a total; each is at most range / addends.
+    """
+
+    poly_modulus_degree: int
+    coeff_mod_bit_sizes: tuple[int, ...]
+    scale_bits: int
+    grid_bits: int
+    range: float
+    addends: int
+
+    @property
+    def scale(self) -> float:
+        """Return the factor by which values are multiplied before they are rounded."""
+        return math.ldexp(1.0, self.scale_bits)
+
+    @property
+    def grid(self) -> float:
+        """Return the distance between neighbouring opened totals."""
+        return math.ldexp(1.0, -self.grid_bits)
+
+    @property
+    def limit(self) -> float:
+        """Return the largest absolute value of an addend."""
+        return self.range / self.addends
+
+    @property
+    def capacity(self) -> int:
+        """Return the number of values in a ciphertext, without its check."""
+        return self.poly_modulus_degree - 1
+
+    def ciphertexts(self, values: int) -> int:
+        """Return the number of ciphertexts for so many values; at least one, for the check."""
+        return max(1, -(-values // self.capacity))
+
+    def noise(self, contributors: int) -> float:
+        """Return how far a total of so many contributions can be off before it is rounded."""
+        return _DEVIATIONS * self._deviation(contributors) + _ROUNDING * self.range
+
+    def error(self, contributors: int) -> float:
+        """Return how far an opened total of so many contributions can be off."""
+        return self.noise(contributors) + self.grid
+
+    def covers(self) -> bool:
+        """Return whether the grid is wide enough to hide the noise."""
+        return self.grid >= _COVER * self._deviation(self.addends)
+
+    def to_bytes(self) -> bytes:
+        """Return the parameters as JSON."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CkksParameters:
+        """Return the parameters that `to_bytes` wrote.
+
+        Raises
+        ------
+        KeyMaterialError
+            If the bytes are something else.
+        """
+        try:
+            fields = json.loads(data)
+            fields["coeff_mod_bit_sizes"] = tuple(int(b) for b in fields["coeff_mod_bit_sizes"])
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise KeyMaterialError(
+                f"{bytes(data[:40])!r}… are no CKKS parameters; take the bytes that "
+                "CkksKeys.public_bytes returned."
+            ) from error
+
+    def _deviation(self, contributors: int) -> float:
+        return _NOISE * math.sqrt(self.poly_modulus_degree / 2 * contributors) / self.scale
+
+
+def parameters(range: float, addends: int, *, error: float | None = None) -> CkksParameters:
+    """Return the cheapest parameters that keep every total within an error.
+
+    Parameters
+    ----------
+    range
+        The largest absolute value of a total.
+    addends
+        The largest number of contributions to a total.
+    error
+        The largest error of an opened total; by default 1e-8, or range · 2^-46 where float64
+        allows no less.
+
+    Raises
+    ------
+    ExperimentError
+        If the range is not between 2^-64 and 2^61, there is no addend, or no modulus gives the
+        error.
+    """
+    if not _SMALLEST <= range <= _LARGEST:
+        raise ExperimentError(
+            f"privacy.range is {range}; it is the largest absolute value that a sum over the "
+            f"parties may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
+        )
+    if addends < 1:
+        raise ExperimentError(
+            f"A sealed sum over {addends} parties was asked for; it needs at least one."
+        )
+    wanted = max(_FINEST, 2 * _ROUNDING * range) if error is None else error
+    for sizes in _MODULI:
+        found = _within(sizes, float(range), addends, wanted)
+        if found is not None:
+            return found
+    raise ExperimentError(
+        f"CKKS cannot keep sums up to {range:.6g} over {addends} parties within {wanted:.3g}; "
+        f"ask for an error of at least {2 * _ROUNDING * range:.3g}, or lower privacy.range."
+    )
+
+
+def _within(
+    sizes: tuple[int, ...], range: float, addends: int, error: float
+) -> CkksParameters | None:
+    """Return the parameters with this modulus, or None if they miss the error."""
+    bits = sum(sizes[:-1]) or sizes[0]
+    # SEAL refuses coefficients above q/4, and a scale near q.
+    scale_bits = min(math.floor(bits - 2.5 - math.log2(range)), bits - 3)
+
+    def made(grid_bits: int) -> CkksParameters:
+        return CkksParameters(
+            poly_modulus_degree=_DEGREE,
+            coeff_mod_bit_sizes=sizes,
+            scale_bits=scale_bits,
+            grid_bits=grid_bits,
+            range=range,
+            addends=addends,
+        )
+
+    spare = error - made(0).noise(addends)
+    if spare <= 0:
+        return None
+    found = made(math.ceil(-math.log2(spare)))
+    return found if found.covers() else None

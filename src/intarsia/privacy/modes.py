@@ -1,0 +1,180 @@
+"""A mode of sealed sums, set up for the clients of a federation in one process."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from intarsia.errors import CodecError, ExperimentError, KeyMaterialError
+from intarsia.privacy.sealing import Piece, Sealer, Sealing
+from intarsia.privacy.settings import Privacy
+
+if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
+    from intarsia.privacy.keys import SharedKey
+
+__all__ = ["Keys", "keys", "sealing"]
+
+_WORDS = b"w"  # first byte of a piece under masks
+_CIPHERTEXTS = b"c"  # of one in ciphertexts
+_LONG = 4096  # a ciphertext costs the same however few values are in it
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the clients share and the server never has."""
+
+    shared: SharedKey
+    ckks: bytes = b""  # secret key of the mode "ckks"
+
+
+def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: str) -> Keys | None:
+    """Return the clients' keys for a run; None for the mode "plain".
+
+    They come from the file that the settings name and, for CKKS, from `ckks.key` beside it, else
+    from `folder`, where they are drawn once and kept for resuming (None: not kept). In one process
+    all clients draw them together; across organisations they are exchanged as
+    `intarsia.privacy.key_exchange` says.
+
+    Raises
+    ------
+    KeyMaterialError
+        If a key file is not sound, others may read it, or two are not of one exchange.
+    """
+    if settings.mode == "plain":
+        return None
+    shared = _shared(settings, folder, name)
+    if settings.mode == "masked":
+        return Keys(shared)
+    from intarsia.privacy.ckks import CkksKeys, parameters
+    from intarsia.privacy.key_folder import CkksSecret
+
+    path = None if folder is None else folder / "ckks.key"
+    if path is not None and path.exists():
+        return Keys(shared, CkksSecret.load(path).secret)
+    exchanged = Path(settings.key).with_name("ckks.key") if settings.key else None
+    if exchanged is not None and exchanged.exists():
+        return Keys(shared, _exchanged(exchanged, shared))
+    secret = CkksKeys.create(parameters(settings.range, len(clients))).secret_bytes()
+    if path is not None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        CkksSecret(secret, name, shared.generation).store(path)
+    return Keys(shared, secret)
+
+
+def _exchanged(path: Path, shared: SharedKey) -> bytes:
+    """Return the CKKS secret key that was exchanged with the shared key."""
+    from intarsia.privacy.key_folder import CkksSecret
+
+    found = CkksSecret.load(path)
+    if (found.federation, found.generation) != (shared.federation, shared.generation):
+        raise KeyMaterialError(
+            f"The CKKS keys in {path} are of generation {found.generation} in {found.federation!r},"
+            f" but the shared key beside them of generation {shared.generation} in "
+            f"{shared.federation!r}; accept the keys of one exchange, or remove the older file."
+        )
+    return found.secret
+
+
+def _shared(settings: Privacy, folder: Path | None, name: str) -> SharedKey:
+    from intarsia.privacy.keys import SharedKey
+
+    if settings.key:
+        return SharedKey.load(Path(settings.key))
+    if folder is None:
+        return SharedKey.draw(name)
+    path = folder / "shared.key"
+    if path.exists():
+        return SharedKey.load(path)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    drawn = SharedKey.draw(name)
+    drawn.store(path)
+    return drawn
+
+
+def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing:
+    """Return each client's sealer and the server's adder.
+
+    Raises
+    ------
+    ExperimentError
+        If the range cannot be had.
+    """
+    from intarsia.privacy.fixed_point import FixedPoint
+    from intarsia.privacy.masking import MaskedAdder, MaskedSealer
+
+    fixed = FixedPoint(range=settings.range, addends=len(clients))
+    digit = 2.0 ** math.floor(math.log2(fixed.limit))
+    masked: dict[str, Sealer] = {
+        name: MaskedSealer(secrets.shared, fixed, len(clients)) for name in clients
+    }
+    if settings.mode == "masked":
+        return Sealing(
+            mode="masked",
+            unit=fixed.step,
+            digit=digit,
+            adder=MaskedAdder(),
+            exact=masked,
+            bulk=masked,
+            long=_LONG,
+            to_bytes=_words_to_bytes,
+            from_bytes=_from_words,
+            size=_words_size,
+        )
+    from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksSealer, LongByCkksAdder
+
+    found = CkksKeys.from_secret_bytes(secrets.ckks)
+    if found.parameters.range != settings.range:
+        raise ExperimentError(
+            f"privacy.range is {settings.range:g} but the CKKS keys were made for "
+            f"{found.parameters.range:g}; set privacy.range to that, or make new keys."
+        )
+    token = secrets.shared.derive("tokens")
+    adder = CkksAdder(found.public_bytes())
+
+    def size(piece: Piece) -> int:
+        words = isinstance(piece.content, np.ndarray)
+        return _words_size(piece) if words else adder.size(piece)
+
+    def to_bytes(piece: Piece) -> bytes:
+        if isinstance(piece.content, np.ndarray):
+            return _WORDS + _words_to_bytes(piece)
+        return _CIPHERTEXTS + adder.to_bytes(piece)
+
+    def from_bytes(piece: Piece, data: bytes) -> Piece:
+        if data[:1] == _WORDS:
+            return _from_words(piece, data[1:])
+        return adder.from_bytes(data[1:])
+
+    return Sealing(
+        mode="ckks",
+        unit=fixed.step,
+        digit=digit,
+        adder=LongByCkksAdder(adder, MaskedAdder()),
+        exact=masked,
+        bulk={name: CkksSealer(found, clients=clients, token_key=token) for name in clients},
+        long=_LONG,
+        to_bytes=to_bytes,
+        from_bytes=from_bytes,
+        size=size,
+    )
+
+
+def _words_to_bytes(piece: Piece) -> bytes:
+    return struct.pack("<Q", len(piece.content)) + bytes(piece.content.tobytes())
+
+
+def _from_words(piece: Piece, data: bytes) -> Piece:
+    words = np.frombuffer(data, np.uint64, offset=8).copy()
+    if len(data) < 8 or struct.unpack_from("<Q", data)[0] != len(words):
+        raise CodecError(f"{len(data)} bytes are no piece under masks; take an intact copy.")
+    return replace(piece, content=words)
+
+
+def _words_size(piece: Piece) -> int:
+    return 8 + int(piece.content.nbytes)

@@ -1,0 +1,507 @@
+from __future__ import annotations
+
+import functools
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intarsia.errors import (
+    ExperimentError,
+    KeyMaterialError,
+    RangeError,
+    SealedError,
+    TamperedError,
+)
+from intarsia.privacy import ckks_bytes
+from intarsia.privacy.ckks import (
+    CkksAdder,
+    CkksKeys,
+    CkksParameters,
+    CkksSealer,
+    LongByCkks,
+    LongByCkksAdder,
+    parameters,
+)
+from intarsia.privacy.ckks_ciphertexts import Ciphertexts
+from intarsia.privacy.fixed_point import FixedPoint
+from intarsia.privacy.masking import MaskedAdder, MaskedSealer
+from intarsia.privacy.sealing import Piece, Stream
+
+pytest.importorskip("tenseal")
+
+CLIENTS = ("a", "b", "c", "d", "e")
+RANGES = (1.0, 2.0**14, 2.0**22)
+
+
+@functools.cache
+def keys_for(range: float) -> CkksKeys:
+    return CkksKeys.create(parameters(range, len(CLIENTS)))
+
+
+def sealer_for(range: float = 2.0**14, *, token_key: bytes = b"t" * 32) -> CkksSealer:
+    return CkksSealer(keys_for(range), clients=CLIENTS, token_key=token_key)
+
+
+def adder_for(range: float = 2.0**14) -> CkksAdder:
+    return CkksAdder(keys_for(range).public_bytes())
+
+
+def stream(sequence: int = 0, **other: object) -> Stream:
+    named = {
+        "session": "5e551",
+        "sequence": sequence,
+        "round": 1,
+        "function": "train",
+        "field": "dual",
+        "cell": 0,
+    }
+    return Stream(**(named | other))
+
+
+def total_of(adder: CkksAdder, pieces: list[Piece]) -> Piece:
+    return functools.reduce(adder.add, pieces)
+
+
+def with_parts(piece: Piece, *parts: object) -> Piece:
+    return replace(piece, content=Ciphertexts(parts))
+
+
+# sums
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_total_is_within_the_stated_error(data):
+    range = data.draw(st.sampled_from(RANGES))
+    sealer, adder = sealer_for(range), adder_for(range)
+    limit = sealer.parameters.limit
+    axes = st.one_of(
+        st.lists(st.integers(0, 70), max_size=3).map(tuple),
+        st.sampled_from([(8190,), (8191,), (8192,), (4096, 4), (16382,)]),
+    )
+    shape = data.draw(axes)
+    owners = data.draw(st.permutations(CLIENTS))[: data.draw(st.integers(1, len(CLIENTS)))]
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    size = 10.0 ** -data.draw(st.integers(0, 12))
+    name = stream(data.draw(st.integers(0, 2**60)), cell=data.draw(st.integers(0, 99)))
+    values = {c: np.asarray(rng.uniform(-size, size, shape) * limit) for c in owners}
+    for column in values.values():  # the extremes too
+        column[rng.random(shape) < 0.05] = rng.choice([-limit, limit, 0.0])
+    pieces = [sealer.seal(c, name, values[c]) for c in owners]
+    present = data.draw(st.integers(1, len(owners)))  # the others drop out
+    piece = total_of(adder, data.draw(st.permutations(pieces[:present])))
+    opened = sealer.open(piece)
+    assert opened.shape == shape
+    assert piece.contributors == tuple(sorted(owners[:present]))
+    exact = sum(values[c].astype(np.longdouble) for c in owners[:present])
+    assert np.all(np.abs(opened - exact) <= sealer.parameters.error(present))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sets(st.sampled_from(CLIENTS), min_size=1),
+    st.sets(st.sampled_from(CLIENTS), min_size=1),
+    st.integers(1, 9000),
+)
+def test_a_total_of_other_contributors_than_it_names_is_refused(sealed, named, count):
+    sealer, adder = sealer_for(), adder_for()
+    pieces = [sealer.seal(c, stream(), np.ones(count)) for c in sorted(sealed)]
+    piece = replace(total_of(adder, pieces), contributors=tuple(sorted(named)))
+    if sealed == named:
+        assert np.abs(sealer.open(piece) - len(sealed)).max() <= sealer.parameters.error(5)
+    else:
+        with pytest.raises(TamperedError, match="is not the sum"):
+            sealer.open(piece)
+
+
+def test_two_seals_of_the_same_values_differ_and_both_open():
+    values = np.linspace(-1.0, 1.0, 5000)
+    one, other = sealer_for(), sealer_for()
+    pieces = [sealer.seal("a", stream(), values) for sealer in (one, other)]
+    first, second = (one.to_bytes(piece) for piece in pieces)
+    assert first != second
+    for piece in pieces:
+        assert np.abs(one.open(piece) - values).max() <= one.parameters.error(1)
+
+
+def test_every_client_opens_a_total_to_the_same_bits():
+    one, other = sealer_for(), sealer_for()
+    piece = one.seal("a", stream(), np.linspace(-1.0, 1.0, 9000))
+    np.testing.assert_array_equal(one.open(piece), other.open(piece))
+
+
+def test_opened_totals_are_on_the_grid_and_their_mean_is_not_biased():
+    sealer = sealer_for()
+    grid = sealer.parameters.grid
+    opened = sealer.open(sealer.seal("a", stream(), np.full(8191, 0.3)))
+    steps = opened / grid
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    assert len(np.unique(steps)) == 2
+    assert abs(opened.mean() - 0.3) <= 5 * grid / np.sqrt(12 * len(opened)) + grid / 50
+
+
+# what is refused when sealing
+
+
+@pytest.mark.parametrize("range", RANGES)
+def test_the_limit_can_be_sealed_and_the_next_number_cannot(range):
+    sealer, adder = sealer_for(range), adder_for(range)
+    limit = sealer.parameters.limit
+    pieces = [sealer.seal(c, stream(), np.full(4, -limit)) for c in CLIENTS]
+    opened = sealer.open(total_of(adder, pieces))
+    assert np.abs(opened + range).max() <= sealer.parameters.error(5)
+    for value in (np.nextafter(limit, np.inf), -1e300):
+        with pytest.raises(RangeError, match=r"privacy\.range"):
+            sealer.seal("a", stream(1), np.array([0.0, value]))
+
+
+def test_a_value_beyond_the_range_is_named_with_the_range_to_set():
+    with pytest.raises(RangeError, match=r"value -4000 .* ±3276\.8; set .* at least 2e\+04"):
+        sealer_for().seal("a", stream(), np.array([1.0, -4000.0]))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_no_numbers_are_refused(value):
+    with pytest.raises(RangeError, match=r"1 of 3 values .* not finite .*privacy\.range"):
+        sealer_for().seal("a", stream(), np.array([1.0, value, 2.0]))
+
+
+def test_a_stream_is_sealed_once_by_each_client():
+    sealer = sealer_for()
+    sealer.seal("a", stream(3), np.ones(2))
+    sealer.seal("b", stream(3), np.ones(2))
+    sealer.seal("a", stream(3, cell=1), np.ones(2))
+    for again in (stream(3), stream(2)):
+        with pytest.raises(SealedError, match="'a'"):
+            sealer.seal("a", again, np.ones(2))
+
+
+def test_a_client_that_is_not_known_is_refused():
+    with pytest.raises(SealedError, match="'z' is not among the 5 clients"):
+        sealer_for().seal("z", stream(), np.ones(2))
+
+
+# what is refused when adding and opening
+
+
+def test_pieces_of_different_totals_are_not_added():
+    sealer, adder = sealer_for(), adder_for()
+    piece = sealer.seal("a", stream(), np.ones(3))
+    for other in (
+        sealer.seal("a", stream(1), np.ones(3)),
+        sealer.seal("b", stream(2), np.ones(3)),
+        piece,
+    ):
+        with pytest.raises(SealedError):
+            adder.add(piece, other)
+
+
+def test_a_total_renamed_reshaped_or_put_together_anew_is_refused():
+    sealer, adder = sealer_for(), adder_for()
+    one = sealer.seal("a", stream(), np.zeros(16382))
+    earlier = sealer.seal("b", stream(), np.zeros(16382))
+    first, second = one.content.parts
+    doubled = adder.add(one, replace(one, contributors=("b",)))
+    for odd in (
+        replace(one, stream=stream(1)),
+        replace(one, shape=(2, 8191)),
+        replace(one, contributors=("b",)),
+        replace(one, contributors=()),
+        replace(one, contributors=("a", "a")),
+        replace(one, contributors=("z",)),
+        replace(doubled, contributors=("a", "b")),
+        with_parts(one, second, first),
+        with_parts(one, first),
+        with_parts(one, first, earlier.content.parts[1]),
+        replace(one, content=np.zeros(16384, np.uint64)),
+    ):
+        with pytest.raises(TamperedError):
+            sealer.open(odd)
+    assert not np.any(np.abs(sealer.open(one)) > sealer.parameters.error(1))
+
+
+@pytest.mark.parametrize("place", [0, 17, 8190])
+@pytest.mark.parametrize("amount", [1e-3, 1.0, 1000.0])
+def test_an_amount_that_the_server_adds_to_a_value_is_found_out(place, amount):
+    import tenseal.sealapi as seal
+
+    sealer, adder = sealer_for(), adder_for()
+    piece = sealer.seal("a", stream(), np.zeros(8191))
+    context = adder._arithmetic.context
+    slots = np.zeros(8192)
+    slots[place] = amount
+    plain, forged = seal.Plaintext(), seal.Ciphertext()
+    encoder = seal.CKKSEncoder(context)
+    encoder.encode(slots.view(complex).tolist(), adder.parameters.scale, plain)
+    seal.Evaluator(context).add_plain(piece.content.parts[0], plain, forged)
+    with pytest.raises(TamperedError, match="is not the sum"):
+        sealer.open(with_parts(piece, forged))
+
+
+def test_a_total_under_another_key_is_refused():
+    piece = sealer_for().seal("a", stream(), np.ones(5))
+    fresh = CkksKeys.create(keys_for(2.0**14).parameters)
+    with pytest.raises(TamperedError):
+        CkksSealer(fresh, clients=CLIENTS, token_key=b"t" * 32).open(piece)
+    with pytest.raises(TamperedError):
+        sealer_for(token_key=b"u" * 32).open(piece)
+    with pytest.raises(TamperedError):
+        sealer_for(2.0**22).open(piece)
+    with pytest.raises(TamperedError):
+        adder_for(2.0**22).add(piece, replace(piece, contributors=("b",)))
+
+
+# bytes
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (9000,)])
+@pytest.mark.parametrize("range", RANGES)
+def test_a_piece_survives_its_bytes(range, shape):
+    sealer, adder = sealer_for(range), adder_for(range)
+    values = np.linspace(-0.1, 0.1, int(np.prod(shape))).reshape(shape)
+    piece = sealer.seal("a", stream(), values)
+    data = sealer.to_bytes(piece)
+    read = adder.from_bytes(data)
+    assert (read.stream, read.shape, read.contributors) == (stream(), shape, ("a",))
+    np.testing.assert_array_equal(sealer.open(read), sealer.open(piece))
+    assert adder.size(piece) == pytest.approx(len(data), rel=0.01)
+    assert sealer.size(read) == pytest.approx(len(data), rel=0.01)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_bytes_that_were_cut_or_altered_are_refused(data):
+    raw = bytearray(a_piece())
+    kind = data.draw(st.sampled_from(["cut", "bit", "more", "other"]))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    if kind == "cut":
+        del raw[place:]
+    elif kind == "bit":
+        raw[place] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "more":
+        raw += b"\0"
+    else:
+        raw = bytearray(data.draw(st.binary(max_size=200)))
+    with pytest.raises(TamperedError):
+        adder_for().from_bytes(bytes(raw))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_altered_bytes_with_a_new_checksum_open_to_an_error_or_the_true_total(data):
+    body = bytearray(ckks_bytes.unchecked(b"INTC\x01", a_piece()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        last = data.draw(st.sampled_from([4, 120, 400, len(body) - 1]))
+        body[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
+    sealer = sealer_for()
+    try:
+        opened = sealer.open(sealer.from_bytes(ckks_bytes.checked(b"INTC\x01", bytes(body))))
+    except TamperedError:
+        return
+    assert np.abs(opened - 0.5).max() <= sealer.parameters.error(1)
+
+
+def test_a_ciphertext_of_another_scale_is_refused():
+    keys = keys_for(2.0**14)
+    coarser = replace(keys.parameters, scale_bits=keys.parameters.scale_bits - 1)
+    other = CkksSealer(CkksKeys(coarser, keys.secret), clients=CLIENTS, token_key=b"t" * 32)
+    data = other.to_bytes(other.seal("a", stream(), np.ones(3)))
+    with pytest.raises(TamperedError, match="another scale"):
+        adder_for().from_bytes(data)
+
+
+@functools.cache
+def a_piece() -> bytes:
+    sealer = sealer_for()
+    return sealer.to_bytes(sealer.seal("a", stream(), np.full(50, 0.5)))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"[]",
+        b'[["s",0,1,"f","x",0],[50],["a"],[0]]',
+        b'[["s",0,1,"f","x",0],[50],["a"],[1e400]]',
+        b'[["s",0,1,"f","x",0],[-50],["a"],[3]]',
+        b'[["s",0,1,"f","x",0],[50],[3],[3]]',
+        b'[["s",0,1,"f","x"],[50],["a"],[3]]',
+        b'[["s",0,1,"f",null,0],[50],["a"],[3]]',
+        b'[["s",0,1,"f","x",0],[50],["a"],[3]]',
+        b'[["s",0,1,"f","x",0],50,"a",3]',
+        b"[" * 100_000,
+    ],
+)
+def test_heads_that_no_party_writes_are_refused(head):
+    body = struct.pack("<I", len(head)) + head + b"xyz"
+    with pytest.raises(TamperedError):
+        adder_for().from_bytes(ckks_bytes.checked(b"INTC\x01", body))
+
+
+def test_ciphertexts_are_written_without_files_in_memory_too(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sealer = CkksSealer(CkksKeys.create(parameters(1e4, 5)), clients=CLIENTS, token_key=b"t" * 32)
+    piece = sealer.seal("a", stream(), np.ones(4))
+    opened = sealer.open(sealer.from_bytes(sealer.to_bytes(piece)))
+    assert np.abs(opened - 1.0).max() <= sealer.parameters.error(1)
+    assert list(tmp_path.iterdir()) == []
+
+
+# keys
+
+
+def test_keys_survive_their_bytes_and_open_what_they_sealed():
+    keys = keys_for(2.0**14)
+    read = CkksKeys.from_secret_bytes(keys.secret_bytes())
+    assert read.parameters == keys.parameters
+    piece = sealer_for().seal("a", stream(), np.ones(4))
+    other = CkksSealer(read, clients=CLIENTS, token_key=b"t" * 32)
+    assert np.abs(other.open(piece) - 1.0).max() <= other.parameters.error(1)
+
+
+def test_keys_that_were_cut_altered_or_are_none_are_refused():
+    data = keys_for(2.0**14).secret_bytes()
+    flipped = data[:-1] + bytes([data[-1] ^ 1])
+    short = ckks_bytes.checked(b"INTK\x01", b"")
+    for odd in (b"", data[:-1], flipped, keys_for(2.0**14).public_bytes(), short):
+        with pytest.raises(KeyMaterialError):
+            CkksKeys.from_secret_bytes(odd)
+    hollow = CkksKeys(keys_for(2.0**14).parameters, b"nothing")
+    with pytest.raises(KeyMaterialError, match="7 bytes are no secret key"):
+        CkksSealer(hollow, clients=CLIENTS, token_key=b"t" * 32)
+
+
+def test_parameters_that_are_none_or_insecure_are_refused():
+    for odd in (b"", b"{}", b"[1]", b'{"coeff_mod_bit_sizes": 3}'):
+        with pytest.raises(KeyMaterialError):
+            CkksAdder(odd)
+    weak = replace(keys_for(1.0).parameters, coeff_mod_bit_sizes=(60, 60, 60, 60))
+    with pytest.raises(KeyMaterialError, match="128-bit"):
+        CkksAdder(weak.to_bytes())
+
+
+def test_more_clients_than_the_keys_are_for_or_a_short_token_key_are_refused():
+    keys = keys_for(2.0**14)
+    with pytest.raises(KeyMaterialError, match="sums over 5 clients, but there are 6"):
+        CkksSealer(keys, clients=(*CLIENTS, "f"), token_key=b"t" * 32)
+    with pytest.raises(KeyMaterialError, match="3 bytes"):
+        CkksSealer(keys, clients=CLIENTS, token_key=b"abc")
+
+
+def test_the_secret_is_neither_shown_nor_public():
+    keys = keys_for(2.0**14)
+    assert "secret" not in repr(keys)
+    assert len(keys.public_bytes()) < 200  # parameters; a key takes 64 KiB
+    assert CkksParameters.from_bytes(keys.public_bytes()) == keys.parameters
+
+
+SERVER = """
+import sys
+from pathlib import Path
+import numpy as np
+import tenseal.sealapi as seal
+from intarsia.errors import KeyMaterialError, TamperedError
+from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksSealer
+
+public, one, other = (Path(name).read_bytes() for name in sys.argv[1:4])
+adder = CkksAdder(public)
+piece = adder.add(adder.from_bytes(one), adder.from_bytes(other))
+Path(sys.argv[4]).write_bytes(adder.to_bytes(piece))
+try:
+    CkksKeys.from_secret_bytes(public)
+except KeyMaterialError:
+    print("no secret key in the public bytes")
+context = adder._arithmetic.context
+try:
+    seal.Decryptor(context, seal.SecretKey())
+except ValueError:
+    print("no decryptor without a key")
+plain = seal.Plaintext()
+seal.Decryptor(context, seal.KeyGenerator(context).secret_key()).decrypt(
+    piece.content.parts[0], plain
+)
+slots = np.array(seal.CKKSEncoder(context).decode_complex(plain)).view(float)[:8191]
+print(abs(np.corrcoef(slots, np.linspace(-1, 1, 8191))[0, 1]) < 0.06)
+guess = CkksSealer(CkksKeys.create(adder.parameters), clients=("a", "b"), token_key=bytes(32))
+try:
+    guess.open(piece)
+except TamperedError:
+    print("another key opens nothing")
+"""
+
+
+def test_a_server_process_adds_from_its_serialised_state_but_cannot_open(tmp_path):
+    sealer = sealer_for()
+    values = np.linspace(-1.0, 1.0, 8191)
+    state = {"public": keys_for(2.0**14).public_bytes()}
+    for client in ("a", "b"):
+        state[client] = sealer.to_bytes(sealer.seal(client, stream(), values))
+    for name, data in state.items():
+        assert keys_for(2.0**14).secret[-1000:] not in data
+        (tmp_path / name).write_bytes(data)
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    paths = [str(tmp_path / name) for name in (*state, "total")]
+    run = subprocess.run(
+        [sys.executable, str(script), *paths], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [
+        "no secret key in the public bytes",
+        "no decryptor without a key",
+        "True",
+        "another key opens nothing",
+    ]
+    opened = sealer.open(sealer.from_bytes((tmp_path / "total").read_bytes()))
+    assert np.abs(opened - 2 * values).max() <= sealer.parameters.error(2)
+
+
+# short arrays, and the library
+
+
+def test_long_arrays_are_sealed_by_ckks_and_short_ones_by_masks():
+    masks = MaskedSealer(b"m" * 32, FixedPoint(range=2.0**14, addends=5), 5)
+    sealer = LongByCkks(sealer_for(), masks)
+    adder = LongByCkksAdder(adder_for(), MaskedAdder())
+    for sequence, count in enumerate((0, 3, 4095, 4096, 9000)):
+        name = stream(sequence)
+        pieces = [sealer.seal(c, name, np.full(count, 0.25)) for c in CLIENTS]
+        assert all(isinstance(p.content, Ciphertexts) == (count >= 4096) for p in pieces)
+        piece = functools.reduce(adder.add, pieces)
+        assert np.all(np.abs(sealer.open(piece) - 1.25) <= sealer.ckks.parameters.error(5))
+
+
+def test_a_piece_of_the_other_scheme_is_refused():
+    masks = MaskedSealer(b"m" * 32, FixedPoint(range=2.0**14, addends=5), 5)
+    one = LongByCkks(sealer_for(), masks, least=4)
+    other = LongByCkks(sealer_for(), masks, least=10)
+    adder = LongByCkksAdder(adder_for(), MaskedAdder())
+    pieces = [one.seal("a", stream(), np.ones(5)), other.seal("b", stream(), np.ones(5))]
+    with pytest.raises(TamperedError, match="only one is in ciphertexts"):
+        adder.add(*pieces)
+    for reader, piece in zip((other, one), pieces, strict=True):
+        with pytest.raises(TamperedError, match=r"shape \(5,\)"):
+            reader.open(piece)
+
+
+def test_without_the_library_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    with pytest.raises(ExperimentError, match=r'pip install "intarsia\[privacy\]"'):
+        CkksKeys.create(parameters(1.0, 2))
+    with pytest.raises(ExperimentError, match="tenseal"):
+        CkksAdder(parameters(1.0, 2).to_bytes())
+
+
+def test_the_library_is_loaded_when_it_is_used_only():
+    code = "import sys, intarsia, intarsia.privacy.ckks; print('tenseal' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

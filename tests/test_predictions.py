@@ -1,0 +1,167 @@
+"""`intarsia predict`: a finished run's model on a new table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import finished, one_error, said
+from intarsia.cli import main
+from intarsia.linear import LinearClassifier, LinearRegressor
+from intarsia.model_file import write_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """score = 2·(age - 40)/10 + 1·[sex=F] - 3·[sex=M] + 0.5, means 40, 0.25 and 0.75."""
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"age": 2.0, "sex=F": 1.0, "sex=M": -3.0},
+        means={"age": 40.0, "sex=F": 0.25, "sex=M": 0.75},
+        scales={"age": 10.0, "sex=F": 1.0, "sex=M": 1.0},
+        intercept=0.5,
+        classes=("no", "yes"),
+        loss="logistic",
+    )
+    write_model(fitted, folder / "model")
+    client = {"name": "bank", "id": "customer", "label": "default", "missing": ["?", "-"]}
+    (folder / "experiment.json").write_text(json.dumps({"client": [client]}))
+    return folder
+
+
+def predicted(folder: Path, text: str, capfd, *options: str) -> tuple[list[dict[str, str]], str]:
+    table = folder.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(folder), str(table), *options]) == 0
+    out, err = said(capfd)
+    return list(csv.DictReader(io.StringIO(out))), err
+
+
+def test_predict_scores_the_full_columns(model, capfd):
+    text = "customer,age,sex\n7,50,F\n8,30,M\n"
+    rows, err = predicted(model, text, capfd)
+    assert err == ""
+    # 2·1 + (1 - 0.25) - 3·(0 - 0.75) + 0.5 = 5.5; 2·(-1) + (0 - 0.25) - 3·(1 - 0.75) + 0.5 = -2.5
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+    assert [row["label"] for row in rows] == ["yes", "no"]
+    assert [float(row["probability"]) for row in rows] == pytest.approx(
+        [1 / (1 + np.exp(-5.5)), 1 / (1 + np.exp(2.5))]
+    )
+
+
+def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
+    rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
+    assert [row["id"] for row in rows] == ["1", "2"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+    assert "lacks 1 of the model's 2 columns; each counts as its mean: sex" in err
+    assert "count as the mean: age (1)" in err
+    assert "left aside: shoe" in err
+
+
+def test_an_unknown_level_counts_as_missing(model, capfd):
+    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,1\n", capfd)
+    assert float(rows[0]["score"]) == pytest.approx(0.5)
+    assert "count as the mean: sex (1)" in err
+    assert "default" not in err
+
+
+def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
+    import polars
+
+    polars.DataFrame({"who": ["a", "b"], "age": [50.0, None]}).write_parquet(tmp_path / "t.parquet")
+    out = tmp_path / "out.csv"
+    arguments = ["predict", str(model), str(tmp_path / "t.parquet"), "--out", str(out)]
+    assert main([*arguments, "--id", "who"]) == 0
+    assert said(capfd)[0] == ""
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
+        ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
+        ("age,sex\n1\n", [], "line 2 has 1 values"),
+        ("age;sex\n1;F\n", [], "';'"),
+        ("", [], "empty"),
+        ("customer,age\n1,2\n1,3\n", [], "repeat"),
+        ("age,sex\nold,F\nyoung,M\n", [], "column 'age' has text (such as 'old')"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
+    table = model.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(model), str(table), *options]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("none.csv", "There is no file none.csv; give the path"),
+        ("run", "run is a folder; name a CSV or Parquet file"),
+        ("table.toml", "ends in '.toml', which is neither CSV nor Parquet"),
+        ("table.csv", "table.csv: column 'age' mixes numbers and text"),
+    ],
+)
+def test_what_is_no_table_is_named_as_it_was_given(model, table, expected, capfd, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    for name in ("table.toml", "table.csv"):
+        Path(name).write_text("age\n1\nx\n")
+    assert main(["predict", "run", table]) == 2
+    found = one_error(said(capfd)[1])
+    assert found.startswith(f"error: {expected}") or expected in found
+    assert "Client" not in found
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"),
+    [
+        ("", "--out . is a folder; name a file in it"),
+        ("run", "--out run is a folder"),
+        ("none/x.csv", "is in none, which is no folder; make it first"),
+        ("table.csv/x", "is in table.csv, which is no folder"),
+        ("run/../table.csv", "is the table itself"),
+    ],
+)
+def test_predictions_go_to_a_file_of_their_own(model, out, expected, capfd, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    Path("table.csv").write_text("age\n1\n")
+    assert main(["predict", "run", "table.csv", "--out", out]) == 2
+    assert expected in one_error(said(capfd)[1])
+    assert Path("table.csv").read_text() == "age\n1\n"
+
+
+def test_a_regression_predicts_numbers(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearRegressor.from_weights(
+        {"age": 2.0}, means={"age": 40.0}, scales={"age": 10.0}, intercept=5.0
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "id,age\n1,50\n2,\n", capfd, "--id", "id")
+    assert rows == [{"id": "1", "score": "7.0"}, {"id": "2", "score": "5.0"}]
+
+
+def test_more_classes_give_the_best_one(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"x": np.array([1.0, 0.0, -1.0])},
+        means={"x": 0.0},
+        scales={"x": 1.0},
+        intercept=np.array([0.0, 0.5, 0.0]),
+        classes=("a", "b", "c"),
+        loss="hinge",
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "x,y\n2,0\n0,0\n-2,0\n", capfd)
+    assert [row["label"] for row in rows] == ["a", "b", "c"]
+    assert [float(row["score"]) for row in rows] == [2.0, 0.5, 2.0]
+    assert list(rows[0]) == ["id", "score", "label"]
