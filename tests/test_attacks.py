@@ -1,6 +1,7 @@
 """Attacks on what the server of a real run has: they succeed in the clear, and fail when sealed.
 
-The inner-product attack solves x_{k,i}ᵀ w = z_{k,i} for one sample from the weights and the client's part of its score.
+The inner-product attack solves x_{k,i}ᵀ w = z_{k,i} for one sample, from the weights and the
+client's part of its score.
 """
 
 from __future__ import annotations
