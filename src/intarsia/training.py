@@ -118,6 +118,7 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
         with clock.part("training"):
             engine.begin_round(number, present(description, clients, number))
             server, info = task.algorithm.round(server, engine, engine.key())
+            server = engine.settle(server)
         _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
         before, certified = replace(standing, round=number), due and (absent or info.primal is None)

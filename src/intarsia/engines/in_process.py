@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from intarsia.algorithm import ClientFunction, Layout, RandomKey
+from intarsia.algorithm import ClientFunction, Layout, RandomKey, evolve
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
@@ -113,7 +113,7 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        self._refresh(messages)
+        messages = self._refreshed(messages)
         replies: dict[ClientId, Any] = {}
 
         def keep(client: ClientId, reply: Any) -> int:
@@ -125,7 +125,7 @@ class InProcess:
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        self._refresh(messages)
+        messages = self._refreshed(messages)
         collector = self._totals.collector(fn, self._round)
         self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
         return collector.total()
@@ -210,6 +210,12 @@ class InProcess:
     def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
         """Put back the traffic of a checkpoint."""
         self.traffic = Traffic(**traffic)
+
+    def settle(self, server: Any) -> Any:
+        """Return a server state with totals of many terms sealed anew: they would grow for ever."""
+        if self._totals.mode == "plain":
+            return server
+        return _exchange_fields(server, SealedField, self._sealed_anew)
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""
@@ -305,17 +311,26 @@ class InProcess:
             held = {name: self._totals.held(total) for name, total in split.sealed}
             self._record("message", fn.name, "", split.kind.__name__, {**split.plain, **held})
 
-    def _refresh(self, messages: Mapping[ClientId, Any]) -> None:
-        """Let clients seal anew what would be costly to open."""
+    def _refreshed(self, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+        """Return the messages with totals that clients sealed anew where opening was costly."""
         if self._totals.mode == "plain":
-            return
-        for message in {id(message): message for message in messages.values()}.values():
-            for _, total in _split(message).sealed:
-                size = self._totals.refresh(total, self._round)
-                if size:
-                    self.crossings.refresh(total._name)
-                    self.traffic.exchanges += 1
-                    self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
+            return messages
+        again: dict[int, Any] = {}
+        for message in messages.values():
+            if id(message) not in again:
+                sealed = _split(message).sealed
+                fields = {name: self._sealed_anew(total) for name, total in sealed}
+                same = all(fields[name] is total for name, total in sealed)
+                again[id(message)] = message if same else evolve(message, **fields)
+        return {client: again[id(message)] for client, message in messages.items()}
+
+    def _sealed_anew(self, total: SealedField) -> SealedField:
+        found, size = self._totals.refreshed(total, self._round)
+        if size:
+            self.crossings.refresh(total._name)
+            self.traffic.exchanges += 1
+            self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
+        return found
 
 
 _NOTHING = object()

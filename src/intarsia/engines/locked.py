@@ -20,11 +20,12 @@ from intarsia.data import Array, ClientId
 from intarsia.engines import codec
 from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.engines.totals import EVERYONE, Collector, Geometry
+from intarsia.errors import RangeError
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
 __all__ = ["Combination", "CombinationRecord", "LockedTotals", "PieceRecord"]
 
-_MOST = 2.0**50  # of the low digit's room, in the high one: stands for infinity
+_MOST = 2.0**50  # of the low digit's room, in the high one: below it stands -inf
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
 
@@ -32,20 +33,29 @@ _TERMS = 4  # of a combination, above which an owner seals its value anew
 class LockedCells:
     """A sealed total: its pieces by cell."""
 
+    name: tuple[str, int, str, str]  # session, sequence, function, field: no other total has it
     pieces: Mapping[int, Piece]
     number: bool  # a single number, not an array
+    lead: tuple[int, ...]  # the axes before the last, where the last is laid out by an index
 
 
 class Combination:
     """A sum of sealed totals with public factors: all that the server can do with them."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("sealed_anew", "terms")
 
     def __init__(self, terms: tuple[tuple[float, LockedCells], ...]) -> None:
         self.terms = terms
+        self.sealed_anew: Combination | None = None  # the same values in one term, once asked for
 
     def __add__(self, other: Combination) -> Combination:
-        return Combination((*self.terms, *other.terms))
+        # One term for each total: a mean that moves would else double its terms in each round.
+        found: dict[tuple[str, int, str, str], tuple[float, LockedCells]] = {}
+        for weight, cells in (*self.terms, *other.terms):
+            before = found.get(cells.name)
+            found[cells.name] = (weight if before is None else before[0] + weight, cells)
+        kept = tuple(term for term in found.values() if term[0] != 0.0)
+        return Combination(kept or ((0.0, self.terms[0][1]),))
 
     def __sub__(self, other: Combination) -> Combination:
         return self + other * -1.0
@@ -76,7 +86,9 @@ class CombinationRecord:
     """A combination in a checkpoint."""
 
     weights: tuple[float, ...]
+    names: tuple[tuple[str, int, str, str], ...]
     numbers: tuple[bool, ...]
+    leads: tuple[tuple[int, ...], ...]
     cells: tuple[tuple[PieceRecord, ...], ...]
 
 
@@ -116,7 +128,7 @@ class LockedTotals:
         layout = Layout.SAMPLES if selected else field._layout
         found: list[Array] = []
         extra = 0
-        lead: tuple[int, ...] = _lead(total)
+        lead = total.terms[0][1].lead
         for cell, start, stop in self._geometry.runs(client, field._part, layout, None):
             value, more = self._opened(client, total, cell)
             if value is None:  # no owner of these entries contributed
@@ -138,33 +150,41 @@ class LockedTotals:
                 size for _, size in found.values()
             )
         index = self._geometry.indices[field._part, field._layout]
-        whole: Array | None = None
+        whole = np.zeros((*total.terms[0][1].lead, len(index)))
         size = 0
         for cell in _cells(total):
             value, more = self._opened_by_any(total, cell)
             size += more
-            if whole is None:
-                whole = np.zeros((*value.shape[:-1], len(index)))
             whole[..., index.cells[cell].start : index.cells[cell].stop] = value
-        assert whole is not None
         return whole, size
 
-    def refresh(self, field: SealedField, round: int) -> int:
-        """Let an owner of each cell seal a total anew that has many terms."""
-        total = field._value
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Let an owner of each cell seal a total anew that has many terms.
+
+        The field itself stays as it is: what else holds it, or does no longer since a run was
+        resumed, must not show in the bits.
+        """
+        total: Combination = field._value
         if len(total.terms) <= _TERMS:
-            return 0
+            return field, 0
+        size = 0
+        if total.sealed_anew is None:
+            total.sealed_anew, size = self._sealed_anew(total, field._name, round)
+        return SealedField(total.sealed_anew, field._layout, field._part, field._name), size
+
+    def _sealed_anew(self, total: Combination, name: str, round: int) -> tuple[Combination, int]:
         self._sequence += 1
         pieces: dict[int, Piece] = {}
         size = 0
         for cell in _cells(total):
             owner = total.pieces(cell)[0][1].contributors[0]
             value, more = self._opened(owner, total, cell)
-            stream = self.stream(round, "refresh", field._name, cell)
+            stream = self.stream(round, "refresh", name, cell)
             pieces[cell] = _sealed(self._sealing, owner, stream, _array(value))
             size += more + self._sealing.size(pieces[cell])
-        total.terms = ((1.0, LockedCells(pieces, total.terms[0][1].number)),)
-        return size
+        first = total.terms[0][1]
+        key = (self._session, self._sequence, "refresh", name)
+        return Combination(((1.0, LockedCells(key, pieces, first.number, first.lead)),)), size
 
     def held(self, field: SealedField) -> Any:
         """Return the factors and the bytes of the pieces that the server holds."""
@@ -180,22 +200,21 @@ class LockedTotals:
             terms.append(tuple(self._record(piece) for piece in cells.pieces.values()))
         return CombinationRecord(
             tuple(weight for weight, _ in value.terms),
+            tuple(cells.name for _, cells in value.terms),
             tuple(cells.number for _, cells in value.terms),
+            tuple(cells.lead for _, cells in value.terms),
             tuple(terms),
         )
 
     def restored(self, record: Any) -> Any:
         """Return the combination that `record` was given."""
-        terms = [
-            (
-                weight,
-                LockedCells({one.numbers[2]: self._piece(one) for one in pieces}, number),
-            )
-            for weight, number, pieces in zip(
-                record.weights, record.numbers, record.cells, strict=True
-            )
-        ]
-        return Combination(tuple(terms))
+        found: list[tuple[float, LockedCells]] = []
+        for weight, name, number, lead, cells in zip(
+            record.weights, record.names, record.numbers, record.leads, record.cells, strict=True
+        ):
+            pieces = {one.numbers[2]: self._piece(one) for one in cells}
+            found.append((weight, LockedCells(name, pieces, number, lead)))
+        return Combination(tuple(found))
 
     def _opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:
         """Return a client's view of one cell (None: nobody contributed) and its bytes beside it."""
@@ -243,6 +262,7 @@ class _LockedCollector:
         self._kind: Any = type(None)
         self._pieces: dict[str, dict[int, Piece]] = {}
         self._numbers: dict[str, bool] = {}
+        self._leads: dict[str, tuple[int, ...]] = {}
         self._last: dict[str, Any] = {}
 
     def seen(self) -> dict[str, Any]:
@@ -270,6 +290,7 @@ class _LockedCollector:
                 counts = own[counts_of(self._kind)].tolist()
             pieces = self._pieces.setdefault(name, {})
             self._numbers[name] = not isinstance(value, np.ndarray)
+            self._leads[name] = () if layout is None else value.shape[:-1]
             for cell, start, stop in self._geometry.runs(client, self._fn.part, layout, counts):
                 part = _array(value if layout is None else value[..., start:stop])
                 piece = self._seal(client, name, cell, part)
@@ -291,7 +312,13 @@ class _LockedCollector:
         for name, layout in layouts(kind):
             value: Any = None
             if layout is not Layout.COUNTS:
-                cells = LockedCells(self._pieces[name], self._numbers[name])
+                stream = self._stream
+                cells = LockedCells(
+                    (stream.session, stream.sequence, stream.function, name),
+                    self._pieces[name],
+                    self._numbers[name],
+                    self._leads[name],
+                )
                 value = Combination(((1.0, cells),))
             fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
         return SealedTotal(kind, fields)
@@ -301,12 +328,19 @@ def _sealed(sealing: Sealing, client: ClientId, stream: Stream, values: Array) -
     """Seal a client's contribution to a cell.
 
     Sums entry by entry (norms, objectives, products of columns) and short arrays may have any size,
-    so that each number is sealed exactly as two digits: together they reach to the 76th power of 2.
+    so that each number is sealed exactly as two digits: together they reach beyond the 60th power
+    of 2. A bound that says nothing, -inf, passes as a number that no total of others comes near.
+
+    Raises
+    ------
+    RangeError
+        If a value is larger than that, or not a number.
     """
     if stream.cell != EVERYONE and values.size >= sealing.long:
         return sealing.bulk[client].seal(client, stream, values)
-    most = sealing.digit * _MOST
-    values = np.clip(values, -most, most)
+    room = sealing.digit * _MOST / (2 * len(sealing.exact))
+    if not (values.max(initial=0.0) < room and values.min(initial=0.0) > -room):  # nor for nan
+        values = _with_bounds(values, room, -sealing.digit * _MOST, stream)
     high = np.rint(values / sealing.digit)
     digits = np.empty((2, *values.shape))
     np.subtract(values, high * sealing.digit, out=digits[1, ...])
@@ -320,19 +354,24 @@ def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
         return sealing.bulk[client].open(piece)
     high, low = sealing.exact[client].open(piece)
     found = np.asarray(high * (sealing.digit / sealing.unit) + low)
-    if np.abs(found).max(initial=0.0) >= sealing.digit * _MOST / 2:
-        found = np.where(np.abs(found) >= sealing.digit * _MOST / 2, np.sign(found) * np.inf, found)
-    return found
+    least = -sealing.digit * _MOST / 2
+    return np.where(found <= least, -np.inf, found) if found.min(initial=0.0) <= least else found
+
+
+def _with_bounds(values: Array, room: float, bound: float, stream: Stream) -> Array:
+    """Return values with `bound` in place of -inf; refuse others that have no room."""
+    odd = values[~((np.abs(values) < room) | np.isneginf(values))]
+    if len(odd):
+        raise RangeError(
+            f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
+            f"be a number within ±{room:.3g}; check the table for huge values and whether training "
+            "diverged, or raise privacy.range."
+        )
+    return np.where(np.isneginf(values), bound, values)
 
 
 def _array(value: Any) -> Array:
     return np.asarray(value, np.float64, order="C")
-
-
-def _lead(total: Combination) -> tuple[int, ...]:
-    """Return the axes before the last of a total's values."""
-    piece = next(piece for _, one in total.terms for piece in one.pieces.values())
-    return piece.shape[piece.digits - 1 : -1]
 
 
 def _cells(total: Combination) -> list[int]:

@@ -109,8 +109,8 @@ class Totals(Protocol):
         """Return a total opened to the server, and the bytes that crossed for it."""
         ...
 
-    def refresh(self, field: SealedField, round: int) -> int:
-        """Let owners seal a total anew that has become costly to open; return the bytes of it."""
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Return a total that owners sealed anew where it was costly to open, and the bytes."""
         ...
 
     def held(self, field: SealedField) -> Any:
@@ -162,9 +162,9 @@ class PlainTotals:
         """Return the total itself."""
         return field._value, 0
 
-    def refresh(self, field: SealedField, round: int) -> int:
-        """Leave the total as it is."""
-        return 0
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Return the total as it is."""
+        return field, 0
 
     def held(self, field: SealedField) -> Any:
         """Return the numbers themselves."""
