@@ -91,6 +91,21 @@ def test_the_result_has_a_model_for_a_party_s_own_columns(frames):
     assert np.mean((said == "late") == late) > 0.9
 
 
+@pytest.mark.parametrize("privacy", ["masked", {"mode": "masked", "range": 2.0**20}])
+def test_sums_are_sealed_where_privacy_asks_for_it(frames, privacy):
+    known = {"test": 0.0, "yardsticks": False}  # pseudonyms would choose other test rows
+    open_sums = trained(frames, **known)
+    result = trained(frames, privacy=privacy, alignment={"ids": "pseudonyms"}, **known)
+    assert result.privacy.mode == "masked"
+    assert result.certificate.primal == pytest.approx(open_sums.certificate.primal, rel=1e-6)
+    assert result.certificate.gap_relative <= 1e-6
+
+
+def test_a_private_model_of_tables_in_memory_says_its_epsilon(frames):
+    result = trained(frames, privacy={"epsilon": 2.0})
+    assert (result.privacy.epsilon, result.privacy.unit) == (2.0, "sample")
+
+
 def test_matrices_with_shared_rows_are_columns_of_one_table():
     rng = np.random.default_rng(1)
     x, noise = rng.normal(size=(150, 5)), rng.normal(size=150)
@@ -177,6 +192,20 @@ def test_a_wrong_setting_is_one_sentence(frames, change, expected):
         trained(**{"tables": frames, **change})
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"privacy": "mask"}, "masked"),
+        ({"privacy": 3}, "a mode such as"),
+        ({"privacy": {"epsilom": 1.0}}, "epsilon"),
+        ({"alignment": "psi"}, "alignment"),
+    ],
+)
+def test_a_wrong_table_of_settings_is_one_sentence(frames, setting, expected):
+    with pytest.raises(ExperimentError, match=expected):
+        trained(frames, **setting)
 
 
 def test_a_matrix_without_the_id_column_says_what_to_pass(frames):

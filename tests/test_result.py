@@ -23,6 +23,7 @@ KEYS = [
     "metrics",
     "environment",
     "hyperparameters",
+    "privacy",
     "notes",
 ]
 

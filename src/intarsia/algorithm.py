@@ -8,6 +8,7 @@ a total: explicit, and easy to find). Which machine the clients run on is the en
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +31,7 @@ __all__ = [
     "PerSample",
     "PerSelected",
     "RandomKey",
+    "Release",
     "Sealed",
     "client_function",
     "evolve",
@@ -162,6 +164,16 @@ class Conclusion:
 
 
 @dataclass(frozen=True)
+class Release:
+    """What makes that which an algorithm releases differentially private, in plain numbers."""
+
+    deviation: float  # of the noise on every value of a release
+    clip: float  # largest norm of a sample's row, or of a client's update
+    releases: int = 1  # how many times a client adds noise, at most
+    gap: float = math.inf  # largest P - D of a model that may be released
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
 
@@ -169,6 +181,9 @@ class Algorithm:
     `conclude` with all clients again. `predict` gives a client's scores of the samples of a
     block, (outputs, samples); where `additive` is set the clients' scores of a sample add up to
     the model's, and training blocks hold each value divided by its number of holders.
+
+    `private` gives the same algorithm with noise in what it releases, which hides the data of one
+    unit of those that it `protects`; where these are samples, rows are clipped before training.
     """
 
     name: str
@@ -183,3 +198,5 @@ class Algorithm:
     additive: bool
     client_functions: tuple[ClientFunction, ...]
     states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
+    private: Callable[[Release], Algorithm] | None = None
+    protects: Literal["sample", "client"] = "sample"

@@ -37,6 +37,7 @@ _EXPERIMENT = (
     "tolerance",
     "yardsticks",
 )
+_WHOLE = ("alignment", "privacy")  # given as tables of their own
 _TABLE_OF = {
     **dict.fromkeys(_LABELS, "labels"),
     **dict.fromkeys(_PREPROCESSING, "preprocessing"),
@@ -104,7 +105,9 @@ def run(
     settings
         Keys of the file's tables [experiment], [split], [preprocessing] and [labels] (seed, rounds,
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
-        (loss, regularisation, …). They go before those of `experiment`.
+        (loss, regularisation, …). `privacy` is a mode ("plain", "masked", "ckks") or the keys of
+        [privacy] as a mapping, `alignment` those of [alignment]. They go before those of
+        `experiment`.
 
     Raises
     ------
@@ -117,6 +120,7 @@ def run(
     --------
     >>> intarsia.run("mine.toml", seed=3)
     >>> intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
+    >>> intarsia.run("mine.toml", privacy={"mode": "masked", "epsilon": 1.0})
     """
     shared = _shared(id, label, id_type, categorical, exclude, missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
@@ -275,8 +279,12 @@ def _changed(
         kept = {key: value for key, value in tree["algorithm"].items() if key in stays}
         tree["algorithm"] = {**kept, "name": algorithm}
     for key, value in settings.items():
-        table = _TABLE_OF.get(key, "algorithm")
-        tree[table] = {**tree[table], key: value}
+        if key in _WHOLE:
+            given = {"mode": value} if key == "privacy" and isinstance(value, str) else value
+            tree[key] = {**tree[key], **given} if isinstance(given, Mapping) else given
+        else:
+            table = _TABLE_OF.get(key, "algorithm")
+            tree[table] = {**tree[table], key: value}
     changed = description.from_dict(tree, ".", experiment.name)
     _check_keys(changed, settings)
     return changed
@@ -285,7 +293,7 @@ def _changed(
 def _check_keys(experiment: Experiment, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that neither the experiment nor the algorithm knows."""
     kind = running.kind_of(experiment).hyperparameters
-    known = [*(one.name for one in dataclasses.fields(kind)), *_TABLE_OF]
+    known = [*(one.name for one in dataclasses.fields(kind)), *_TABLE_OF, *_WHOLE]
     for key in settings:
         if key not in known:
             raise ExperimentError(

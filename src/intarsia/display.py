@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from intarsia.audit import Audit, AuditLine
     from intarsia.data import ClientId, Schema
     from intarsia.holdings import HoldingsRow, OverlapCounts
-    from intarsia.result import Result, Score
+    from intarsia.result import Guarantee, Result, Score
 
 __all__ = ["Watch", "show_audit", "show_comparison", "show_holdings", "show_result"]
 
@@ -208,6 +208,8 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
             f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
             f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
         )
+    if result.privacy.epsilon is not None:
+        _print(console, f"privacy: {_protected(result.privacy)}")
     total = result.seconds.get("total")
     training = result.seconds.get("training")
     of_it = "" if training is None else f" ({duration(training)} of it training)"
@@ -219,6 +221,14 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
     for note in result.notes:
         _print(console, f"note: {note}")
     _print(console, f"folder: {result.folder or folder}")
+
+
+def _protected(found: Guarantee) -> str:
+    return (
+        f"ε {found.epsilon:g}, δ {found.delta:g} for each {found.unit}, of the released weights "
+        f"(noise {number(found.noise)}, sums {found.mode}); {len(found.does_not_cover)} things are "
+        "not covered: see privacy in result.json"
+    )
 
 
 def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:

@@ -20,7 +20,7 @@ from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
 from intarsia.data import ClientId, Schema
 from intarsia.experiment import Experiment
-from intarsia.result import Certificate, Finished, Metrics, Result, Score, mean
+from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, Score, mean
 
 if TYPE_CHECKING:
     from intarsia.model_file import LinearModel
@@ -53,6 +53,7 @@ def result_of(
     exchanges: int,
     started: datetime,
     folder: Path | None,
+    privacy: Guarantee | None = None,
 ) -> Result:
     """Return the result of a run."""
     clients = {name: _score(grades) for name, grades in outcome.own.items()}
@@ -84,6 +85,7 @@ def result_of(
         notes=notes,
         model=model,
         folder=folder,
+        privacy=privacy or Guarantee(),
     )
 
 

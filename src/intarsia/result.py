@@ -13,7 +13,7 @@ from intarsia.checkpoint import write_atomically
 from intarsia.data import ClientId
 from intarsia.errors import CheckpointError
 
-__all__ = ["Certificate", "Finished", "Metrics", "Result", "Score", "load", "mean"]
+__all__ = ["Certificate", "Finished", "Guarantee", "Metrics", "Result", "Score", "load", "mean"]
 
 Finished = Literal["tolerance", "rounds", "algorithm"]
 
@@ -66,6 +66,23 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """What was sealed, and what differential privacy holds for what was released."""
+
+    mode: str = "plain"  # of the sums: "plain", "masked", "ckks"
+    epsilon: float | None = None  # None: nothing was released with noise
+    delta: float | None = None
+    mechanism: str | None = None
+    unit: str | None = None  # whose data may change: one "sample", or one "client"
+    noise: float | None = None  # standard deviation, of each weight or each summed update
+    sensitivity: float | None = None  # in the 2-norm, of one release
+    clip: float | None = None  # largest norm of a row, or of an update
+    releases: int | None = None  # that one unit had a part in
+    covers: tuple[str, ...] = ()
+    does_not_cover: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished run; `to_dict` is what stands in result.json."""
 
@@ -84,6 +101,7 @@ class Result:
     notes: tuple[str, ...] = ()
     model: Any = None  # the fitted estimator; beside result.json, not in it
     folder: Path | None = None
+    privacy: Guarantee = Guarantee()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
@@ -100,6 +118,7 @@ class Result:
             "metrics": _plain(self.metrics),
             "environment": _plain(self.environment),
             "hyperparameters": _plain(self.hyperparameters),
+            "privacy": _plain(self.privacy),
             "notes": list(self.notes),
         }
 
@@ -136,6 +155,7 @@ def load(folder: Path | str) -> Result:
                 standalone_mean=_score(metrics["standalone_mean"]),
             ),
             notes=tuple(found["notes"]),
+            privacy=_guarantee(found.get("privacy", {})),
             folder=folder,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -148,7 +168,7 @@ def load(folder: Path | str) -> Result:
 _PLAIN_KEYS = tuple(
     entry.name
     for entry in fields(Result)
-    if entry.name not in {"certificate", "metrics", "notes", "model", "folder"}
+    if entry.name not in {"certificate", "metrics", "notes", "model", "folder", "privacy"}
 )
 
 
@@ -158,6 +178,14 @@ def _missing(folder: Path) -> str:
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
     return f"{folder} holds no result.json; give the output folder of a finished run."
+
+
+def _guarantee(found: Mapping[str, Any]) -> Guarantee:
+    lists = ("covers", "does_not_cover")
+    values: dict[str, Any] = {
+        key: tuple(value) if key in lists else value for key, value in found.items()
+    }
+    return Guarantee(**values)
 
 
 def _known(score: Mapping[str, Any]) -> Score:
@@ -173,7 +201,7 @@ def _plain(value: Any) -> Any:
     """Return records, mappings, sequences and NumPy scalars as JSON types."""
     if value is None or isinstance(value, str | bool | int):
         return value
-    if isinstance(value, Score | Metrics | Certificate):
+    if isinstance(value, Score | Metrics | Certificate | Guarantee):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from threadpoolctl import threadpool_limits
 
-from intarsia import audit, experiment, result, run_folder, training, yardsticks
+from intarsia import audit, experiment, guarantee, result, run_folder, training, yardsticks
 from intarsia.algorithm import Algorithm, RandomKey
-from intarsia.algorithms import preparation
+from intarsia.algorithms import clipping, preparation
 from intarsia.algorithms.cocoa import COCOA
 from intarsia.algorithms.fedavg import FEDAVG
 from intarsia.algorithms.hyfdca import HYFDCA
@@ -182,6 +182,7 @@ def _run_all(
         if isinstance(algorithm, Algorithm):
             # what the algorithm has against these parties it says before an old result goes
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
+        release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()
     store = None
     drawn = False
@@ -197,10 +198,21 @@ def _run_all(
             drawn = run_folder.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
     schema, labels = found.schema, found.labels
-    notes = (*found.notes, *_unsealed(description, algorithm))
+    sizes = len(schema.samples), len(schema.clients)
+    notes = (
+        *found.notes,
+        *_unsealed(description, algorithm),
+        *guarantee.notes(promise, *sizes),
+    )
+    clip = None
+    if release is not None and isinstance(algorithm, Algorithm) and algorithm.private is not None:
+        clip = release.clip if algorithm.protects == "sample" else None
+        algorithm = algorithm.private(release)
     del found  # each block is to be there once
     sealed = _sealed(description, schema.clients, folder)
-    fitted = _fit(description, algorithm, options, parts, labels, sealed, store, clock, progress)
+    fitted = _fit(
+        description, algorithm, options, parts, labels, sealed, clip, store, clock, progress
+    )
     # late, when the blocks are gone: the libraries for models and pictures take 200 MB
     outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
     model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
@@ -214,6 +226,7 @@ def _run_all(
         exchanges=fitted.exchanges,
         started=started,
         folder=folder,
+        privacy=promise,
     )
     if folder is not None:
         if not drawn:
@@ -243,13 +256,14 @@ def _fit(
     parts: dict[str, dict[ClientId, Block]],
     labels: Labels,
     sealed: _Sealed,
+    clip: float | None,
     store: Checkpoints | None,
     clock: Clock,
     progress: Watcher | None,
 ) -> _Fitted:
     """Prepare, train, grade and measure; `parts` is emptied."""
     with clock.part("preprocessing"):
-        prepared = _prepare(description, parts, labels, sealed)
+        prepared = _prepare(description, parts, labels, sealed, clip)
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
@@ -333,6 +347,7 @@ def _prepare(
     parts: dict[str, dict[ClientId, Block]],
     labels: Labels,
     sealed: _Sealed,
+    clip: float | None,
 ) -> _Prepared:
     """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
     tested = any(len(block.samples) for block in parts["test"].values())
@@ -363,6 +378,10 @@ def _prepare(
     )
     states = engine.get_states()
     engine.transform(lambda name, part, block: preparation.prepared(states[name], part, block))
+    if clip is not None:
+        clipping.clip_rows(engine, clip)
+        states = engine.get_states()
+        engine.transform(lambda name, part, block: clipping.clipped(states[name], part, block))
     return _Prepared(engine, states, tested, notes)
 
 

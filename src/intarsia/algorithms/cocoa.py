@@ -29,11 +29,16 @@ import numpy as np
 from intarsia.algorithm import (
     Algorithm,
     Clients,
+    Conclusion,
     Info,
     PerFeature,
     RandomKey,
+    Release,
     client_function,
 )
+from intarsia.algorithms import release
+from intarsia.algorithms.noise import NoiseShare, draw_share
+from intarsia.algorithms.release import NoisyWeights, ShareOut
 from intarsia.algorithms.server_weights import Weights, conclude, send_zeros, setup
 from intarsia.data import Array, Block, ClientId, Schema, targets
 from intarsia.errors import ExperimentError, FederationError
@@ -92,6 +97,7 @@ class Client:
     clients: int  # K
     alpha: Array  # (outputs, samples)
     w: Array  # (outputs, features) the weights as this client saw them last
+    noise: NoiseShare | None = None  # to release the model with
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,11 @@ class PrimalChange:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """The client has what it needs."""
+
+
+@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
@@ -125,6 +136,8 @@ def init_client(
     client: ClientId,
     block: Block,
     rng: RandomKey,
+    *,
+    terms: Release | None = None,
 ) -> Client:
     """Return a client's state: duals and weights of zero."""
     outputs, (samples, features) = schema.labels.outputs, block.shape
@@ -134,6 +147,7 @@ def init_client(
         len(schema.clients),
         np.zeros((outputs, samples)),
         np.zeros((outputs, features)),
+        None if terms is None else draw_share(terms.deviation, terms.releases),
     )
 
 
@@ -175,6 +189,25 @@ def objectives(
         np.vdot(w, w) / client.clients,
     )
     return replace(client, w=w), Objectives(np.array(at, np.float64))
+
+
+@client_function
+def add_noise(
+    client: Client, block: Block, message: ShareOut, rng: RandomKey
+) -> tuple[Client, NoisyWeights]:
+    """Send this client's share of the weights with its share of the noise."""
+    assert client.noise is not None
+    share = np.full(client.w.shape[1], 1 / client.clients)
+    noise, w = release.with_noise(client.w, share, client.noise)
+    return replace(client, noise=noise), NoisyWeights(w)
+
+
+@client_function
+def keep_noisy(
+    client: Client, block: Block, message: NoisyWeights, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Keep the released weights in place of the client's own."""
+    return replace(client, w=message.w), Ready()
 
 
 def predict(client: Client, block: Block) -> Array:
@@ -239,6 +272,23 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return server, Info(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
 
 
+def conclude_private(
+    server: Server, clients: Clients, rng: RandomKey, *, terms: Release
+) -> Conclusion:
+    """Certify the final model and reveal it with noise."""
+    _, info = certify(server, clients, rng)
+    return release.conclude(info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy)
+
+
+def private(terms: Release) -> Algorithm:
+    """Return CoCoA with noise in the model that it releases."""
+    return replace(
+        COCOA,
+        init_client=partial(init_client, terms=terms),
+        conclude=partial(conclude_private, terms=terms),
+    )
+
+
 COCOA = Algorithm(
     name="cocoa",
     hyperparameters=CoCoA,
@@ -250,6 +300,8 @@ COCOA = Algorithm(
     conclude=partial(conclude, certify=certify),
     predict=predict,
     additive=True,
-    client_functions=(send_zeros, local_dual_ascent, objectives),
-    states=(Server, Client, CoCoA),
+    client_functions=(send_zeros, local_dual_ascent, objectives, add_noise, keep_noisy),
+    states=(Server, Client, CoCoA, NoiseShare),
+    private=private,
+    protects="sample",
 )

@@ -16,6 +16,11 @@ as if there were no others; that is the baseline's flaw, not this implementation
 
 Who holds what is public, so the counts need no sum. The server never reads w before the end.
 
+With client-level differential privacy (McMahan et al., "Learning Differentially Private Recurrent
+Language Models", ICLR 2018) a client scales the change of its weights down to a norm of at most
+`clip` and adds its share of the noise before it divides: the sum of the changes of a feature has
+noise of the deviation that the accountant asks for, even less the share of any one client.
+
 Scores of the model add up over the owners of a sample, so the algorithm is additive and its
 blocks come with each value divided by its number of holders; local descent multiplies it back.
 """
@@ -37,8 +42,10 @@ from intarsia.algorithm import (
     PerFeature,
     PerSample,
     RandomKey,
+    Release,
     client_function,
 )
+from intarsia.algorithms.noise import NoiseShare, draw_share, spend
 from intarsia.algorithms.preparation import INTERCEPT
 from intarsia.algorithms.server_weights import Weights, conclude, send_zeros, setup
 from intarsia.data import Array, Block, ClientId, Copies, Schema, Values, targets
@@ -103,6 +110,8 @@ class Client:
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     copies: Copies | None  # by what the values of its block were divided
     w: Array  # (outputs, features) the model as this client saw it last
+    clip: float = math.inf  # largest norm of the change of its weights in a round
+    noise: NoiseShare | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,8 @@ def init_client(
     client: ClientId,
     block: Block,
     rng: RandomKey,
+    *,
+    release: Release | None = None,
 ) -> Client:
     """Return a client's state: what the public index sets say, and weights of zero."""
     features = schema.features
@@ -160,6 +171,8 @@ def init_client(
         label_share=held / np.maximum(holders, 1),
         copies=schema.copies(client),
         w=np.zeros((schema.labels.outputs, block.shape[1])),
+        clip=math.inf if release is None else release.clip,
+        noise=None if release is None else draw_share(release.deviation, release.releases),
     )
 
 
@@ -183,8 +196,23 @@ def local_descent(
         batch=options.batch,
     )
     present = set(message.present)
-    counts = np.array([len(present.intersection(names)) for names in client.feature_owners])
-    return replace(client, w=message.w), Change((w - message.w) / counts[client.feature_cell])
+    cells = np.array([len(present.intersection(names)) for names in client.feature_owners])
+    counts = cells[client.feature_cell]
+    client, change = _protected(replace(client, w=message.w), w - message.w, counts)
+    return client, Change(change / counts)
+
+
+def _protected(client: Client, change: Array, counts: NDArray[np.int64]) -> tuple[Client, Array]:
+    """Return the change of the weights, clipped and with this client's share of the noise.
+
+    A client knows its own share: the others' alone must do, so that they split the variance.
+    """
+    if client.noise is None:
+        return client, change
+    noise, normal = spend(client.noise, change.shape)
+    clipped = change * min(1.0, client.clip / max(float(np.linalg.norm(change)), 1e-300))
+    share = noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
+    return replace(client, noise=noise), clipped + share * normal
 
 
 def _undivided(client: Client, block: Block) -> Values:
@@ -277,6 +305,11 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return server, Info(primal=primal, loss=loss / server.samples, phase="averaging")
 
 
+def private(release: Release) -> Algorithm:
+    """Return FedAvg with clipped changes of the weights, and noise in them."""
+    return replace(FEDAVG, init_client=partial(init_client, release=release))
+
+
 FEDAVG = Algorithm(
     name="fedavg",
     hyperparameters=FedAvg,
@@ -289,5 +322,7 @@ FEDAVG = Algorithm(
     predict=predict,
     additive=True,
     client_functions=(send_zeros, local_descent, part_of_scores, part_of_objective),
-    states=(Server, Client, FedAvg, Copies),
+    states=(Server, Client, FedAvg, Copies, NoiseShare),
+    private=private,
+    protects="client",
 )

@@ -27,6 +27,7 @@ the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial as bound
 
 import numpy as np
 
@@ -36,10 +37,11 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Release,
     client_function,
     evolve,
 )
-from intarsia.algorithms import chunk_ascent, dual_ascent, dual_newton, newton, partial
+from intarsia.algorithms import chunk_ascent, dual_ascent, dual_newton, newton, partial, release
 from intarsia.algorithms.dual_ascent import Measure, Ready, ascend_once, catch_up, settled, setup
 from intarsia.algorithms.hyfdca_state import (
     Client,
@@ -50,6 +52,8 @@ from intarsia.algorithms.hyfdca_state import (
     init_client,
     init_server,
 )
+from intarsia.algorithms.noise import NoiseShare
+from intarsia.algorithms.release import NoisyWeights, ShareOut
 from intarsia.data import Array, Block
 from intarsia.maths import losses
 from intarsia.maths.products import scores
@@ -261,6 +265,23 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     return Conclusion(info, clients.reveal(w))
 
 
+def conclude_private(
+    server: Server, clients: Clients, rng: RandomKey, *, terms: Release
+) -> Conclusion:
+    """Certify the final model and reveal it with noise."""
+    _, info = certify(server, clients, rng)
+    return release.conclude(info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy)
+
+
+def private(terms: Release) -> Algorithm:
+    """Return HyFDCA with noise in the model that it releases."""
+    return replace(
+        HYFDCA,
+        init_client=bound(init_client, release=terms),
+        conclude=bound(conclude_private, terms=terms),
+    )
+
+
 def predict(client: Client | InPhase | partial.Place, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
@@ -284,6 +305,25 @@ def forget(
     return evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), Ready()
 
 
+@client_function
+def add_noise(
+    client: Client | InPhase | partial.Place, block: Block, message: ShareOut, rng: RandomKey
+) -> tuple[Client, NoisyWeights]:
+    """Send this client's share of the weights with its share of the noise."""
+    before: Client = client if isinstance(client, Client) else client.before
+    assert before.noise is not None
+    noise, w = release.with_noise(client.w, before.feature_share, before.noise)
+    return evolve(before, w=client.w, noise=noise), NoisyWeights(w)
+
+
+@client_function
+def keep_noisy(
+    client: Client, block: Block, message: NoisyWeights, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Keep the released weights in place of the client's own."""
+    return evolve(client, w=message.w), Ready()
+
+
 HYFDCA = Algorithm(
     name="hyfdca",
     hyperparameters=HyFDCA,
@@ -298,6 +338,8 @@ HYFDCA = Algorithm(
     client_functions=(
         enter_partial,
         forget,
+        add_noise,
+        keep_noisy,
         *dual_ascent.FUNCTIONS,
         *chunk_ascent.FUNCTIONS,
         *dual_newton.FUNCTIONS,
@@ -308,9 +350,12 @@ HYFDCA = Algorithm(
         Server,
         Client,
         HyFDCA,
+        NoiseShare,
         *chunk_ascent.STATES,
         *dual_newton.STATES,
         *newton.STATES,
         *partial.STATES,
     ),
+    private=private,
+    protects="sample",
 )

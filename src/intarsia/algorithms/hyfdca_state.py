@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithm import RandomKey
+from intarsia.algorithm import RandomKey, Release
 from intarsia.algorithms import chunk_ascent, dual_newton, newton, newton_point, partial
+from intarsia.algorithms.noise import NoiseShare, draw_share
 from intarsia.data import Array, Block, ClientId, Index, Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths import losses
@@ -131,6 +132,7 @@ class Client:
     w: Array  # (outputs, features) weights that its part of z counts
     alpha_trial: Array  # the same after the current trial
     w_trial: Array
+    noise: NoiseShare | None = None  # to release the model with
 
 
 def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
@@ -163,9 +165,19 @@ def _labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], .
 
 
 def init_client(
-    options: HyFDCA, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: HyFDCA,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
 ) -> Client:
-    """Return a client's state: what the public index sets say about its samples; zeros."""
+    """Return a client's state: what the public index sets say about its samples; zeros.
+
+    A model that is released with noise gets the noise's secret here, from the system's random
+    numbers: a checkpoint keeps it, so that a run that goes on releases the same.
+    """
     samples, features = block.shape
     labelled = schema.labelled
     mine = np.flatnonzero(~np.isnan(block.y)) if block.y is not None else np.zeros(0, np.intp)
@@ -204,6 +216,7 @@ def init_client(
         w=weights,
         alpha_trial=duals,
         w_trial=weights,
+        noise=None if release is None else draw_share(release.deviation, release.releases),
     )
 
 

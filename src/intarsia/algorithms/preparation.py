@@ -49,6 +49,7 @@ class Preparation:
     scale: Array  # (features,) 0 = constant feature
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
     # part -> (samples, features): holders that have a value; only where some holder lacks one
+    row_scale: Array | None = None  # (training samples,) by what their rows are clipped
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""The table [privacy] of an experiment: how sums are sealed, and what is written down of it."""
+"""The table [privacy] of an experiment: how sums are sealed, and how much the model may tell."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from intarsia.errors import ExperimentError
 
 __all__ = ["Mode", "Privacy"]
 
@@ -12,12 +15,32 @@ Mode = Literal["plain", "masked", "ckks"]
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """How a federation keeps its sums from the server.
+    """How a federation keeps its sums from the server, and its samples from readers of the model.
 
     The range is checked where it is used: by the number formats of the modes.
+
+    Raises
+    ------
+    ExperimentError
+        If epsilon, delta or clip is outside its range.
     """
 
     mode: Mode = "plain"  # plain: whoever runs the server can read every contribution
     range: float = 2.0**22  # largest |total| of a sum over the clients
     key: str = ""  # file of the clients' shared key; "" = drawn for the run, beside its results
     transcript: bool = False  # write down every byte that the server could read
+    epsilon: float = 0.0  # ε of differential privacy for what is released; 0 = no noise
+    delta: float = 1e-5  # δ, well below 1 / samples (1 / clients where clients are protected)
+    clip: float = 1.0  # largest norm of a sample's row (HyFDCA), of a client's update (FedAvg)
+
+    def __post_init__(self) -> None:
+        for key, sound, expected, example in (
+            ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
+            ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
+            ("clip", 0 < self.clip < math.inf, "a finite number above 0", "1"),
+        ):
+            if not sound:
+                raise ExperimentError(
+                    f"[privacy] {key} is {getattr(self, key)}; expected {expected}: set e.g. "
+                    f"{key} = {example}."
+                )

@@ -1,0 +1,195 @@
+"""From the ε of [privacy] to the noise of a run, and to what its result says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from intarsia.algorithm import Algorithm, Release
+from intarsia.algorithms import clipping
+from intarsia.data import ClientId, Schema
+from intarsia.errors import ExperimentError
+from intarsia.experiment import Experiment
+from intarsia.privacy.accounting import (
+    largest_gap,
+    largest_slope,
+    minimiser_sensitivity,
+    noise_multiplier,
+)
+from intarsia.privacy.ckks_parameters import parameters
+from intarsia.privacy.fixed_point import FixedPoint
+from intarsia.privacy.settings import Privacy
+from intarsia.result import Guarantee
+from intarsia.training import present
+
+__all__ = ["guarantee", "most_rounds", "notes"]
+
+
+def guarantee(
+    description: Experiment, algorithm: Any, options: Any, schema: Schema
+) -> tuple[Release | None, Guarantee]:
+    """Return the terms of a private release (None: without noise) and what the result says.
+
+    Parameters
+    ----------
+    description, options
+        The experiment and the algorithm's hyperparameters.
+    algorithm
+        An Algorithm, or a baseline, which has no private form.
+    schema
+        Of the training part.
+
+    Raises
+    ------
+    ExperimentError
+        If the algorithm, its loss or its tolerance allows no bound of what one unit can change.
+    """
+    settings = description.privacy
+    if settings.epsilon == 0:
+        return None, Guarantee(mode=settings.mode)
+    if not isinstance(algorithm, Algorithm) or algorithm.private is None:
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} but {description.algorithm!r} adds no noise "
+            'to what it releases; use "hyfdca", "cocoa" or "fedavg", or set epsilon = 0.'
+        )
+    if algorithm.protects == "client":
+        return _averaged_updates(description, schema)
+    return _perturbed_output(description, options, schema)
+
+
+def _perturbed_output(
+    description: Experiment, options: Any, schema: Schema
+) -> tuple[Release, Guarantee]:
+    settings, outputs = description.privacy, schema.labels.outputs
+    if not 0 < description.tolerance < 1:
+        raise ExperimentError(
+            f"experiment.tolerance is {description.tolerance:g}, and with privacy.epsilon it "
+            "bounds how far the released model may be from the optimum; set it above 0 and below "
+            "1, e.g. tolerance = 1e-8."
+        )
+    _check_rounding(settings, len(schema.clients))
+    known = {"clip": settings.clip, "regularisation": options.regularisation}
+    slope = largest_slope(options.loss, task=schema.labels.task, **known)
+    gap = largest_gap(options.loss, tolerance=description.tolerance, outputs=outputs)
+    sensitivity = minimiser_sensitivity(
+        slope, samples=len(schema.samples), outputs=outputs, gap=gap, **known
+    )
+    noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta)
+    return Release(noise, settings.clip, gap=gap), Guarantee(
+        mode=settings.mode,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        mechanism="output perturbation with the analytic Gaussian mechanism",
+        unit="sample",
+        noise=noise,
+        sensitivity=sensitivity,
+        clip=settings.clip,
+        releases=1,
+        covers=("the weights in model/",),
+        does_not_cover=(
+            "the objectives, gaps and norms that the server reads in every round, exact: "
+            "history.jsonl, checkpoints/, transcript.bin, and whether the tolerance was reached",
+            "what the clients see in training: owners of a feature know its weight without the "
+            "noise, owners of a sample its dual variable and its scores",
+            *_open_in_any_run(description),
+        ),
+    )
+
+
+def _averaged_updates(description: Experiment, schema: Schema) -> tuple[Release, Guarantee]:
+    settings = description.privacy
+    rounds = most_rounds(description, schema.clients)
+    # another client's data: its update may be any other of norm up to the clip
+    sensitivity = 2 * settings.clip
+    noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta, rounds)
+    return Release(noise, settings.clip, releases=rounds), Guarantee(
+        mode=settings.mode,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        mechanism="Gaussian mechanism on the summed updates of each round, composed",
+        unit="client",
+        noise=noise,
+        sensitivity=sensitivity,
+        clip=settings.clip,
+        releases=rounds,
+        covers=(
+            "the weights in model/",
+            "the weights of every round, also against any one of the other clients",
+        ),
+        does_not_cover=(
+            "the objectives that the server reads whenever it evaluates, exact: history.jsonl, "
+            "transcript.bin",
+            "the states of the clients in checkpoints/, which hold the secrets of their noise",
+            "several clients that pool what they know of their own noise",
+            *_open_in_any_run(description),
+        ),
+    )
+
+
+def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
+    found = [
+        "the loss and accuracy of the model, counted exactly on the parties' labelled samples"
+        + (", and those of the yardsticks, which have no noise" if description.yardsticks else ""),
+        "which samples, features and labels each party holds; which values are missing; which "
+        "copies differ",
+        "the finite precision of the noise (Mironov 2012)",
+        "other runs on the same data: their epsilons add up",
+    ]
+    if description.preprocessing.standardise:
+        found.insert(
+            0,
+            "the means and scales of the features, exact, which stand in model/ "
+            "(preprocessing.standardise = true)",
+        )
+    if description.privacy.mode == "plain":
+        found.insert(
+            0,
+            "whoever runs the server, who in the mode plain reads each party's contributions with "
+            "or without noise",
+        )
+    return tuple(found)
+
+
+def most_rounds(description: Experiment, clients: Sequence[ClientId]) -> int:
+    """Return in how many rounds the client that is there most often takes part.
+
+    Who is there is drawn from the seed, which the server and the clients know: the draw hides
+    nobody, so that it makes no round more private than the noise does.
+    """
+    counts = dict.fromkeys(clients, 0)
+    for number in range(1, description.rounds + 1):
+        for name in present(description, clients, number) or clients:
+            counts[name] += 1
+    return max(counts.values())
+
+
+def notes(found: Guarantee, samples: int, clients: int) -> tuple[str, ...]:
+    """Return what a user should know before trusting the ε and δ of a result."""
+    if found.epsilon is None or found.delta is None:
+        return ()
+    units = samples if found.unit == "sample" else clients
+    said = [
+        "Differential privacy covers the weights in model/ and not all else in the output folder: "
+        "see privacy in result.json. The noise is drawn afresh in every run, whatever the seed."
+    ]
+    if found.delta * units >= 1:
+        said.append(
+            f"privacy.delta is {found.delta:g}, not below 1/{units:,}: a mechanism that publishes "
+            f"one of the {units:,} {found.unit}s as it is would pass; lower it."
+        )
+    return tuple(said)
+
+
+def _check_rounding(settings: Privacy, clients: int) -> None:
+    """Refuse a range for which a row's norm, which is a sealed sum, is known too coarsely."""
+    error = 0.0
+    if settings.mode == "masked":
+        error = FixedPoint(range=settings.range, addends=clients).error(clients)
+    elif settings.mode == "ckks":
+        error = parameters(settings.range, clients).error(clients)
+    if error > clipping.SLACK * settings.clip**2:
+        raise ExperimentError(
+            f"privacy.range is {settings.range:g}, for which the squared norm of a row may be off "
+            f"by {error:.1e}; that is too much to clip rows at privacy.clip = {settings.clip:g}: "
+            "lower the range or raise the clip."
+        )

@@ -1,0 +1,244 @@
+"""What [privacy] epsilon makes of a run: its noise, its result, its files."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from federations import BINARY, block, table
+from intarsia import datasets, experiment, guarantee, training
+from intarsia.algorithms.cocoa import COCOA
+from intarsia.algorithms.fedavg import FEDAVG, FedAvg
+from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
+from intarsia.data import Labels, Schema
+from intarsia.display import show_result
+from intarsia.errors import ConvergenceError, ExperimentError
+from intarsia.federation import build
+from intarsia.privacy.accounting import epsilon_of
+from intarsia.privacy.settings import Privacy
+from intarsia.running import choose, load, resume, run
+
+
+def tree(folder, algorithm="hyfdca", *, data="breast_cancer", privacy=None, **changes):
+    settings = {"rounds": 200, "tolerance": 1e-8, "yardsticks": False, "out": str(folder / "run")}
+    columns = 1 if algorithm in ("cocoa", "fedavg") else 2
+    return {
+        "experiment": {**settings, **changes},
+        "algorithm": {"name": algorithm, "regularisation": 0.03},
+        "dataset": {"name": data},
+        "partition": {"kind": "grid", "rows": 2, "columns": columns},
+        "privacy": {"epsilon": 1.0, **(privacy or {})},
+    }
+
+
+def trained(folder, *args, **kwargs):
+    return run(experiment.from_dict(tree(folder, *args, **kwargs), folder), overwrite=True)
+
+
+def small(labels=BINARY, clients=2):
+    x, y = table(40)
+    y = np.arange(40) % 3.0 if labels.task == "multiclass" else y
+    rows = np.array_split(np.arange(40), clients)
+    return Schema.of({f"c{k}": block(x, y, own, range(6)) for k, own in enumerate(rows)}, labels)
+
+
+def described(folder, *args, **kwargs):
+    return experiment.from_dict(tree(folder, *args, **kwargs), folder)
+
+
+# ---- the terms
+
+
+def test_without_epsilon_there_is_no_noise(tmp_path):
+    description = described(tmp_path, privacy={"epsilon": 0.0, "mode": "masked"})
+    release, found = guarantee.guarantee(description, HYFDCA, HyFDCA(), small())
+    assert release is None
+    assert (found.mode, found.epsilon, found.covers, found.does_not_cover) == (
+        "masked",
+        None,
+        (),
+        (),
+    )
+
+
+def test_the_noise_of_hyfdca_is_that_of_its_sensitivity(tmp_path):
+    description = described(tmp_path, privacy={"epsilon": 2.0, "delta": 1e-6, "clip": 0.7})
+    options = HyFDCA(loss="logistic", regularisation=0.03)
+    release, found = guarantee.guarantee(description, HYFDCA, options, small())
+    gap = 1e-8 * math.log(2) / (1 - 1e-8)
+    apart = 2 * 0.7 / (0.03 * 40) + 2 * math.sqrt(2 * gap / 0.03)
+    assert found.sensitivity == pytest.approx(apart, rel=1e-12)
+    assert release.gap == pytest.approx(gap)
+    assert (release.clip, release.releases, found.unit) == (0.7, 1, "sample")
+    assert found.noise == release.deviation
+    assert epsilon_of(found.noise / apart, 1e-6) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_one_vs_rest_is_covered_together(tmp_path):
+    labels = Labels("multiclass", ("a", "b", "c"))
+    known = described(tmp_path), HYFDCA, HyFDCA(regularisation=0.03)
+    two, three = (guarantee.guarantee(*known, small(one))[1] for one in (BINARY, labels))
+    # the gap bound is that of the sum over the outputs, so that its root grows as theirs
+    assert three.sensitivity == pytest.approx(math.sqrt(3) * two.sensitivity)
+
+
+def test_the_noise_of_fedavg_is_composed_over_the_rounds(tmp_path):
+    description = described(tmp_path, "fedavg", rounds=25, privacy={"clip": 0.2})
+    release, found = guarantee.guarantee(description, FEDAVG, FedAvg(), small())
+    assert (found.unit, found.releases, release.releases) == ("client", 25, 25)
+    assert found.sensitivity == 0.4
+    assert epsilon_of(found.noise / 0.4, 1e-5, 25) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["random", "cyclic"])
+def test_clients_that_are_away_release_nothing_in_that_round(tmp_path, pattern):
+    changes = {"participation": 0.5, "participation_pattern": pattern, "rounds": 30}
+    description, clients = described(tmp_path, **changes), ("a", "b", "c", "d")
+    there = [training.present(description, clients, number) for number in range(1, 31)]
+    counts = [sum(name in names for names in there) for name in clients]
+    assert guarantee.most_rounds(description, clients) == max(counts) < 30
+
+
+def refusal(folder, algorithm, options=None, *, labels=BINARY, **changes):
+    description = described(folder, algorithm, **changes)
+    kind, own = choose(description)
+    with pytest.raises(ExperimentError) as caught:
+        guarantee.guarantee(description, kind, options or own, small(labels))
+    return str(caught.value)
+
+
+def test_what_cannot_be_bounded_is_refused_in_a_sentence(tmp_path):
+    assert "'liblinear' adds no noise" in refusal(tmp_path, "liblinear")
+    assert "tolerance is 0" in refusal(tmp_path, "hyfdca", tolerance=0)
+    regression = Labels("regression", ())
+    said = refusal(tmp_path, "hyfdca", HyFDCA(loss="squared"), labels=regression)
+    assert '"hinge" or "logistic"' in said
+    coarse = {"mode": "masked", "range": 2.0**50}
+    assert "privacy.range" in refusal(tmp_path, "hyfdca", privacy=coarse)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epsilon", -1.0),
+        ("epsilon", math.inf),
+        ("epsilon", math.nan),
+        ("delta", 0.0),
+        ("delta", 1.0),
+        ("clip", 0.0),
+        ("clip", math.inf),
+        ("clip", math.nan),
+    ],
+)
+def test_settings_outside_their_range_are_refused(key, value):
+    with pytest.raises(ExperimentError, match=rf"\[privacy\] {key} is {value}.*set e\.g\. {key}"):
+        Privacy(**{key: value})
+
+
+def test_a_delta_that_lets_one_sample_out_is_noted(tmp_path):
+    for delta, noted in ((0.03, True), (1e-4, False)):
+        description = described(tmp_path, privacy={"delta": delta})
+        _, found = guarantee.guarantee(description, HYFDCA, HyFDCA(), small())
+        said = guarantee.notes(found, samples=40, clients=2)
+        assert any("not below 1/40" in note for note in said) is noted
+
+
+# ---- whole runs
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_a_private_run_says_what_it_promises_and_keeps_its_accuracy(tmp_path, mode, epsilon):
+    result = trained(tmp_path, privacy={"epsilon": epsilon, "mode": mode})
+    found = json.loads((tmp_path / "run/result.json").read_text())["privacy"]
+    assert list(found) == [
+        "mode",
+        "epsilon",
+        "delta",
+        "mechanism",
+        "unit",
+        "noise",
+        "sensitivity",
+        "clip",
+        "releases",
+        "covers",
+        "does_not_cover",
+    ]
+    assert (found["mode"], found["epsilon"], found["unit"]) == (mode, epsilon, "sample")
+    assert result.certificate is None
+    assert math.isnan(result.model.gap_)
+    # 0.98 without noise; of 50 runs with ε = 1 the worst had 0.82, with ε = 10 it was 0.95
+    assert result.metrics.server.accuracy > (0.6 if epsilon == 1.0 else 0.88)
+    said = " ".join(found["does_not_cover"])
+    assert "means and scales" in said
+    assert ("whoever runs the server" in said) is (mode == "plain")
+    assert load(tmp_path / "run").privacy == result.privacy
+
+
+def test_the_model_on_disk_and_its_accuracy_are_those_with_noise(tmp_path):
+    result = trained(tmp_path, privacy={"epsilon": 0.05})
+    exact = trained(tmp_path / "exact", privacy={"epsilon": 0.0})
+    weights = load(tmp_path / "run").model.coef_
+    assert (weights == result.model.coef_).all()
+    assert not np.isclose(weights, exact.model.coef_, rtol=1e-9).any()
+    dataset = datasets.load("breast_cancer")
+    held = build(described(tmp_path)).test_schema.samples.ids
+    rows = np.flatnonzero(np.isin(dataset.samples, held))
+    columns = [dataset.features.index(name) for name in result.model.feature_names_in_]
+    right = result.model.predict(dataset.x[rows][:, columns]) == dataset.y[rows]
+    assert right.mean() == pytest.approx(result.metrics.server.accuracy)
+
+
+@pytest.mark.parametrize("algorithm", ["hyfdca", "cocoa", "fedavg"])
+def test_a_run_that_goes_on_releases_the_same_model(tmp_path, algorithm):
+    changes = {"checkpoint_seconds": 0.0, "rounds": 12, "tolerance": 0.1, "evaluate_every": 4}
+    first = trained(tmp_path, algorithm, **changes)
+    # killed after the release, before the result was written
+    (tmp_path / "run/result.json").unlink()
+    again = resume(tmp_path / "run")
+    assert (again.model.coef_ == first.model.coef_).all()
+    assert again.metrics == first.metrics
+    new = trained(tmp_path, algorithm, **changes)
+    assert not np.isclose(new.model.coef_, first.model.coef_, rtol=1e-9).any()
+
+
+def test_a_run_killed_between_rounds_makes_the_noise_of_a_round_again(tmp_path):
+    changes = {"checkpoint_seconds": 0.0, "rounds": 12}
+    first = trained(tmp_path, "fedavg", **changes)
+    (tmp_path / "run/result.json").unlink()
+    newest = max((tmp_path / "run/checkpoints").iterdir())
+    for file in newest.rglob("*.state"):
+        file.write_bytes(b"")  # the checkpoint of the round before is taken
+    with pytest.warns(UserWarning, match="damaged"):
+        again = resume(tmp_path / "run")
+    assert (again.model.coef_ == first.model.coef_).all()
+
+
+def test_a_run_short_of_its_tolerance_releases_nothing(tmp_path):
+    with pytest.raises(ConvergenceError, match="not released"):
+        trained(tmp_path, rounds=1, tolerance=1e-9)
+    assert not (tmp_path / "run/model").exists()
+
+
+def test_the_summary_has_a_line_on_privacy(tmp_path):
+    console = Console(record=True, width=200)
+    show_result(console, trained(tmp_path, "fedavg", rounds=3), tmp_path)
+    text = console.export_text()
+    assert "privacy: ε 1, δ 1e-05 for each client, of the released weights" in text
+    show_result(console, trained(tmp_path, "fedavg", rounds=3, privacy={"epsilon": 0.0}), tmp_path)
+    assert "privacy: ε" not in console.export_text()
+
+
+def test_unlike_labels_of_one_vs_rest_go_through_a_private_run(tmp_path):
+    result = trained(tmp_path, data="heart", privacy={"epsilon": 10.0}, tolerance=1e-7)
+    exact = trained(tmp_path / "exact", data="heart", privacy={"epsilon": 0.0})
+    assert result.model.coef_.shape == exact.model.coef_.shape == (5, 13)
+    assert result.metrics.server.accuracy > exact.metrics.server.accuracy - 0.15
+
+
+def test_every_algorithm_says_whom_it_protects():
+    assert (HYFDCA.protects, COCOA.protects, FEDAVG.protects) == ("sample", "sample", "client")
