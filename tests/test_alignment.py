@@ -131,6 +131,19 @@ def test_the_key_file_of_the_clients_makes_the_pseudonyms(tmp_path):
     assert sizes(found[0].schema) != {}
 
 
+def test_the_key_for_sums_makes_the_pseudonyms_where_no_other_is_named(tmp_path):
+    tree = {
+        "algorithm": {"name": "hyfdca"},
+        "privacy": {"mode": "masked", "key": "our.key"},
+        "client": [{"name": "a", "path": "a.csv"}],
+    }
+    for ids, expected in (("pseudonyms", str(tmp_path / "our.key")), ("plain", None)):
+        found = from_dict({**tree, "alignment": {"ids": ids}}, tmp_path)
+        assert found.alignment.key == expected
+    own = from_dict({**tree, "alignment": {"ids": "psi", "key": "ids.key"}}, tmp_path)
+    assert own.alignment.key == str(tmp_path / "ids.key")
+
+
 def test_each_party_without_ids_has_rows_of_its_own():
     given = tables(
         shop=table_from(np.zeros((9, 1)), np.arange(9.0) % 2, client="shop", names=["x"])

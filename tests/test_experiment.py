@@ -238,3 +238,9 @@ def test_turns_that_do_not_come_out_even_are_refused(tmp_path, share):
     )
     with pytest.raises(ExperimentError, match=f"participation is {share} with the cyclic pattern"):
         load(path)
+
+
+def test_an_empty_output_folder_is_one_sentence(tmp_path):
+    tree = {"algorithm": {"name": "hyfdca"}, "experiment": {"out": ""}}
+    with pytest.raises(ExperimentError, match=r'out is ""; expected a folder'):
+        from_dict(tree, tmp_path)

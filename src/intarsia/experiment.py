@@ -79,7 +79,7 @@ class Alignment:
 
     ids: Literal["plain", "pseudonyms", "psi"] = "plain"
     normalise: tuple[Rule, ...] = ()  # in this order, to text ids
-    key: str | None = None  # file of the clients' shared key; None: drawn for the run
+    key: str | None = None  # file of the clients' shared key; None: privacy.key, else drawn
     dictionary: str | None = None  # file: the parties' columns as features, their units and types
 
     def __post_init__(self) -> None:
@@ -246,8 +246,11 @@ def from_dict(
             )
     settings.setdefault("name", name)
     out = settings.setdefault("out", f"runs/{settings['name']}")
+    if out == "":
+        raise wrong_value("[experiment]", "out", out, 'a folder, such as "runs/mine"')
     if isinstance(out, str):
         settings["out"] = str((folder / Path(out).expanduser()).resolve())
+    privacy = _privacy(tree.get("privacy", {}), folder)
     return hyperparameters(
         Experiment,
         {
@@ -259,8 +262,8 @@ def from_dict(
                 Preprocessing, tree.get("preprocessing", {}), "[preprocessing]"
             ),
             "labels": hyperparameters(LabelSettings, tree.get("labels", {}), "[labels]"),
-            "alignment": _alignment(tree.get("alignment", {}), folder),
-            "privacy": _privacy(tree.get("privacy", {}), folder),
+            "alignment": _alignment(tree.get("alignment", {}), folder, privacy),
+            "privacy": privacy,
             "dataset": _dataset(tree.get("dataset"), folder),
             "partition": _partition(tree.get("partition")),
             "clients": _clients(tree.get("client", []), folder),
@@ -273,7 +276,7 @@ def from_dict(
 def to_dict(experiment: Experiment) -> dict[str, Any]:
     """Return nested tables from which `from_dict` makes the same experiment; JSON can hold them."""
     tree: dict[str, Any] = {
-        "experiment": {key: getattr(experiment, key) for key in _keys()},
+        "experiment": {key: getattr(experiment, key) for key in _keys() if key != "out"},
         "split": _table(experiment.split),
         "preprocessing": _table(experiment.preprocessing),
         "algorithm": {"name": experiment.algorithm, **_plain(experiment.hyperparameters)},
@@ -281,6 +284,8 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
         "alignment": _table(experiment.alignment),
         "privacy": _table(experiment.privacy),
     }
+    if experiment.out:
+        tree["experiment"]["out"] = experiment.out
     if isinstance(experiment.dataset, NamedDataset):
         tree["dataset"] = {"name": experiment.dataset.name, **_plain(experiment.dataset.options)}
     elif experiment.dataset is not None:
@@ -343,8 +348,10 @@ def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | So
     return NamedDataset(name=name, options=frozen(options))
 
 
-def _alignment(table: Mapping[str, Any], folder: Path) -> Alignment:
+def _alignment(table: Mapping[str, Any], folder: Path, privacy: Privacy) -> Alignment:
     found = hyperparameters(Alignment, table, "[alignment]")
+    if found.key is None and found.ids != "plain" and privacy.key:
+        found = dataclasses.replace(found, key=privacy.key)  # the clients have one key for both
 
     def placed(path: str | None) -> str | None:
         return None if path is None else str((folder / Path(path).expanduser()).resolve())

@@ -41,6 +41,7 @@ _OF_A_SOURCE = (
     "id_type",
     "label",
     "missing",
+    "units",
 )
 
 
