@@ -391,9 +391,10 @@ def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the places of the ascending samples that this client adds up for their owners."""
     places: list[NDArray[np.int64]] = []
     begin = 0
-    for _, stop, holders, rank in point.sample_cells:
+    for start, stop, holders, rank in point.sample_cells:
         end = int(np.searchsorted(selected, stop))
-        places.append(begin + np.flatnonzero(selected[begin:end] % holders == rank))
+        # by the place in the cell, which is the same at all its owners
+        places.append(begin + np.flatnonzero((selected[begin:end] - start) % holders == rank))
         begin = end
     return places[0] if len(places) == 1 else np.concatenate(places)
 
