@@ -136,7 +136,7 @@ def test_numpy_scalars_become_python_numbers():
 @pytest.mark.parametrize(
     "value",
     [object(), [1, 2], {1: "number as a key"}, np.array([object()]), {1, 2}, 2**63, print, Inner],
-    ids=str,
+    ids=["object", "list", "key", "object array", "set", "large number", "function", "class"],
 )
 def test_what_has_no_form_is_refused(value):
     with pytest.raises(CodecError):
