@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from intarsia.maths.products import gather, row_norms, scores
+from intarsia.maths.products import gather, row_norms, row_product, scores
 
 LAYOUTS = pytest.mark.parametrize("layout", [np.ascontiguousarray, csr_array])
 
@@ -29,6 +29,15 @@ def test_scores_and_gather_are_matrix_products(layout, shape):
     np.testing.assert_allclose(scores(values, w), w @ x.T, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(gather(values, a), a @ x, rtol=1e-13, atol=1e-14)
     assert scores(values, w).flags.c_contiguous
+
+
+@pytest.mark.parametrize("places", [np.uint16, np.int32])
+@pytest.mark.parametrize("entries", range(10))
+def test_a_row_product_counts_each_entry_between_its_bounds_once(places, entries):
+    w, data = np.random.default_rng(0).normal(size=(2, 14))
+    chosen = np.arange(14)[::-1].astype(places)
+    expected = data[2 : 2 + entries] @ w[chosen[2 : 2 + entries]]
+    assert row_product(data, chosen, 2, 2 + entries, w) == pytest.approx(expected, rel=1e-13)
 
 
 @LAYOUTS

@@ -5,7 +5,7 @@ of the mean row. So many samples can step at the same time: the clients correct 
 the mean row alone, and the server takes the share γ of them that maximises the dual D. D never
 falls (but for rounding, and but for the logistic loss, whose bend along the step is estimated).
 
-A round passes once over the samples, in chunks of a tenth of each cell, drawn anew each round.
+A round passes once over the samples, in chunks of a fifth of each cell, drawn anew each round.
 The server sees scalars only; every vector is a sealed total. For each chunk:
 
 1. scores: a client sends its part of the scores of the chunk at w + γ'Δw, Δw being what the last
@@ -61,7 +61,7 @@ __all__ = [
     "step",
 ]
 
-_RISE = 0.003  # of the dual in a round, below which the phase has done its part
+_RISE = 0.005  # of the dual in a round, below which the phase has done its part
 _ROUNDS = 40  # at most
 
 

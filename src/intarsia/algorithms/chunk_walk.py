@@ -57,7 +57,7 @@ __all__ = [
     "take_steps",
 ]
 
-CHUNKS = 10  # in a round
+CHUNKS = 5  # in a round
 _RUN = 8  # neighbouring samples that are drawn together, as they lie together in memory
 _START = 0.01  # β of the logistic loss at first, whose dual has no slope at 0
 

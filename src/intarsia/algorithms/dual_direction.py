@@ -25,12 +25,11 @@ from intarsia.algorithms.dual_point import Anchor, DualChange, dual_scale
 from intarsia.data import Array, Block, ClientId, targets
 from intarsia.maths import losses
 from intarsia.maths.coupled_steps import advanced, span_products
-from intarsia.maths.dual_system import advance_residual, image_of_solution
+from intarsia.maths.dual_system import advance_residual, hinge_slopes, image_of_solution
 from intarsia.maths.proximal import slopes
 from intarsia.maths.selected_rows import (
     PackedRows,
     gather_packed,
-    pack_rows,
     score_packed,
     score_rows,
 )
@@ -215,8 +214,9 @@ def _root(slope: Array) -> Array:
 def start_residual(
     anchor: Anchor, block: Block, message: StartResidual, rng: RandomKey
 ) -> tuple[Residual, SelectedScores]:
-    """Pack the rows with curvature; send this client's part of the right-hand side."""
-    rows = pack_rows(block.x, anchor.selected)
+    """Send this client's part of the right-hand side."""
+    rows = anchor.rows
+    assert rows is not None
     stops = [cell[1] for cell in anchor.before.sample_cells]
     counted = np.zeros(block.shape[0], bool)
     counted[anchor.before.counted] = True
@@ -309,16 +309,13 @@ def slope_of_steps(
     """Send the slopes of the losses along the direction."""
     before = anchor.before
     anchor = evolve(anchor, q=anchor.q + message.z)
-    found = slopes(
-        losses.loss_code(before.options.loss),
-        targets(block, len(anchor.z)),
-        anchor.z,
-        anchor.q,
-        anchor.centre,
-        message.weight,
-        before.counted,
-        np.tile(_STEPS, (len(anchor.z), 1)),
-    )
+    z, q, centre = anchor.z, anchor.q, anchor.centre
+    y, steps = targets(block, len(z)), np.tile(_STEPS, (len(z), 1))
+    loss = losses.loss_code(before.options.loss)
+    if loss == losses.HINGE:
+        found = hinge_slopes(y, z, q, centre, anchor.reach, before.counted, steps)
+    else:
+        found = slopes(loss, y, z, q, centre, message.weight, before.counted, steps)
     return anchor, TriedSlopes(found)
 
 

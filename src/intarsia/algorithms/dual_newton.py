@@ -64,8 +64,8 @@ __all__ = [
 ]
 
 _WEIGHT = 2.0  # s at first as a multiple of λN over the mean ‖x_i‖²
-_RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.01, 0.03  # where conjugate gradients stop
-_LEAST, _MOST, _DELAY = 0.4, 0.9, 6.0  # θ, and the steps after which it would be a half
+_RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.005, 0.03  # where conjugate gradients stop
+_MOST, _DELAY = 0.4, 6.0  # θ at most, and the steps after which it would be a half
 _PATIENCE = 150  # steps within which the gap must halve
 
 
@@ -150,7 +150,7 @@ def step(newton: DualNewton, clients: Clients) -> tuple[DualNewton, Info]:
     if hinge:
         # the extrapolation starts again where it made the dual fall
         pulled = np.where(newton.dual < newton.previous, 0.0, newton.pulled)
-        momentum = np.clip(pulled / (pulled + _DELAY), _LEAST, _MOST)
+        momentum = np.minimum(pulled / (pulled + _DELAY), _MOST)
         newton = evolve(newton, pulled=pulled + 1, previous=newton.dual)
     newton = _at(newton, clients, length, momentum)
     still = 0 if length.any() else newton.still + 1

@@ -15,9 +15,10 @@ from intarsia.algorithm import PerFeature, PerSample, RandomKey, client_function
 from intarsia.data import Array, Block, targets
 from intarsia.maths import losses
 from intarsia.maths.coupled_steps import advanced, span_products
-from intarsia.maths.dual_system import move_centre
-from intarsia.maths.products import gather, scores
+from intarsia.maths.dual_system import hinge_points, move_centre
+from intarsia.maths.products import scores
 from intarsia.maths.proximal import dual_points
+from intarsia.maths.selected_rows import PackedRows, gather_packed, gather_rows, pack_rows
 
 __all__ = [
     "FUNCTIONS",
@@ -42,6 +43,8 @@ __all__ = [
     "settle_down",
 ]
 
+_SPARE = 1.2  # samples that are kept packed, as a multiple of those with curvature
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -56,8 +59,11 @@ class Anchor:
     q: Array  # (outputs, samples) scores of the direction
     centre: Array  # (outputs, samples) c
     last: Array  # (outputs, samples) dual point β that the last centre came from
-    selected: NDArray[np.int64]  # samples with curvature
+    reach: Array  # (outputs, samples) s of each sample
+    slack: Array  # (outputs, samples) 1 - yz when the centre moved last
+    selected: NDArray[np.int64]  # samples with curvature, now or lately
     curvature: Array  # (outputs, selected) h
+    rows: PackedRows | None = None  # of the selected samples
 
     @property
     def options(self) -> Any:
@@ -176,6 +182,8 @@ def settle_down(
         q=np.zeros(alpha.shape),
         centre=centre,
         last=centre,
+        reach=np.zeros(alpha.shape),
+        slack=np.zeros(alpha.shape),
         selected=np.zeros(0, np.int64),
         curvature=np.zeros((len(alpha), 0)),
     )
@@ -193,15 +201,34 @@ def centre_duals(
         z = message.z.copy()
     if message.step.any():
         z = z + message.step[:, None] * anchor.q
-    y, centre, last = targets(block, len(z)), anchor.centre, anchor.last
+    y, loss = targets(block, len(z)), losses.loss_code(before.options.loss)
+    centre, last, reach, slack = anchor.centre, anchor.last, anchor.reach, anchor.slack
+    if not reach.any():
+        reach = reach + message.weight[:, None]
     if (message.momentum >= 0).any():
         given = (message.weight, message.momentum, before.counted)
-        centre, last = move_centre(y, z, centre, last, *given)
+        centre, last, reach, slack = move_centre(y, z, centre, last, reach, slack, *given)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
-    loss = losses.loss_code(before.options.loss)
-    sums = dual_points(loss, y, z, centre, message.weight, before.counted, alpha, curvature)
-    anchor = evolve(anchor, z=z, centre=centre, last=last)
+    if loss == losses.HINGE:
+        sums = hinge_points(y, z, centre, reach, before.counted, alpha, curvature)
+    else:
+        sums = dual_points(loss, y, z, centre, message.weight, before.counted, alpha, curvature)
+    anchor = evolve(anchor, z=z, centre=centre, last=last, reach=reach, slack=slack)
     return anchor, CentredDuals(alpha, curvature, sums)
+
+
+def _selection(anchor: Anchor, curved: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the samples to keep packed: those with curvature, and in a cell a few that had it.
+
+    All owners of a cell keep the same ones: it depends on what they know of the cell alone.
+    """
+    kept = curved.copy()
+    kept[anchor.selected] = True
+    for start, stop, *_ in anchor.before.sample_cells:
+        now = curved[start:stop]
+        if kept[start:stop].sum() > _SPARE * now.sum():
+            kept[start:stop] = now
+    return np.flatnonzero(kept)
 
 
 @client_function
@@ -209,14 +236,22 @@ def count_duals(
     anchor: Anchor, block: Block, message: CountDuals, rng: RandomKey
 ) -> tuple[Anchor, DualChange]:
     """Count the dual point into w(α); go to the new weights."""
-    change = gather(block.x, (message.alpha - anchor.alpha) * dual_scale(anchor))
     h = message.curvature
-    selected = np.flatnonzero(h[0] > 0 if len(h) == 1 else (h > 0).any(axis=0))
+    selected = _selection(anchor, np.asarray((h > 0).any(axis=0)))
+    rows = anchor.rows
+    if rows is None or not np.array_equal(selected, anchor.selected):
+        rows = pack_rows(block.x, selected)
+    steps = (message.alpha - anchor.alpha) * dual_scale(anchor)
+    change = gather_packed(rows, steps[:, selected])
+    steps[:, selected] = 0.0
+    others = np.flatnonzero(steps.any(axis=0))
+    if len(others):
+        change += gather_rows(block.x, others, steps[:, others])
     w = anchor.w
     if message.step.any():
         w = advanced(w, anchor.direction, message.step)
-    anchor = evolve(anchor, w=w, alpha=message.alpha, selected=selected, curvature=h[:, selected])
-    return anchor, DualChange(change)
+    chosen = {"selected": selected, "curvature": h[:, selected], "rows": rows}
+    return evolve(anchor, w=w, alpha=message.alpha, **chosen), DualChange(change)
 
 
 @client_function

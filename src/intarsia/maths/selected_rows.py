@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
+from intarsia.maths.coupled_steps import advanced
 from intarsia.maths.losses import compiled, reassociated
+from intarsia.maths.products import row_product
 
 __all__ = [
     "PackedRows",
@@ -50,10 +52,7 @@ def score_rows(x: Values, rows: Rows, w: Array) -> Array:
 
 def score_along(x: Values, rows: Rows, w: Array, change: Array, share: Array) -> Array:
     """Return X (w + share · change) of some rows, (outputs, rows); share is (outputs,)."""
-    if isinstance(x, csr_array):
-        change = np.ascontiguousarray(change)
-        return _score_along(x.data, x.indices, x.indptr, rows, w, change, share)
-    return np.ascontiguousarray((w + share[:, None] * change) @ x[rows].T)
+    return score_rows(x, rows, advanced(w, np.ascontiguousarray(change), share))
 
 
 def gather_rows(x: Values, rows: Rows, a: Array) -> Array:
@@ -93,38 +92,15 @@ def gather_packed(packed: PackedRows, a: Array) -> Array:
     return _gather_packed(*given, np.ascontiguousarray(a), packed.features)
 
 
-@reassociated
+@compiled
 def _score(
     data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], rows: Rows, w: Array
 ) -> Array:
     z = np.empty((w.shape[0], len(rows)))
     for c in range(w.shape[0]):
         for k in range(len(rows)):
-            total = 0.0
-            for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
-                total += data[j] * w[c, indices[j]]
-            z[c, k] = total
-    return z
-
-
-@reassociated
-def _score_along(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    rows: Rows,
-    w: Array,
-    change: Array,
-    share: Array,
-) -> Array:
-    z = np.empty((w.shape[0], len(rows)))
-    for c in range(w.shape[0]):
-        for k in range(len(rows)):
-            total, moved = 0.0, 0.0
-            for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
-                total += data[j] * w[c, indices[j]]
-                moved += data[j] * change[c, indices[j]]
-            z[c, k] = total + share[c] * moved
+            i = rows[k]
+            z[c, k] = row_product(data, indices, indptr[i], indptr[i + 1], w[c])
     return z
 
 
@@ -143,7 +119,7 @@ def _gather(
             weight = a[c, k]
             if weight != 0.0:
                 for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
-                    w[c, indices[j]] += weight * data[j]
+                    w[c, np.uint32(indices[j])] += weight * data[j]
     return w
 
 
@@ -175,7 +151,7 @@ def _pack(
     return columns[:used].copy()
 
 
-@reassociated
+@compiled
 def _score_packed(
     values: Array,
     places: NDArray[Any],
@@ -187,12 +163,9 @@ def _score_packed(
     own = np.empty(len(columns))
     for c in range(w.shape[0]):
         for k in range(len(columns)):
-            own[k] = w[c, columns[k]]
+            own[k] = w[c, np.uint32(columns[k])]
         for i in range(len(starts) - 1):
-            total = 0.0
-            for j in range(starts[i], starts[i + 1]):
-                total += values[j] * own[places[j]]
-            z[c, i] = total
+            z[c, i] = row_product(values, places, starts[i], starts[i + 1], own)
     return z
 
 
@@ -213,7 +186,7 @@ def _gather_packed(
             weight = a[c, i]
             if weight != 0.0:
                 for j in range(starts[i], starts[i + 1]):
-                    own[places[j]] += weight * values[j]
+                    own[np.uint32(places[j])] += weight * values[j]
         for k in range(len(columns)):
-            w[c, columns[k]] = own[k]
+            w[c, np.uint32(columns[k])] = own[k]
     return w
