@@ -3,7 +3,8 @@
     python benchmarks/participation.py --data mnist --pattern random --write
 
 The cells are declared in experiments/hyfdca-participation.toml. Cells that a results file has
-already are not measured again.
+already are not measured again; `--again` measures these, with the setting of FedAvg that was the
+best in its search.
 """
 
 from __future__ import annotations
@@ -224,14 +225,55 @@ def tune(
     return fits
 
 
-def measure(tree: Mapping[str, Any], cell: Cell, data: Pooled, best: float) -> Outcome:
-    """Tune FedAvg, run HyFDCA, and find where it passes."""
+@dataclass(frozen=True)
+class Tuned:
+    """The setting of FedAvg with the least final loss, and what its search came to."""
+
+    choice: dict[str, Any]
+    best_accuracy: float
+    edge: bool
+    settings: int
+
+
+def search(tree: Mapping[str, Any], cell: Cell, data: Pooled, bench: Bench) -> Tuned:
+    """Return the best setting of FedAvg in a cell."""
+    fits = tune(tree, cell, data, bench)
+    choice = min(fits, key=lambda fit: fit[1].primal)[2]
+    rates = sorted({fit[0] for fit in fits})
+    rate = choice["a"] / (1 + choice["b"])
+    return Tuned(
+        choice=choice,
+        best_accuracy=max(run.accuracy for _, run, _ in fits),
+        edge=bool(np.isclose(rate, rates[0]) or np.isclose(rate, rates[-1])),
+        settings=len(fits),
+    )
+
+
+def found_before(earlier: Mapping[str, Any]) -> Tuned:
+    """Return what the search in a cell came to that a results file has."""
+    return Tuned(
+        choice={"name": "fedavg", **{key: earlier[key] for key in ("local_steps", "a", "b")}},
+        best_accuracy=earlier["fedavg_best_accuracy"],
+        edge=earlier["edge"],
+        settings=earlier["settings"],
+    )
+
+
+def measure(
+    tree: Mapping[str, Any],
+    cell: Cell,
+    data: Pooled,
+    best: float,
+    earlier: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Tune FedAvg (or take its setting of `earlier`), run HyFDCA, and find where it passes."""
     mine = described(tree, cell, {})
     bench = Bench(data, mine)
-    fits = tune(tree, cell, data, bench)
-    fedavg, choice = min(fits, key=lambda fit: fit[1].primal)[1:]
-    target = fedavg.primal
+    tuned = search(tree, cell, data, bench) if earlier is None else found_before(earlier)
+    choice = tuned.choice
     theirs = described(tree, cell, choice)
+    fedavg = bench.run(FEDAVG, theirs)
+    target = fedavg.primal
     times = [bench.run(FEDAVG, theirs).seconds for _ in range(REPEATS)]
     last = mine.rounds
     looks = sorted({*range(1, min(last, 20) + 1), *range(25, last + 1, 5)})
@@ -241,8 +283,6 @@ def measure(tree: Mapping[str, Any], cell: Cell, data: Pooled, best: float) -> O
     if first is not None:
         again = [bench.run(HYFDCA, mine, limit=first).seconds for _ in range(REPEATS)]
         spent = statistics.median(again)
-    rates = sorted({fit[0] for fit in fits})
-    rate = choice["a"] / (1 + choice["b"])
     return Outcome(
         loss=run.primal / best - 1,
         accuracy=run.accuracy,
@@ -251,15 +291,15 @@ def measure(tree: Mapping[str, Any], cell: Cell, data: Pooled, best: float) -> O
         fedavg_loss=target / best - 1,
         fedavg_accuracy=fedavg.accuracy,
         fedavg_seconds=statistics.median(times),
-        fedavg_best_accuracy=max(run.accuracy for _, run, _ in fits),
+        fedavg_best_accuracy=tuned.best_accuracy,
         local_steps=choice["local_steps"],
         a=choice["a"],
         b=choice["b"],
-        edge=bool(np.isclose(rate, rates[0]) or np.isclose(rate, rates[-1])),
+        edge=tuned.edge,
         pass_round=first,
         pass_seconds=spent,
         path={n: (s, p / best - 1, accuracy) for n, (s, p, accuracy) in run.path.items()},
-        settings=len(fits),
+        settings=tuned.settings,
     )
 
 
@@ -360,7 +400,10 @@ def main() -> None:
     with threadpool_limits(1):
         for place in sorted({cell.data for cell in chosen}):
             todo = [
-                c for c in chosen if c.data == place and c.key(names[place]) not in kept["cells"]
+                cell
+                for cell in chosen
+                if cell.data == place
+                and (cell.key(names[place]) in kept["cells"]) == arguments.again
             ]
             if todo and not arguments.table:
                 measure_all(tree, names[place], place, todo, kept, arguments.results)
@@ -403,7 +446,8 @@ def measure_all(
         print(name, data.train.shape, kept["optima"][name], flush=True)
     best = kept["optima"][name]["primal"]
     for cell in todo:
-        found = asdict(measure(tree, cell, data, best))
+        earlier = kept["cells"].get(cell.key(name))
+        found = asdict(measure(tree, cell, data, best, earlier))
         kept["cells"][cell.key(name)] = found
         results.write_text(json.dumps(kept), encoding="utf-8")
         print(cell.key(name), {k: v for k, v in found.items() if k != "path"}, flush=True)
@@ -430,6 +474,7 @@ def _arguments(matrix: Mapping[str, Any]) -> argparse.Namespace:
     parser.add_argument("--data", default=",".join(names), help="names, separated by commas")
     parser.add_argument("--pattern", default=",".join(patterns), help="random, cyclic")
     parser.add_argument("--results", type=Path, default=default, help="keeps what is measured")
+    parser.add_argument("--again", action="store_true", help="measure the cells that are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing, show what is kept")
     parser.add_argument("--write", action="store_true", help="write into RESULTS.md")
     found = parser.parse_args()

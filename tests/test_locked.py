@@ -544,6 +544,16 @@ def test_a_masked_run_reaches_the_gap_of_the_plain_one(tmp_path, algorithm, more
     assert masked.metrics.server.accuracy == pytest.approx(plain.metrics.server.accuracy, abs=0.01)
 
 
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_a_masked_run_with_clients_away_has_the_certificate_of_the_plain_one(tmp_path, loss):
+    more = {"loss": loss, "rounds": 12, "participation": 0.67}
+    made = [run(described(tmp_path / mode, mode, "hyfdca", **more)) for mode in ("plain", "masked")]
+    plain, masked = (one.certificate for one in made)
+    assert masked.primal == pytest.approx(plain.primal, rel=1e-6)
+    assert masked.dual == pytest.approx(plain.dual, rel=1e-6)
+    assert 0 < masked.dual < masked.primal
+
+
 def test_masked_federated_averaging_gives_the_weights_of_the_plain_run(tmp_path):
     made = [run(described(tmp_path / mode, mode, "fedavg")) for mode in ("plain", "masked")]
     plain, masked = (one.model.coef_ for one in made)

@@ -315,7 +315,7 @@ def test_one_party_with_labels_is_enough():
 
 # message type -> fields that the server may open, all of them scalars of each output
 READABLE = {
-    "Zeros": {"sparse"},
+    "Zeros": {"sizes", "sparse"},
     "Norms": {"total"},
     "DualPoint": {"sums"},
     "Measured": {"norms"},

@@ -30,6 +30,7 @@ from intarsia.data import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
 from intarsia.maths import losses
 from intarsia.maths.products import row_norms, scores
+from intarsia.maths.proximal_ascent import feature_squares
 from intarsia.maths.sdca import ascend_slice
 
 __all__ = [
@@ -63,12 +64,22 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class MeanSquare:
+    """The mean ‖x_i‖²."""
+
+    square: float
+    features: int  # of all clients
+
+
+@dataclass(frozen=True)
 class Zeros:
     """What the totals start from."""
 
     alpha: PerSample
     w: PerFeature
     z: PerSample
+    shares: PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
+    sizes: Array  # (2,) Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, each once
     sparse: float  # 1 where the client's table is sparse
 
 
@@ -116,10 +127,12 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
     clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
-    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Measure()))
-    # discloses whether the tables are sparse, and the mean squared norm of a sample
-    sparse = clients.reveal(zeros.sparse) > 0
+    # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
+    message = MeanSquare(square, server.features)
+    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, message))
+    # discloses whether the tables are sparse
+    sparse = clients.reveal(zeros.sparse) > 0
     return replace(
         server,
         alpha=zeros.alpha,
@@ -128,6 +141,8 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
         present=tuple(clients.ids),
         sparse=sparse,
         square=square,
+        shares=zeros.shares,
+        sizes=zeros.sizes,
         wide=sparse and server.features > server.samples,
     )
 
@@ -224,10 +239,23 @@ def settle_norms(
 
 @client_function
 def send_zeros(
-    client: Client, block: Block, message: Measure, rng: RandomKey
+    client: Client, block: Block, message: MeanSquare, rng: RandomKey
 ) -> tuple[Client, Zeros]:
-    """Send the zeros that the totals start from."""
-    return client, Zeros(client.alpha, client.w, np.zeros_like(client.alpha), float(block.sparse))
+    """Send the zeros that the totals start from, and the parts that features have in ‖x_i‖²."""
+    shares = feature_squares(block.x) / max(client.samples * message.square, 1e-300)
+    # the other holders' parts are taken to be like one's own
+    likely = shares / client.feature_share
+    # the factor keeps the sum in the range of sealed numbers, whatever the shares: r_j sums to 1
+    powers = message.features**0.75 * likely**2.5
+    zeros = Zeros(
+        alpha=client.alpha,
+        w=client.w,
+        z=np.zeros_like(client.alpha),
+        shares=shares,
+        sizes=np.array([likely, powers]) @ client.feature_share,
+        sparse=float(block.sparse),
+    )
+    return client, zeros
 
 
 @client_function

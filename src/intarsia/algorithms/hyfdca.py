@@ -36,6 +36,7 @@ from intarsia.algorithm import (
     Clients,
     Conclusion,
     Info,
+    PerFeature,
     RandomKey,
     Release,
     client_function,
@@ -63,9 +64,11 @@ __all__ = ["HYFDCA", "HyFDCA"]
 
 @dataclass(frozen=True)
 class Enter:
-    """The share of the last trial that the line search took."""
+    """What a client needs for proximal rounds."""
 
-    taken: float
+    taken: float  # the share of the last trial that the line search took
+    shares: PerFeature  # (features,) r_j, the part in the mean ‖x_i‖² that a feature has
+    metric: float  # ρ_j = metric · r_j^1.5
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
@@ -96,7 +99,10 @@ def _enter_partial(server: Server, clients: Clients) -> Server:
         state = partial.Partial(
             loss=losses.loss_code(options.loss),
             regularisation=options.regularisation,
-            proximal=options.proximal * server.square,
+            # discloses how unevenly the features share in ‖x_i‖²: Σ_j r_j^2.5 over all features
+            metric=partial.metric(
+                options.proximal * server.square, clients.reveal(server.sizes), server.features
+            ),
             ascents=options.ascents,
             samples=server.samples,
             alpha=server.alpha,
@@ -110,8 +116,15 @@ def _enter_partial(server: Server, clients: Clients) -> Server:
         )
     fresh = [name for name in clients.ids if name not in state.entered]
     if fresh:
-        taken = {name: Enter(server.earlier.get(name, server.taken)) for name in fresh}
-        clients.ask(enter_partial, taken)
+        messages = {
+            name: Enter(
+                taken=server.earlier.get(name, server.taken),
+                shares=server.shares,
+                metric=state.metric,
+            )
+            for name in fresh
+        }
+        clients.ask(enter_partial, messages)
         state = replace(state, entered=(*state.entered, *fresh))
     return replace(server, partial=state)
 
@@ -292,7 +305,8 @@ def enter_partial(
     client: Client | InPhase, block: Block, message: Enter, rng: RandomKey
 ) -> tuple[partial.Place, Ready]:
     """Go on with proximal rounds."""
-    return partial.place(settled(client, message.taken)), Ready()
+    before = settled(client, message.taken)
+    return partial.enter(before, block, message.shares, message.metric), Ready()
 
 
 @client_function

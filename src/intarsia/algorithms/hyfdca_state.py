@@ -36,8 +36,8 @@ class HyFDCA:
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
     step: Literal["line_search", "fixed"] = "line_search"
     gamma: float = 0.3  # γ, the fixed step, where there is no line search
-    proximal: float = 0.002  # ρ over the mean ‖x_i‖², in rounds with clients away
-    ascents: int = 8  # dual ascents within such a round
+    proximal: float = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
+    ascents: int = 8  # dual ascents within such a round, at most
     sigma: float = 1.0  # σ, damps a client's steps against those that others take at the same time
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class HyFDCA:
         if not (self.proximal > 0 and math.isfinite(self.proximal)):
             raise ExperimentError(
                 f"algorithm.proximal is {self.proximal}; it must be positive and finite: the "
-                "smaller, the longer the steps of rounds with clients away, for example 0.002."
+                "smaller, the longer the steps of rounds with clients away, for example 0.0015."
             )
         if self.ascents < 1:
             raise ExperimentError(
@@ -101,6 +101,8 @@ class Server:
     shared_labels: bool = False  # whether every owner of a labelled sample has its label
     phase: Phase | None = None  # what runs where all clients are there, while it lasts
     square: float = 0.0  # mean ‖x_i‖²
+    shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
+    sizes: Any = None  # sealed (2,), Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, estimates
     partial: partial.Partial | None = None  # the state of that phase, once it began
     labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
     # for each client, the clients with labels among the owners of its samples
