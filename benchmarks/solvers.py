@@ -21,6 +21,7 @@ from intarsia.data import Array, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.maths import sdca
 from intarsia.maths.products import row_norms
+from intarsia.privacy.sealing import Sealing
 
 __all__ = ["Mark", "Run", "centralised", "federated", "liblinear", "optimum"]
 
@@ -62,14 +63,16 @@ def federated(
     seed: int = 0,
     limit: float = 60.0,
     rounds: int = 20_000,
+    sealed: Sealing | None = None,
 ) -> Run:
     """Run HyFDCA on the in-process engine until every level is reached.
 
-    `best` is P*; without it, levels are those of the certified relative gap.
+    `best` is P*; without it, levels are those of the certified relative gap. `sealed` says how sums
+    are sealed; None = not at all.
     """
     algorithm = hyfdca.HYFDCA
     schema = one.schema()
-    engine = InProcess({"train": (schema, one.blocks)}, seed)
+    engine = InProcess({"train": (schema, one.blocks)}, seed, sealed)
     engine.count_once()
     order = _order(schema.features.ids, one.features)
     run, smallest, since = Run(), np.inf, 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intarsia.errors import ExperimentError, RangeError
-from intarsia.maths.fixed_point_words import PRIME, check
+from intarsia.maths.fixed_point_words import PRIME, check, counters
 from intarsia.privacy.fixed_point import FixedPoint
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -118,3 +118,22 @@ def test_the_check_of_many_extreme_words_does_not_wrap():
         signed = word - 2**64 if word >= 2**63 else word
         exact = count * signed * (2**64 - 1)
         assert check(np.full(count, word, np.uint64), factors) == exact % PRIME
+
+
+@given(start=st.integers(0, 2**128 - 1), places=st.lists(st.integers(0, 2**128 - 1), min_size=1))
+def test_counters_go_on_beyond_each_half(start, places):
+    def halves(number):
+        return [number % 2**64, number >> 64]
+
+    out = np.empty((3 * len(places), 2), np.uint64)
+    words = np.array([halves(place) for place in places], np.uint64)
+    counters(np.array(halves(start), np.uint64), words, 3, out)
+    expected = [halves((start + place + j) % 2**128) for place in places for j in range(3)]
+    assert out.tolist() == expected
+
+
+def test_counters_carry():
+    out = np.empty((2, 2), np.uint64)
+    last = np.array([2**64 - 1, 2**64 - 1], np.uint64)
+    counters(last, np.zeros((1, 2), np.uint64), 2, out)
+    assert out.tolist() == [[2**64 - 1, 2**64 - 1], [0, 0]]

@@ -240,6 +240,28 @@ def test_cells_without_contributors_are_zeros():
     assert sealed["a"].columns.shape == (2, 3)
 
 
+@client_function
+def add_up_at_first(state, block, message, rng):
+    state, sums = add_up.call(state, block, message, rng)
+    if 0 in block.samples.tolist():  # at client a alone
+        return state, sums
+    return state, replace(sums, rows=None, total=None)
+
+
+def test_a_field_that_is_none_adds_nothing():
+    def use(engine):
+        total = engine.sum(add_up_at_first, everyone(engine, Ask()))
+        alone = engine.sum(add_up, {"a": Ask()})
+        whole = engine.sum(add_up, everyone(engine, Ask()))
+        return [engine.reveal(one) for one in (total, alone, whole)]
+
+    for mode in ("plain", "masked"):
+        found, alone, whole = use(engine_over(overlapping(), mode))
+        np.testing.assert_allclose(found.rows, alone.rows, atol=3 * UNIT)
+        np.testing.assert_allclose(found.total, alone.total, atol=3 * UNIT)
+        np.testing.assert_allclose(found.columns, whole.columns, atol=9 * UNIT)
+
+
 @pytest.mark.parametrize("mode", TOLERANCES)
 def test_selected_samples_are_added_cell_by_cell(mode):
     def use(engine):

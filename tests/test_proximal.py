@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from intarsia.maths import losses
-from intarsia.maths.proximal import dual_points, slopes
+from intarsia.maths.proximal import curvatures, dual_points, slopes
 
 SMOOTH = [losses.SQUARED_HINGE, losses.LOGISTIC, losses.SQUARED]
 CASES = pytest.mark.parametrize("loss", [losses.HINGE, *SMOOTH])
@@ -122,3 +122,15 @@ def test_extreme_scores_give_finite_numbers(loss):
     assert np.isfinite(alpha).all()
     assert np.isfinite(curvature).all()
     assert np.isfinite(sums).all()
+
+
+@CASES
+def test_a_dual_point_says_what_the_curvature_is(loss):
+    y, z, _, centre, weight = drawn()
+    alpha, curvature, _ = points(loss, y, z, centre, weight)
+    np.testing.assert_allclose(curvatures(loss, alpha, weight[:, None]), curvature, rtol=1e-9)
+
+
+def test_noise_at_the_bounds_of_the_hinge_is_no_curvature():
+    alpha = np.array([1e-8, -1e-8, 1 - 1e-8, -1 - 1e-8, 0.5])
+    np.testing.assert_array_equal(curvatures(losses.HINGE, alpha, 2.0), [0, 0, 0, 0, 2.0])

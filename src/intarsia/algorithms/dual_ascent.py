@@ -65,19 +65,20 @@ class Ready:
 
 @dataclass(frozen=True)
 class MeanSquare:
-    """The mean ‖x_i‖²."""
+    """The mean ‖x_i‖², to begin with."""
 
     square: float
     features: int  # of all clients
+    totals: bool  # whether this client is to send the zeros that totals start from
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """What the totals start from."""
+    """What the totals start from, at one client."""
 
-    alpha: PerSample
-    w: PerFeature
-    z: PerSample
+    alpha: PerSample | None
+    w: PerFeature | None
+    z: PerSample | None
     shares: PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
     sizes: Array  # (2,) Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, each once
     sparse: float  # 1 where the client's table is sparse
@@ -129,8 +130,11 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
     # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
-    message = MeanSquare(square, server.features)
-    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, message))
+    first = clients.ids[0]
+    zeros = clients.sum(
+        send_zeros,
+        {name: MeanSquare(square, server.features, name == first) for name in clients.ids},
+    )
     # discloses whether the tables are sparse
     sparse = clients.reveal(zeros.sparse) > 0
     return replace(
@@ -241,16 +245,20 @@ def settle_norms(
 def send_zeros(
     client: Client, block: Block, message: MeanSquare, rng: RandomKey
 ) -> tuple[Client, Zeros]:
-    """Send the zeros that the totals start from, and the parts that features have in ‖x_i‖²."""
+    """Send the parts that features have in ‖x_i‖², and the zeros that the totals start from.
+
+    Zeros that nobody sends are zero too, so that one client sends them.
+    """
     shares = feature_squares(block.x) / max(client.samples * message.square, 1e-300)
     # the other holders' parts are taken to be like one's own
     likely = shares / client.feature_share
     # the factor keeps the sum in the range of sealed numbers, whatever the shares: r_j sums to 1
     powers = message.features**0.75 * likely**2.5
+    first = message.totals
     zeros = Zeros(
-        alpha=client.alpha,
-        w=client.w,
-        z=np.zeros_like(client.alpha),
+        alpha=client.alpha if first else None,
+        w=client.w if first else None,
+        z=np.zeros_like(client.alpha) if first else None,
         shares=shares,
         sizes=np.array([likely, powers]) @ client.feature_share,
         sparse=float(block.sparse),

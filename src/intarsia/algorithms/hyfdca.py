@@ -214,7 +214,7 @@ def _begin_newton(server: Server, clients: Clients, *, warm: bool) -> Server:
         samples=server.samples,
         features=server.features,
         outputs=server.outputs,
-        labelled=server.labelled,
+        labelled=server.counting,
         sparse=server.sparse,
         frame=server.options.frame,
     )

@@ -96,6 +96,7 @@ class Server:
     features: int = 0
     outputs: int = 1
     labelled: tuple[ClientId, ...] = ()  # clients that hold labels
+    counting: tuple[ClientId, ...] = ()  # those at which the labels of whole cells count
     sparse: bool = False
     wide: bool = False  # sparse with more features than samples
     shared_labels: bool = False  # whether every owner of a labelled sample has its label
@@ -116,11 +117,14 @@ class Client:
     name: ClientId
     samples: int  # N
     counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
+    counted_cells: NDArray[np.int64]  # the same with one holder for all samples of a cell
     sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
     feature_cells: tuple[tuple[int, int], ...]  # start, stop
     gram_height: int  # rows that the Gram matrices of the federation's feature cells need
     order: NDArray[np.int64]  # samples of each cell, from its start, evenly spread
     feature_share: Array  # (features,) 1 / holders
+    kept_features: Array  # (features,) 1 where the cell counts at this client, else 0
+    kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
     feature_turn: NDArray[np.int64]  # (runs, 2) start, stop: features that it counts for all owners
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
@@ -148,6 +152,7 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
+        counting=_counting(schema.labelled),
         labellers=_labellers(schema),
         shared_labels=bool(
             np.isin(schema.samples.holders - schema.label_holders, 0)[
@@ -155,6 +160,13 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
             ].all()
         ),
     )
+
+
+def _counting(labelled: Index) -> tuple[ClientId, ...]:
+    """Return the clients at which whole cells count; they take turns."""
+    cells = enumerate(labelled.cells)
+    names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
+    return tuple(name for name in labelled.owners if name in names)
 
 
 def _labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
@@ -200,11 +212,20 @@ def init_client(
         name=client,
         samples=len(schema.samples),
         counted=mine[places % labelled.holders[places] == labelled.rank(client, places)],
+        counted_cells=mine[
+            labelled.cell_of[places] % labelled.holders[places] == labelled.rank(client, places)
+        ],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
         gram_height=newton_point.height(schema.features.cells),
         order=_spread(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
+        kept_features=_kept(schema.features, client).astype(float)[features_own],
+        kept_samples=tuple(
+            _kept(schema.samples, client)[
+                np.unique(schema.samples.cell_of[schema.samples.own(client)])
+            ].tolist()
+        ),
         feature_turn=_turns(schema.features, client),
         label_share=share,
         label_key=key,
@@ -220,6 +241,12 @@ def init_client(
         w_trial=weights,
         noise=None if release is None else draw_share(release.deviation, release.releases),
     )
+
+
+def _kept(index: Index, client: ClientId) -> NDArray[np.bool_]:
+    """Return for each cell whether it counts at this client; its owners take turns by cell."""
+    owners = [cell.owners for cell in index.cells]
+    return np.array([names[number % len(names)] == client for number, names in enumerate(owners)])
 
 
 def _turns(index: Index, client: ClientId) -> NDArray[np.int64]:

@@ -90,7 +90,7 @@ class Newton:
     loss: int
     regularisation: float
     samples: int  # N
-    labelled: tuple[ClientId, ...]  # clients that hold labels
+    labelled: tuple[ClientId, ...]  # clients at which labels count
     framed: bool  # solve exactly in a frame
     budget: int  # samples in the Hessian
     weight: Array  # s
@@ -232,7 +232,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     renew = newton.refresh and not newton.framed
     message = Gather(
         alpha=point.alpha,
-        curvature=point.curvature,
+        weight=weight,
         step=length,
         budget=newton.budget,
         framed=newton.framed,

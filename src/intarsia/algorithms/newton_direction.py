@@ -25,7 +25,7 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.algorithms.newton_point import BLOCK, Point, counts_by_cell, turn_of
+from intarsia.algorithms.newton_point import BLOCK, Point, counts_by_cell, halves
 from intarsia.data import Array, Block, ClientId, Values, targets
 from intarsia.maths.products import gather, scores
 from intarsia.maths.proximal import slopes
@@ -53,7 +53,8 @@ class Search:
     point: Point
     values: Values  # the selected rows, single precision where dense
     counts: NDArray[np.int64]  # of selected samples by cell
-    turn: NDArray[np.int64]  # selected samples that this client adds up for their owners
+    kept: NDArray[np.int64]  # selected samples that count at this client
+    keeps_features: bool  # whether features count at it
     residual: Array  # (outputs, features)
     preconditioned: Array
     conjugate: Array
@@ -86,7 +87,7 @@ class Products:
     """Scores of the direction; scalars for the line search."""
 
     z: PerSample
-    line: Array  # (outputs, 2) d·w, ‖d‖²
+    line: Array | None  # (outputs, 2) d·w, ‖d‖²; None: nothing counts at this client
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Applied:
 
     products: PerSelected  # (outputs, selected)
     counts: Counts
-    squares: Array  # (outputs, 2) residual · preconditioned, ‖residual‖²
+    squares: Array | None  # (outputs, 2) residual · preconditioned, ‖residual‖²
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Curved:
     """The Hessian's data part along the conjugate direction."""
 
     product: PerFeature  # (outputs, features) X_Fᵀ h X_F p
-    squares: Array  # (outputs, 2) Σ h (Xp)², ‖p‖²
+    squares: Array | None  # (outputs, 2) Σ h (Xp)², ‖p‖²
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,9 @@ def multiply(
     else:
         assert message.y is not None
         point, direction = state, message.y @ state.frame
-    share = point.feature_share
-    line = np.stack([(direction * point.w) @ share, direction**2 @ share], axis=1)
+    kept, line = point.kept_features, None
+    if kept.any():
+        line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
     return evolve(point, direction=direction), Products(scores(block.x, direction), line)
 
 
@@ -295,7 +297,8 @@ def start_search(
         point=point,
         values=values,
         counts=counts_by_cell(point, point.selected),
-        turn=turn_of(point, point.selected),
+        kept=_kept(point),
+        keeps_features=bool(point.kept_features.any()),
         residual=point.residual,
         preconditioned=zeros,
         conjugate=zeros,
@@ -305,22 +308,42 @@ def start_search(
     return _applied(search, search.direction, search.residual)
 
 
+def _kept(point: Point) -> NDArray[np.int64]:
+    """Return the places of the selected samples of the cells that count at this client."""
+    stops = np.cumsum(counts_by_cell(point, point.selected))
+    starts = [0, *stops[:-1]]
+    return np.concatenate(
+        [
+            np.arange(start, stop if keep else start)
+            for start, stop, keep in zip(starts, stops, point.kept_samples, strict=True)
+        ]
+    )
+
+
 def _inverse(point: Point, gram: Array) -> Array:
-    """Return (λI + Gram/N)⁻¹ of each feature cell, laid out as the Gram matrices are."""
-    inverse = gram / point.samples
+    """Return (λI + Gram/N)⁻¹ of each feature cell.
+
+    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
+    """
+    sizes = [stop - start for start, stop in point.feature_cells]
+    rows = max((size for size in sizes if size <= BLOCK), default=1)
+    inverse = np.zeros((len(gram), rows, gram.shape[2]))
     for start, stop in point.feature_cells:
         size = stop - start
         for c in range(len(inverse)):
             if size > BLOCK:
-                inverse[c, 0, start:stop] = 1 / (point.regularisation + inverse[c, 0, start:stop])
+                inverse[c, 0, start:stop] = 1 / (point.regularisation + gram[c, 0, start:stop])
                 continue
-            block = inverse[c, :size, start:stop].copy()
+            half, (row, column) = gram[c, : size // 2 + 1, start:stop], halves(size)
+            block = np.empty((size, size))
+            block[row, column] = half
+            block[column, row] = half
             block.flat[:: size + 1] += point.regularisation
             factor, _ = lapack.dpotrf(block, lower=1)
             found, _ = lapack.dpotri(factor, lower=1)
             found = np.tril(found)
             inverse[c, :size, start:stop] = found + np.tril(found, -1).T
-    return np.asarray(inverse)
+    return inverse
 
 
 def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
@@ -333,10 +356,11 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
                 np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
-    shared = residual * point.feature_share
-    squares = np.empty((len(residual), 2))
-    for c in range(len(residual)):
-        squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
+    squares = None
+    if search.keeps_features:
+        shared, squares = residual * point.kept_features, np.empty((len(residual), 2))
+        for c in range(len(residual)):
+            squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
     if isinstance(search.values, csr_array):
         products = scores(search.values, preconditioned)
     else:
@@ -346,7 +370,8 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
         point,
         search.values,
         search.counts,
-        search.turn,
+        search.kept,
+        search.keeps_features,
         residual,
         preconditioned,
         search.conjugate,
@@ -365,10 +390,12 @@ def curve(
     conjugate = search.preconditioned + keep * search.conjugate
     products = message.products + keep * search.products
     weighted = point.curvature * products
-    squares = np.empty((len(keep), 2))
-    for c in range(len(keep)):
-        squares[c, 0] = weighted[c, search.turn] @ products[c, search.turn]
-        squares[c, 1] = (conjugate[c] * point.feature_share) @ conjugate[c]
+    squares = None
+    if search.keeps_features or len(search.kept):
+        squares = np.empty((len(keep), 2))
+        for c in range(len(keep)):
+            squares[c, 0] = weighted[c, search.kept] @ products[c, search.kept]
+            squares[c, 1] = (conjugate[c] * point.kept_features) @ conjugate[c]
     if isinstance(search.values, csr_array):
         product = gather(search.values, weighted)
     else:
@@ -377,7 +404,8 @@ def curve(
         point,
         search.values,
         search.counts,
-        search.turn,
+        search.kept,
+        search.keeps_features,
         search.residual,
         search.preconditioned,
         conjugate,

@@ -26,7 +26,7 @@ from intarsia.algorithm import (
 from intarsia.data import Array, Block, Cell, Values, targets
 from intarsia.maths import losses
 from intarsia.maths.products import gather, project_rows, scores
-from intarsia.maths.proximal import dual_points, move_points
+from intarsia.maths.proximal import curvatures, dual_points, move_points
 
 __all__ = [
     "BLOCK",
@@ -47,6 +47,7 @@ __all__ = [
     "counts_by_cell",
     "enter",
     "gather_point",
+    "halves",
     "height",
     "keep_frame",
     "keep_scores",
@@ -73,6 +74,8 @@ class Point:
     sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
     feature_cells: tuple[tuple[int, int], ...]  # start, stop
     feature_share: Array  # (features,) 1 / holders
+    kept_features: Array  # (features,) 1 where the cell counts at this client, else 0
+    kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
     w: Array  # (outputs, features) primal point
     direction: Array  # (outputs, features)
     alpha: Array  # (outputs, samples) dual point that this client's part of w(α) counts
@@ -88,7 +91,7 @@ class Point:
     known: NDArray[np.bool_]  # (samples,) whether the owners have seen the sample in the frame
     slot: NDArray[np.int64]  # (samples,) row in `framed`, -1 without one
     framed: Array  # (slots, frame) samples in the frame, each at one of its owners
-    preconditioner: Array  # (outputs, width, features) inverse Gram matrices, cell by cell
+    preconditioner: Array  # (outputs, rows, features) inverse Gram matrices, cell by cell
 
     @property
     def options(self) -> Any:
@@ -130,10 +133,9 @@ class Move:
 
 @dataclass(frozen=True)
 class DualPoint:
-    """Dual points and curvatures of the samples whose label counts at the client."""
+    """Dual points of the samples whose label counts at the client."""
 
     alpha: PerSample
-    curvature: PerSample
     sums: Array  # (outputs, 4) as in dual_points
 
 
@@ -142,7 +144,7 @@ class Gather:
     """The dual point to count into w(α); the step that led there."""
 
     alpha: PerSample
-    curvature: PerSample
+    weight: Array  # (outputs,) of the smoothing, that the curvatures follow from
     step: Array  # (outputs,)
     budget: int  # samples in the Hessian
     framed: bool
@@ -154,9 +156,9 @@ class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
 
     w: PerFeature  # (outputs, features)
-    gram: PerFeature  # (outputs, width, features)
-    rows: PerSelected  # (frame, selected) X P, of samples that were not selected before
-    counts: Counts
+    gram: PerFeature | None  # (outputs, height, features), see _gram
+    rows: PerSelected | None  # (frame, selected) X P, of samples that were not selected before
+    counts: Counts | None
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,9 @@ class MeasurePoint:
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    norms: Array  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²
-    gradient: Array  # (outputs, frame)
-    hessian: Array  # (outputs, frame, frame)
+    norms: Array | None  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; None: nothing counts here
+    gradient: Array | None  # (outputs, frame)
+    hessian: Array | None  # (outputs, frame, frame)
 
 
 @dataclass(frozen=True)
@@ -218,10 +220,12 @@ def enter(before: Any, block: Block, message: Start, rng: RandomKey) -> tuple[Po
         regularisation=before.options.regularisation,
         samples=before.samples,
         loss=losses.loss_code(before.options.loss),
-        mine=before.counted,
+        mine=before.counted_cells,
         sample_cells=before.sample_cells,
         feature_cells=before.feature_cells,
         feature_share=before.feature_share,
+        kept_features=before.kept_features,
+        kept_samples=before.kept_samples,
         w=message.w,
         direction=zeros,
         alpha=message.alpha,
@@ -261,7 +265,7 @@ def move_duals(
         move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
-    return evolve(point, z=z, centre=centre), DualPoint(alpha, curvature, sums)
+    return evolve(point, z=z, centre=centre), DualPoint(alpha, sums)
 
 
 @client_function
@@ -271,15 +275,14 @@ def gather_point(
     """Count the dual point into w(α); select the samples of the Hessian."""
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
     selected, curvature = _select(point, message)
-    new, gram = selected[:0], np.zeros((len(change), 0, block.shape[1]))
+    rows = counts = None
     if message.framed:
         new = selected[~point.known[selected]]
-    rows = project_rows(block.x, new, point.frame)
-    if message.gram:
-        gram = _gram(point, block.x, selected, curvature)
+        rows, counts = project_rows(block.x, new, point.frame), counts_by_cell(point, new)
+    gram = _gram(point, block.x, selected, curvature) if message.gram else None
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
     point = evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
-    return point, Gathered(change, gram, rows, counts_by_cell(point, new))
+    return point, Gathered(change, gram, rows, counts)
 
 
 def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
@@ -291,8 +294,9 @@ def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
+    curvature = curvatures(point.loss, message.alpha, message.weight[:, None])
     for start, stop, _, _ in point.sample_cells:
-        h = message.curvature[:, start:stop]
+        h = curvature[:, start:stop]
         some = np.asarray(h[0] > 0 if len(h) == 1 else (h > 0).any(axis=0))
         most = -(-message.budget * (stop - start) // point.samples)
         count = int(np.count_nonzero(some))
@@ -320,15 +324,25 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def height(cells: Sequence[Cell]) -> int:
-    """Return the rows of the widest full Gram matrix; diagonals need one."""
+    """Return the rows that half of the widest full Gram matrix needs; diagonals need one."""
     sizes = [cell.stop - cell.start for cell in cells]
-    return max((size for size in sizes if size <= BLOCK), default=1)
+    return max((size // 2 + 1 for size in sizes if size <= BLOCK), default=1)
+
+
+def halves(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the entries of half of a symmetric matrix stand: row and column, each 2-D.
+
+    Row k of the half holds the entries (j, j + k modulo the size): all are there by symmetry.
+    """
+    shift, column = np.arange(size // 2 + 1)[:, None], np.arange(size)
+    return np.broadcast_to(column, (len(shift), size)), (shift + column) % size
 
 
 def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array) -> Array:
-    """Return Xᵀ h X of the client's samples within each feature cell, (outputs, width, features).
+    """Return Xᵀ h X / N of the client's samples within each feature cell.
 
-    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
+    Columns are features, (outputs, height, features), and rows those of `halves`, so that no entry
+    is sent twice; wide cells have their diagonal in row 0.
     """
     gram = np.zeros((len(curvature), point.before.gram_height, x.shape[1]))
     for start, stop in point.feature_cells:
@@ -336,7 +350,7 @@ def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array
         if size > BLOCK:
             rows = x[selected][:, start:stop]
             squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
-            gram[:, 0, start:stop] = (squares.T @ curvature.T).T
+            gram[:, 0, start:stop] = (squares.T @ curvature.T).T / point.samples
             continue
         most = -(-_GRAM * size * x.shape[0] // point.samples)
         taken = np.arange(0, len(selected), max(1, len(selected) // most))
@@ -344,9 +358,9 @@ def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array
         rows = rows.toarray() if isinstance(rows, csr_array) else rows
         for c, h in enumerate(curvature):
             part = h[taken]
-            factor = h.sum() / part.sum() if part.sum() > 0 else 0.0
+            factor = h.sum() / (part.sum() * point.samples) if part.sum() > 0 else 0.0
             weighted = rows * np.sqrt(part * factor)[:, None]
-            gram[c, :size, start:stop] = weighted.T @ weighted
+            gram[c, : size // 2 + 1, start:stop] = (weighted.T @ weighted)[halves(size)]
     return gram
 
 
@@ -356,15 +370,16 @@ def measure_point(
 ) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     away = message.w - point.w
-    share = point.feature_share
-    norms = np.stack([away**2 @ share, point.w**2 @ share, message.w**2 @ share], axis=1)
+    norms = None
+    if (kept := point.kept_features).any():
+        norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
     residual = point.regularisation * away
     point = evolve(point, residual=residual)
     size, outputs = len(point.frame), len(away)
     if message.rows is None:
-        return point, Measured(norms, np.zeros((outputs, 0)), np.zeros((outputs, 0, 0)))
+        return point, Measured(norms, None, None)
     point = _remember(point, message.rows)
-    gradient = residual @ (point.frame * share).T
+    gradient = residual @ (point.frame * point.feature_share).T
     hessian = np.empty((outputs, size, size))
     turn = turn_of(point, point.selected)
     rows = point.framed[point.slot[point.selected[turn]]]

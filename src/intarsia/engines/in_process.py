@@ -268,6 +268,7 @@ class InProcess:
         previous: Any = _NOTHING
         split = _Split((), {}, type(None))
         reply: Any = None
+        unsent: set[str] | None = None  # fields that no client so far had anything for
         totals = self._totals
         for client, message in messages.items():
             party = self._parties[client]
@@ -290,6 +291,10 @@ class InProcess:
                 error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
                 raise
             party.state = state
+            if unsent is None:
+                unsent = {name for name, value in reply.__dict__.items() if value is None}
+            elif unsent:
+                unsent = {name for name in unsent if getattr(reply, name) is None}
             down += codec.size(opened)
             up += collect(client, reply)
             if self._recorder is not None:
@@ -298,7 +303,9 @@ class InProcess:
         traffic = self.traffic
         traffic.down[name] = traffic.down.get(name, 0) + down
         traffic.up[reply_name] = traffic.up.get(reply_name, 0) + up
-        self.crossings.exchange(kind, fn.name, split.kind, split.names, type(reply), messages)
+        self.crossings.exchange(
+            kind, fn.name, split.kind, split.names, type(reply), messages, unsent or ()
+        )
 
     def _record(
         self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from intarsia.engines import codec
 from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.engines.totals import EVERYONE, Collector, Geometry
 from intarsia.errors import RangeError
+from intarsia.maths.fixed_point_words import joined_digits, split_digits
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
 __all__ = ["Combination", "CombinationRecord", "LockedTotals", "PieceRecord"]
@@ -264,6 +265,7 @@ class _LockedCollector:
         self._numbers: dict[str, bool] = {}
         self._leads: dict[str, tuple[int, ...]] = {}
         self._last: dict[str, Any] = {}
+        self._streams: dict[tuple[str, int], Stream] = {}
 
     def seen(self) -> dict[str, Any]:
         to_bytes = self._sealing.to_bytes
@@ -281,6 +283,9 @@ class _LockedCollector:
         self._last = {}
         for name, layout in layouts(self._kind):
             value = own[name]
+            if value is None:  # nothing from this client
+                self._pieces.setdefault(name, {})
+                continue
             if layout is Layout.COUNTS:
                 self._last[name] = value
                 size += codec.size(value)
@@ -302,8 +307,9 @@ class _LockedCollector:
         return size
 
     def _seal(self, client: ClientId, field: str, cell: int, values: Array) -> Piece:
-        stream = self._stream
-        named = Stream(stream.session, stream.sequence, stream.round, stream.function, field, cell)
+        named = self._streams.get((field, cell))
+        if named is None:
+            named = self._streams[field, cell] = replace(self._stream, field=field, cell=cell)
         return _sealed(self._sealing, client, named, values)
 
     def total(self) -> SealedTotal:
@@ -316,8 +322,8 @@ class _LockedCollector:
                 cells = LockedCells(
                     (stream.session, stream.sequence, stream.function, name),
                     self._pieces[name],
-                    self._numbers[name],
-                    self._leads[name],
+                    self._numbers.get(name, False),
+                    self._leads.get(name, ()),
                 )
                 value = Combination(((1.0, cells),))
             fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
@@ -339,12 +345,11 @@ def _sealed(sealing: Sealing, client: ClientId, stream: Stream, values: Array) -
     if stream.cell != EVERYONE and values.size >= sealing.long:
         return sealing.bulk[client].seal(client, stream, values)
     room = sealing.digit * _MOST / (2 * len(sealing.exact))
-    if not (values.max(initial=0.0) < room and values.min(initial=0.0) > -room):  # nor for nan
-        values = _with_bounds(values, room, -sealing.digit * _MOST, stream)
-    high = np.rint(values / sealing.digit)
     digits = np.empty((2, *values.shape))
-    np.subtract(values, high * sealing.digit, out=digits[1, ...])
-    np.multiply(high, sealing.unit, out=digits[0, ...])
+    flat = digits.reshape(2, -1)
+    if not split_digits(values.reshape(-1), sealing.digit, sealing.unit, room, flat):  # nor for nan
+        bounded = _with_bounds(values, room, -sealing.digit * _MOST, stream)
+        split_digits(bounded.reshape(-1), sealing.digit, sealing.unit, room, flat)
     return evolve(sealing.exact[client].seal(client, stream, digits), digits=2)
 
 
@@ -352,10 +357,11 @@ def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
     """Return what a client opens of a piece."""
     if piece.digits == 1:
         return sealing.bulk[client].open(piece)
-    high, low = sealing.exact[client].open(piece)
-    found = np.asarray(high * (sealing.digit / sealing.unit) + low)
-    least = -sealing.digit * _MOST / 2
-    return np.where(found <= least, -np.inf, found) if found.min(initial=0.0) <= least else found
+    digits = sealing.exact[client].open(piece)
+    found = np.empty(digits.shape[1:])
+    factor, least = sealing.digit / sealing.unit, -sealing.digit * _MOST / 2
+    joined_digits(digits.reshape(2, -1), factor, least, found.reshape(-1))
+    return found
 
 
 def _with_bounds(values: Array, room: float, bound: float, stream: Stream) -> Array:

@@ -189,18 +189,21 @@ class _PlainCollector:
         self._last: Any = None
 
     def seen(self) -> dict[str, Any]:
-        return dict(self._last.__dict__)
+        sent = self._last.__dict__.items()
+        return {name: value for name, value in sent if value is not None}
 
     def add(self, client: ClientId, reply: Any) -> int:
         totals, geometry, part = self._totals, self._geometry, self._part
-        first = not totals
-        if first:
+        if self._last is None:
             self._kind = type(reply)
             self._plan = layouts(self._kind)
         self._last = reply
         own = reply.__dict__
         for name, layout in self._plan:
             value = own[name]
+            if value is None:  # nothing from this client
+                continue
+            first = name not in totals
             if layout is None:
                 if first:
                     totals[name] = value.copy() if isinstance(value, np.ndarray) else value
@@ -226,7 +229,9 @@ class _PlainCollector:
         return SealedTotal(
             kind,
             {
-                name: SealedField(self._totals[name], layout, self._part, f"{kind.__name__}.{name}")
+                name: SealedField(
+                    self._totals.get(name), layout, self._part, f"{kind.__name__}.{name}"
+                )
                 for name, layout in self._plan
             },
         )

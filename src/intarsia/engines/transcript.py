@@ -48,14 +48,20 @@ class Crossings:
         opened: tuple[tuple[str, str], ...],
         reply: type,
         clients: Collection[ClientId],
+        unsent: Collection[str] = (),
     ) -> None:
-        """Count an exchange with some clients; `opened` names the fields that they open."""
-        key = f"{kind} {function} {opened}"
+        """Count an exchange with some clients.
+
+        `opened` names the fields that they open, `unsent` those of the reply that none of them had
+        anything for; a field that some sent is counted for all.
+        """
+        key = f"{kind} {function} {opened}" + (f" without {sorted(unsent)}" if unsent else "")
         found = self.exchanges.get(key)
         if found is None:
             fields = {
                 name: "entry" if layout is None else layout.value
                 for name, layout in (layouts(reply) if reply is not type(None) else ())
+                if name not in unsent
             }
             sealed = dict(opened)
             found = {

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from intarsia.data import Array
 from intarsia.maths.losses import compiled
 
-__all__ = ["dual_points", "move_points", "slopes"]
+__all__ = ["curvatures", "dual_points", "move_points", "slopes"]
+
+_EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
 
 # The codes of maths.losses, as literals: compiled code takes them in as constants.
 _HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
@@ -113,6 +115,20 @@ def dual_points(
             if h > 0.0:
                 sums[c, 3] += 1.0
     return sums
+
+
+def curvatures(loss: int, alpha: Array, weight: Array | float) -> Array:
+    """Return the curvatures at dual points, in their shape; 0 at samples without a label.
+
+    Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters to the
+    squared loss only: at a score that is exactly the target.
+    """
+    size = np.abs(alpha)
+    if loss == _HINGE:
+        return np.where((size > _EDGE) & (size < 1.0 - _EDGE), weight, 0.0)
+    if loss == _LOGISTIC:
+        return np.asarray(np.maximum(size * (1.0 - size), 0.0))
+    return np.where(size > 0.0, 2.0 if loss == _SQUARED_HINGE else 1.0, 0.0)
 
 
 @compiled

@@ -30,7 +30,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
+    "BLOCK_BYTES",
     "KEY_BYTES",
+    "BlockCipher",
     "Keystream",
     "agree",
     "decrypt",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 KEY_BYTES: Final = 32
+BLOCK_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 
@@ -68,6 +71,17 @@ def derive(secret: bytes, *purpose: str | bytes) -> bytes:
 def pseudorandom(key: bytes, *texts: str | bytes) -> bytes:
     """Return the 32 bytes that a key gives to texts, by HMAC with SHA-256."""
     return hmac.digest(key, joined_texts(*texts), "sha256")
+
+
+class BlockCipher:
+    """AES-256 of blocks that never repeat: with counters, counter mode at places of one's own."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor: Any = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
+
+    def write(self, blocks: NDArray[np.uint8], encrypted: NDArray[np.uint8]) -> None:
+        """Write the encrypted blocks over `encrypted`, which is longer by 16 bytes."""
+        self._encryptor.update_into(blocks, encrypted)
 
 
 class Keystream:

@@ -7,9 +7,10 @@ makes the streams of all contributors again and takes them off the total.
 What protects whom
 ------------------
 * The server and outsiders see words that are indistinguishable from random ones without the shared
-  key, which only clients have. The key of a stream belongs to a session and a client, its place in
-  the counter to a keyed hash of session, sequence, round, function, field and cell: 128 bits, so
-  that two of 2^30 streams of 2^13 blocks overlap with probability 2^-56. A ledger refuses a stream
+  key, which only clients have. The key of the streams belongs to a session. The place of one in the
+  counter, 128 bits, is the sum of two keyed hashes: of session, sequence, round, function, field
+  and cell, and of session and client. Two of 2^30 streams of 2^13 blocks overlap with probability
+  2^-56. A ledger refuses a stream
   that the client has used. The session must be drawn afresh for each start of a run, by a client:
   a server that could bring back an old session after a restart would see two values under one mask.
 * A server that alters totals is found out: a contribution carries Σ rⱼ xⱼ modulo a prime of 64
@@ -39,8 +40,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError, KeyMaterialError, SealedError, TamperedError
-from intarsia.maths.fixed_point_words import PRIME, check
-from intarsia.privacy.ciphers import KEY_BYTES, Keystream, pseudorandom
+from intarsia.maths.fixed_point_words import PRIME, counters, unmask_with_check
+from intarsia.privacy.ciphers import (
+    BLOCK_BYTES,
+    KEY_BYTES,
+    BlockCipher,
+    Keystream,
+    pseudorandom,
+)
 from intarsia.privacy.fixed_point import FixedPoint
 from intarsia.privacy.keys import SharedKey
 from intarsia.privacy.sealing import Piece, Stream, Values, joined
@@ -48,9 +55,14 @@ from intarsia.privacy.sealing import Piece, Stream, Values, joined
 __all__ = ["MaskedAdder", "MaskedSealer", "StreamLedger"]
 
 Words = NDArray[np.uint64]
+_Bytes = NDArray[np.uint8]
+_Room = tuple[Words, int, Words, _Bytes, _Bytes, Words]
 
+_BLOCK_WORDS = 2  # of the cipher
 _CHECK_WORDS = 2  # the halves of the check, so that 2^32 of them add up without wrapping
 _HALF = 32
+_LONG = 2**14  # words
+_ROOMS = 256  # lengths and contributors for which views are kept
 
 
 class MaskedSealer:
@@ -93,7 +105,6 @@ class MaskedSealer:
         self._clients = clients
         self._ledger = StreamLedger()
         self._session: _Session | None = None
-        self._zeros = np.zeros(0, np.uint8)
 
     def seal(self, client: str, stream: Stream, values: Values) -> Piece:
         """Return the words of a client's values under its masks.
@@ -109,16 +120,14 @@ class MaskedSealer:
         values = np.asarray(values, np.float64)
         count = values.size
         words = np.empty(count + _CHECK_WORDS, np.uint64)
-        self._fixed.encode_into(np.ascontiguousarray(values).reshape(-1), words[:count])
         session = self._keys_of(stream.session)
-        total = check(words[:count], session.factors(self._room(words)))
+        flat = np.ascontiguousarray(values).reshape(-1)
+        total = self._fixed.encode_with_check(flat, session.factors(count), words)
         words[count] = total & (2**_HALF - 1)
         words[count + 1] = total >> _HALF
-        masks = np.empty_like(words)
-        start, zeros = session.start(stream), self._room(words)
-        session.stream_of(client).write(start, zeros, masks.view(np.uint8))
+        masks = session.masks(stream, (client,), len(words))
         self._ledger.enter(client, stream)
-        words += masks
+        words += masks[0]
         return Piece(stream, values.shape, (client,), words)
 
     def open(self, piece: Piece) -> Values:
@@ -138,31 +147,26 @@ class MaskedSealer:
         words = _words_of(piece).copy()
         count = len(words) - _CHECK_WORDS
         session = self._keys_of(piece.stream.session)
-        start, zeros, masks = session.start(piece.stream), self._room(words), np.empty_like(words)
-        stream = masks.view(np.uint8)
-        for name in names:
-            session.stream_of(name).write(start, zeros, stream)
-            np.subtract(words, masks, out=words)
-        low, high = int(words[count]), int(words[count + 1])
-        sent = (low + (high << _HALF)) % PRIME
-        if sent != check(words[:count], session.factors(zeros)):
+        factors, values = session.factors(count), np.empty(count)
+        most = max(1, _LONG // len(words))  # contributors at a time, so that masks stay in cache
+        for first in range(0, len(names) - most, most):
+            for masks in session.masks(piece.stream, names[first : first + most], len(words)):
+                words -= masks
+        last = names[(len(names) - 1) // most * most :]
+        masks = session.masks(piece.stream, last, len(words))
+        found, low, high = unmask_with_check(words, masks, factors, self._fixed.step, values)
+        if (low + (high << _HALF)) % PRIME != found:
             raise TamperedError(
                 f"The total of {piece.stream} is not the sum of what {list(names)} sealed: it was "
                 "altered, has other contributors, or was sealed with another key; compare the "
                 "fingerprints of the clients' keys, then resume the run."
             )
-        return self._fixed.decode(words[:count]).reshape(piece.shape)
+        return values.reshape(piece.shape)
 
     def _keys_of(self, session: str) -> _Session:
         if self._session is None or self._session.name != session:
             self._session = _Session(self._key, session)
         return self._session
-
-    def _room(self, words: Words) -> NDArray[np.uint8]:
-        """Return zeros as long as words, which become a stream when they are encrypted."""
-        if len(self._zeros) < words.nbytes:
-            self._zeros = np.zeros(words.nbytes, np.uint8)
-        return self._zeros[: words.nbytes]
 
 
 class MaskedAdder:
@@ -239,30 +243,59 @@ class _Session:
         self.name = name
         self._key = key
         self._start_key = pseudorandom(key, "start", name)
-        self._streams: dict[str, Keystream] = {}
+        self._cipher = BlockCipher(pseudorandom(key, "streams", name))
+        self._places: dict[tuple[str, ...], Words] = {}
+        self._rooms: dict[tuple[tuple[str, ...], int], _Room] = {}
         self._factors = np.zeros(0, np.uint64)
+        self._counters = np.zeros((0, 2), np.uint64)
+        self._stream = np.zeros(BLOCK_BYTES, np.uint8)
 
-    def stream_of(self, client: str) -> Keystream:
-        """Return the cipher of a client's streams."""
-        stream = self._streams.get(client)
-        if stream is None:
-            stream = self._streams[client] = Keystream(
-                pseudorandom(self._key, "stream", self.name, client)
-            )
-        return stream
+    def masks(self, stream: Stream, clients: tuple[str, ...], count: int) -> Words:
+        """Return the masks of clients, (clients, count), until it is called again."""
+        room = self._rooms.get((clients, count))
+        if room is None:
+            room = self._rooms[clients, count] = self._room(clients, count)
+        places, blocks, here, clear, encrypted, words = room
+        counters(self._start(stream), places, blocks, here)
+        self._cipher.write(clear, encrypted)
+        return words
 
-    def start(self, stream: Stream) -> bytes:
-        """Return the place in the counter where the stream begins, the same for all clients."""
-        return blake2b(stream.label(""), key=self._start_key, digest_size=16).digest()
+    def _room(self, clients: tuple[str, ...], count: int) -> _Room:
+        """Return where the masks of clients are made: views of arrays that all masks share."""
+        places = self._places.get(clients)
+        if places is None:
+            places = self._places[clients] = self._placed(clients)
+        blocks = -(-count // _BLOCK_WORDS)
+        total = blocks * len(places)
+        if len(self._counters) < total:
+            self._counters = np.zeros((total, _BLOCK_WORDS), np.uint64)
+            self._stream = np.zeros((total + 1) * BLOCK_BYTES, np.uint8)
+            self._rooms.clear()
+        if len(self._rooms) >= _ROOMS:
+            self._rooms.clear()
+        here, end = self._counters[:total], total * BLOCK_BYTES
+        words = self._stream[:end].view(np.uint64).reshape(len(places), -1)[:, :count]
+        encrypted = self._stream[: end + BLOCK_BYTES]
+        return places, blocks, here, here.view(np.uint8).reshape(-1), encrypted, words
 
-    def factors(self, zeros: NDArray[np.uint8]) -> Words:
-        """Return the secret factors of the check: at least as many as make the room of zeros."""
-        if self._factors.nbytes < len(zeros):
-            stream = np.empty_like(zeros)
+    def factors(self, count: int) -> Words:
+        """Return the secret factors of the check, at least `count` of them."""
+        if len(self._factors) < count:
+            stream = np.empty(8 * count, np.uint8)
             cipher = Keystream(pseudorandom(self._key, "check", self.name))
-            cipher.write(bytes(16), zeros, stream)
+            cipher.write(bytes(16), np.zeros_like(stream), stream)
             self._factors = stream.view(np.uint64)
         return self._factors
+
+    def _start(self, stream: Stream) -> Words:
+        """Return what the place of a total in the counter is for all clients, (2,)."""
+        found = blake2b(stream.label(""), key=self._start_key, digest_size=16).digest()
+        return np.frombuffer(found, np.uint64)
+
+    def _placed(self, clients: tuple[str, ...]) -> Words:
+        """Return how far the places of clients are from that, (clients, 2)."""
+        found = [pseudorandom(self._key, "place", self.name, name)[:16] for name in clients]
+        return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 2)
 
 
 def _words_of(piece: Piece) -> Words:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,14 @@ from intarsia.errors import SealedError
 __all__ = ["Adder", "Piece", "Sealer", "Sealing", "Stream", "joined"]
 
 Values = NDArray[np.float64]
+
+
+_NUMBERS = struct.Struct("<qqq")
+
+
+@lru_cache(maxsize=4096)
+def _texts(*texts: str) -> bytes:
+    return b"".join(struct.pack("<I", len(raw)) + raw for raw in (text.encode() for text in texts))
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,8 @@ class Stream:
 
     def label(self, client: str) -> bytes:
         """Return bytes that no other contribution has, to derive keys from."""
-        texts = (self.session, self.function, self.field, client)
-        numbers = struct.pack("<qqq", self.sequence, self.round, self.cell)
-        return numbers + b"".join(
-            struct.pack("<I", len(raw)) + raw for raw in (text.encode() for text in texts)
-        )
+        numbers = _NUMBERS.pack(self.sequence, self.round, self.cell)
+        return numbers + _texts(self.session, self.function, self.field, client)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +123,17 @@ def joined(one: Piece, other: Piece, content: Any) -> Piece:
     SealedError
         If the pieces belong to different totals, or a client is in both.
     """
-    if one.stream != other.stream or (one.shape, one.digits) != (other.shape, other.digits):
+    same = one.stream is other.stream or one.stream == other.stream
+    if not same or one.shape != other.shape or one.digits != other.digits:
         raise SealedError(
             f"A piece of {one.stream} with shape {one.shape} cannot be added to one of "
             f"{other.stream} with shape {other.shape}; add pieces of one total only."
         )
-    both = set(one.contributors) & set(other.contributors)
-    if both:
+    contributors = tuple(sorted((*one.contributors, *other.contributors)))
+    if len(set(contributors)) < len(contributors):
+        both = set(one.contributors) & set(other.contributors)
         raise SealedError(
             f"The contribution of {sorted(both)} to {one.stream} was added twice; add each "
             "client's contribution once."
         )
-    contributors = tuple(sorted((*one.contributors, *other.contributors)))
-    return replace(one, contributors=contributors, content=content)
+    return Piece(one.stream, one.shape, contributors, content, one.digits)

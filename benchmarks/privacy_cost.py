@@ -1,0 +1,130 @@
+"""What sealing the sums adds to the time of training, mode by mode, in one process.
+
+    python benchmarks/privacy_cost.py [--data NAME ...] [--repetitions N] [--write]
+
+Each mode runs the same rounds as the plain one does, with the same hyperparameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+import numpy as np
+from problems import PROBLEMS, Problem, problem
+from solvers import Mark, federated, optimum
+from tables import number, show, write
+from threadpoolctl import threadpool_limits
+
+from intarsia.algorithms.hyfdca import HyFDCA
+from intarsia.privacy import modes
+from intarsia.privacy.settings import Mode, Privacy
+
+__all__ = ["measure_all"]
+
+_LEVEL = 1e-3
+_COLUMNS = (
+    "problem",
+    "mode",
+    "s",
+    "rounds",
+    "exchanges",
+    "µs added per exchange and client",
+    "MB",
+    "adds, × plain",
+    "limit",
+    "within",
+)
+_NOTES = (
+    "CPU seconds (medians, the modes in turn) to a relative suboptimality (P(w) − P\\*)/P\\* of "
+    "1e-3, all clients and the server in one process: set-up and rounds, without the keys, and "
+    "without the evaluations of P(w). What a mode adds: the median over the repetitions of its "
+    "time over that of the plain run beside it, less 1; all runs have the same hyperparameters. "
+    "Exchanges count each opening to the server too, which takes none in the mode plain."
+)
+# mode, power of 2 of privacy.range, how much of the plain time it may add
+_MODES: tuple[tuple[Mode, int, float], ...] = (
+    ("masked", 22, 0.15),
+    ("ckks", 14, 1.0),
+    ("ckks", 22, 1.0),
+)
+
+
+@dataclass
+class Cost:
+    """What the runs of a mode took."""
+
+    marks: list[Mark] = field(default_factory=list[Mark])
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Return the CPU seconds by repetition."""
+        return np.array([mark.seconds for mark in self.marks])
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Measure every mode on every problem and show the table."""
+    rows: list[list[str]] = []
+    for name in arguments.data:
+        one = problem(name, loss=arguments.loss, grid=(4, 4), seed=arguments.seed)
+        best = optimum(one).primal
+        plain, costs = Cost(), [Cost() for _ in _MODES]
+        for repetition in range(arguments.repetitions + 1):
+            marks = [_run(one, best, None)]
+            marks += [_run(one, best, (mode, power)) for mode, power, _ in _MODES]
+            if repetition:  # after one with all kernels loaded
+                for cost, mark in zip((plain, *costs), marks, strict=True):
+                    cost.marks.append(mark)
+        rows.append(_row(name, "plain", plain, plain, None, len(one.blocks)))
+        for (mode, power, limit), cost in zip(_MODES, costs, strict=True):
+            label = f"{mode}, range 2^{power}"
+            rows.append(_row(name, label, cost, plain, limit, len(one.blocks)))
+    title = f"Sealed sums in training, {arguments.loss}, 4x4"
+    show(title, _COLUMNS, rows)
+    if arguments.write:
+        write(title, _COLUMNS, rows, seed=arguments.seed, notes=_NOTES)
+
+
+def _run(one: Problem, best: float, sealed: tuple[Mode, int] | None) -> Mark:
+    options = HyFDCA(loss=one.loss, regularisation=one.regularisation)
+    given = None
+    if sealed is not None:
+        settings = Privacy(mode=sealed[0], range=2.0 ** sealed[1])
+        clients = tuple(one.blocks)
+        secrets = modes.keys(settings, clients, None, "benchmark")
+        assert secrets is not None
+        given = modes.sealing(settings, clients, secrets)
+    run = federated(one, options, levels=(_LEVEL,), best=best, sealed=given)
+    if _LEVEL not in run.marks:
+        raise SystemExit(f"{one.name} did not reach {_LEVEL:g} (mode {sealed}).")
+    return run.marks[_LEVEL]
+
+
+def _row(
+    name: str, label: str, cost: Cost, plain: Cost, limit: float | None, clients: int
+) -> list[str]:
+    last, added = cost.marks[-1], float(np.median(cost.seconds / plain.seconds)) - 1
+    cells = [name, label, number(float(np.median(cost.seconds))), str(last.rounds)]
+    cells.append(str(last.exchanges))
+    if limit is None:
+        return [*cells, "–", number(last.bytes / 1e6), "–", "–", "–"]
+    # openings are no exchanges of all clients
+    turns = plain.marks[-1].exchanges * clients
+    each = 1e6 * float(np.median(cost.seconds - plain.seconds)) / turns
+    within = "yes" if added <= limit else "**no**"
+    return [*cells, number(each), number(last.bytes / 1e6), number(added), number(limit), within]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", choices=sorted(PROBLEMS), default=["mnist"])
+    parser.add_argument("--loss", default="hinge")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write a section of RESULTS.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        measure_all(_arguments())
