@@ -45,7 +45,6 @@ _NOTES = (
 # mode, power of 2 of privacy.range, how much of the plain time it may add
 _MODES: tuple[tuple[Mode, int, float], ...] = (
     ("masked", 22, 0.15),
-    ("ckks", 14, 1.0),
     ("ckks", 22, 1.0),
 )
 

@@ -75,8 +75,10 @@ __all__ = [
 ]
 
 _FRAME = 512  # most features for the exact solve
-_SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 3 for each feature
+_SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
+_COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
+_FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which conjugate gradients stop earlier
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -146,8 +148,8 @@ def begin(
         labelled=labelled,
         framed=framed,
         # a sample misses the rare columns of a dense table
-        budget=samples if framed and not sparse else max(_SAMPLE, 3 * features),
-        weight=ones * (_WARM if warm else _COLD),
+        budget=samples if framed and not sparse else max(_SAMPLE, 6 * features),
+        weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
         inner=ones * _INNER,
         eager=np.ones(outputs, bool),
@@ -171,7 +173,13 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
     else:
         gram = newton.gram if newton.refresh else None
-        products, used = multiply_conjugate(clients, gram, samples=count, regularisation=weight)
+        products, used = multiply_conjugate(
+            clients,
+            gram,
+            samples=count,
+            regularisation=weight,
+            residual=_COARSE if newton.gap.max() > _FAR else _FINE,
+        )
         if newton.refresh:
             newton = replace(newton, iterations=used, refresh=False)
         else:
@@ -223,7 +231,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     moves = recentre > 0
     # the smoothing fades while the inner problems are easy
     grown = np.minimum(2 * weight, _HIGHEST)
-    fallen = np.maximum(weight / 2, _COLD)
+    fallen = np.maximum(weight / 2, _COLD if newton.framed else _COLD_CONJUGATE)
     weight = np.where(moves & (centred_at <= 2), grown, weight)
     weight = np.where(moves & (centred_at >= 6), fallen, weight)
     centred_at = np.where(moves, 0, centred_at)

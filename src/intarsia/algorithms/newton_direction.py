@@ -39,7 +39,7 @@ __all__ = [
     "multiply_exact",
 ]
 
-_ITERATIONS, _RESIDUAL = 60, 0.1  # of conjugate gradients
+_ITERATIONS = 60  # of conjugate gradients, at most
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
@@ -157,11 +157,12 @@ def multiply_exact(clients: Clients, solver: ClientId, gradient: Any, hessian: A
 
 
 def multiply_conjugate(
-    clients: Clients, gram: Any, *, samples: int, regularisation: float
+    clients: Clients, gram: Any, *, samples: int, regularisation: float, residual: float
 ) -> tuple[Any, int]:
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
-    `gram` renews the preconditioner; None keeps it.
+    `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
+    is `residual` of the first.
     """
     found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram=gram)))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
@@ -175,12 +176,12 @@ def multiply_conjugate(
         curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
-        going = (squares[:, 1] > _RESIDUAL**2 * first) & (bend > 0)
+        going = (squares[:, 1] > residual**2 * first) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
         found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
         squares = clients.reveal(found.squares)
-        if not (going & (squares[:, 1] > _RESIDUAL**2 * first)).any():
+        if not (going & (squares[:, 1] > residual**2 * first)).any():
             break
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]
