@@ -1,0 +1,76 @@
+"""Objectives and gradients of many learners in one call: batched, and compiled on top of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from intarsia.maths.cohort_chunk import Given, Gradients, Layout
+from intarsia.maths.local_training import Batch, LocalTraining, Parameters, objective
+from intarsia.maths.tensors import Tensor, functional_call, grad_and_value, nn, torch, vmap
+
+__all__ = ["batched", "compiled", "objective_of"]
+
+Objective = Callable[[Parameters, Parameters, Parameters, Batch], Tensor]
+
+
+class _Objective(nn.Module):
+    """The objective as a module, so that torch puts the learner's parameters into its model."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        super().__init__()
+        self.training_record = training
+        self.model = training.model
+
+    def forward(self, trained: Parameters, references: Parameters, batch: Batch) -> Tensor:
+        return objective(self.training_record, self.model, trained, references, batch)
+
+
+def objective_of(training: LocalTraining) -> Objective:
+    """Return one learner's objective as a function of what it is given."""
+    module = _Objective(training)
+
+    def value(
+        trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
+    ) -> Tensor:
+        model = {f"model.{name}": values for name, values in {**trained, **frozen}.items()}
+        found: Tensor = functional_call(module, model, (trained, references, batch))
+        return found
+
+    return value
+
+
+def batched(training: LocalTraining, layout: Layout) -> Gradients:
+    """Return the gradients of all learners: one batched objective, one backward pass."""
+    objectives = vmap(objective_of(training), in_dims=layout.axes)
+
+    def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
+        trained, *others = given
+        leaves = {name: values.detach().requires_grad_() for name, values in trained.items()}
+        values = objectives(leaves, *others)
+        # no learner's value depends on another's parameters: the sum's gradient is that of each
+        slopes = torch.autograd.grad(
+            values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(leaves, slopes, strict=True)), values.detach()
+
+    return gradients
+
+
+def compiled(training: LocalTraining, layout: Layout) -> Gradients:
+    """Return the same as one compiled function, which is kept for the training."""
+    function = _compiled(training, layout.key)
+    return lambda given: function(*given)
+
+
+@lru_cache(maxsize=16)
+def _compiled(training: LocalTraining, key: Any) -> Any:
+    layout = Layout(*(dict(axes) for axes in key))
+    function = vmap(grad_and_value(objective_of(training)), in_dims=layout.axes)
+    # torch counts all compiled forms of a function together, unless told not to, and stops at 8
+    known = inspect.signature(torch.compile).parameters
+    apart = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    # dynamic: the widths of ragged axes differ from chunk to chunk
+    return torch.compile(function, dynamic=True, fullgraph=True, **apart)
