@@ -7,16 +7,20 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from problems import PROBLEMS, deal, synthetic, value_bytes
+from scipy.sparse import csr_array
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 from intarsia.algorithm import RandomKey
 from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
-from intarsia.data import Block, ClientId, Schema
+from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engines.in_process import InProcess
 
 __all__ = ["measure_all"]
@@ -26,17 +30,17 @@ _COLUMNS = (
     "data MB",
     "limit MB",
     "training MB",
-    "whole MB",
+    "dealing MB",
     "libraries MB",
     "gap",
     "within",
     "within, over libraries",
 )
 _NOTES = (
-    "Peak resident memory of a fresh process with all clients: while training to a relative gap of "
-    "1e-6 (blocks included), over the whole process (reading and dealing the data set included), "
-    "and of the libraries alone (imported, kernels loaded). Limit: 1.3 × the clients' values + "
-    "200 MB, held against training, and against training less the libraries."
+    "Peak resident memory of a fresh process that reads all clients' blocks from files and trains "
+    "to a relative gap of 1e-6 (blocks included); of the process before it, which reads the whole "
+    "data set and deals it out; and of the libraries alone (imported, kernels loaded). Limit: 1.3 "
+    "× the clients' values + 200 MB, held against training, and against training less the libraries."
 )
 
 
@@ -44,13 +48,11 @@ def measure_all(arguments: argparse.Namespace) -> None:
     loss = arguments.loss[0]
     rows: list[list[str]] = []
     for name in arguments.data:
-        command = [sys.executable, __file__, name, loss, str(arguments.seed)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-        found = json.loads(done.stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            found = _apart("deal", name, str(arguments.seed), folder)
+            found |= _apart("train", name, str(arguments.seed), folder, loss)
         limit = 1.3 * found["data"] + 200e6
-        peaks = [found[key] / 1e6 for key in ("training", "whole", "libraries")]
+        peaks = [found[key] / 1e6 for key in ("training", "dealing", "libraries")]
         rows.append(
             [
                 name,
@@ -76,23 +78,56 @@ def _peak() -> int:
     raise SystemExit("this system does not tell the peak memory in /proc/self/status")
 
 
-def _one(name: str, loss: str, seed: int) -> None:
+def _apart(*arguments: str) -> dict[str, Any]:
+    """Run a part of the measurement in a process of its own."""
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _deal(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Write the clients' blocks into a folder, each party's as a file."""
+    _, labels, blocks = deal(name, PROBLEMS[name].grid, seed)
+    (folder / "labels.json").write_text(json.dumps(asdict(labels)))
+    for client, block in blocks.items():
+        x = block.x
+        sparse = isinstance(x, csr_array)
+        parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr} if sparse else {"x": x}
+        names = np.frombuffer("\n".join(block.features).encode(), np.uint8)
+        np.savez(folder / client, samples=block.samples, y=block.y, names=names, **parts)
+    return {"dealing": _peak()}
+
+
+def _read(path: Path) -> Block:
+    """Return a block that `_deal` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        names = tuple(file["names"].tobytes().decode().split("\n"))
+        if "x" in file.files:
+            x: Any = file["x"]
+        else:
+            shape = len(file["samples"]), len(names)
+            x = csr_array((file["data"], file["indices"], file["indptr"]), shape=shape)
+        return Block(file["samples"], names, x, file["y"])
+
+
+def _measure(name: str, seed: int, folder: Path, loss: str) -> dict[str, Any]:
+    """Read the blocks and train on them."""
     tiny = synthetic(200, 12, loss=loss, regularisation=1e-2, grid=(2, 2), seed=0)
     _train(tiny.schema(), dict(tiny.blocks), loss, 1e-2, seed)
     del tiny
     libraries = _peak()
-    recipe = PROBLEMS[name]
-    dataset, labels, blocks = deal(name, recipe.grid, seed)
+    labels = json.loads((folder / "labels.json").read_text())
+    labels["classes"] = tuple(labels["classes"])
+    blocks = {path.stem: _read(path) for path in sorted(folder.glob("*.npz"))}
     data = sum(value_bytes(block.x) for block in blocks.values())
-    schema = Schema.of(blocks, labels)
-    del dataset
-    dealt = _peak()
+    schema = Schema.of(blocks, Labels(**labels))
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    gap = _train(schema, blocks, loss, recipe.regularisation, seed)
-    training = _peak()
-    found = {"data": data, "libraries": libraries, "training": training, "gap": gap}
-    print(json.dumps({**found, "whole": max(dealt, training)}))
+    gap = _train(schema, blocks, loss, PROBLEMS[name].regularisation, seed)
+    return {"data": data, "libraries": libraries, "training": _peak(), "gap": gap}
 
 
 def _train(
@@ -125,4 +160,8 @@ def _train(
 
 if __name__ == "__main__":
     with threadpool_limits(1):
-        _one(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        _part, _name, _seed, _folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+        if _part == "deal":
+            print(json.dumps(_deal(_name, _seed, _folder)))
+        else:
+            print(json.dumps(_measure(_name, _seed, _folder, sys.argv[5])))
