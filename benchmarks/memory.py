@@ -40,7 +40,8 @@ _NOTES = (
     "Peak resident memory of a fresh process that reads all clients' blocks from files and trains "
     "to a relative gap of 1e-6 (blocks included); of the process before it, which reads the whole "
     "data set and deals it out; and of the libraries alone (imported, kernels loaded). Limit: 1.3 "
-    "× the clients' values + 200 MB, held against training, and against training less the libraries."
+    "× the clients' values + 200 MB, held against training, and against training less the "
+    "libraries."
 )
 
 
