@@ -17,6 +17,7 @@ from intarsia.errors import (
     ExperimentError,
     KeyMaterialError,
     RangeError,
+    ReplayError,
     SealedError,
     TamperedError,
 )
@@ -180,7 +181,7 @@ def test_a_stream_is_sealed_once_by_each_client():
     sealer.seal("b", stream(3), np.ones(2))
     sealer.seal("a", stream(3, cell=1), np.ones(2))
     for again in (stream(3), stream(2)):
-        with pytest.raises(SealedError, match="'a'"):
+        with pytest.raises(ReplayError, match="'a'"):
             sealer.seal("a", again, np.ones(2))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from command_line import one_error, said
 from intarsia import key_commands
+from intarsia.checkpoint import write_atomically
 from intarsia.cli import main
 from intarsia.errors import KeyMaterialError, TamperedError
 from intarsia.privacy import modes
@@ -285,7 +286,7 @@ def test_an_experiment_trains_with_the_exchanged_key(exchanged, tmp_path, capfd,
     result = json.loads(said(capfd)[0])
     assert result["certificate"]["gap_relative"] <= 1e-6
     assert not any("not sealed" in note for note in result["notes"])
-    assert loaded == [key]
+    assert set(loaded) == {key}
     assert not (tmp_path / "out-masked" / "keys").exists()  # nothing was drawn for the run
     assert main(["audit", str(tmp_path / "out-masked"), "--json"]) == 0
     assert json.loads(said(capfd)[0])["mode"] == "masked"
@@ -629,3 +630,25 @@ def test_a_run_made_with_one_party_s_key_file_resumes_with_another_s(exchanged, 
     file = write_experiment(tmp_path, "masked", exchanged.keys("shop").shared_file)
     second = run(file)
     assert first.certificate == second.certificate
+
+
+def test_a_stopped_run_names_the_key_that_it_needs(exchanged, tmp_path, capfd):
+    """Another key, and none, are the user's to mend: one sentence each, status 2."""
+    file = write_experiment(tmp_path, "masked", exchanged.keys("phone").shared_file)
+    out = ("-c", f"experiment.out={tmp_path / 'out'}", "--quiet")
+    assert main(["run", str(file), *out]) == 0
+    (tmp_path / "out" / "result.json").unlink()
+    started = json.loads((tmp_path / "out" / "keys.json").read_text())["privacy.key"]
+    key = Path(exchanged.keys("phone").shared_file)
+    kept = key.read_bytes()
+    for change, expected in (
+        (lambda: SharedKey.draw("credit").store(key), f"was started with {started}"),
+        (key.unlink, "is gone"),
+    ):
+        change()
+        said(capfd)
+        assert main(["resume", str(tmp_path / "out"), "--quiet"]) == 2
+        assert expected in said(capfd)[1]
+    write_atomically(key, kept)
+    key.chmod(0o600)
+    assert main(["resume", str(tmp_path / "out"), "--quiet"]) == 0

@@ -15,6 +15,7 @@ from intarsia.errors import (
     ExperimentError,
     KeyMaterialError,
     RangeError,
+    ReplayError,
     SealedError,
     TamperedError,
 )
@@ -200,11 +201,11 @@ def test_a_stream_is_used_once():
     at_client.seal("clinic", STREAM, np.zeros(2))
     at_client.seal("bank", replace(STREAM, cell=2), np.zeros(2))
     for again in (STREAM, replace(STREAM, round=9), replace(STREAM, sequence=3)):
-        with pytest.raises(SealedError, match="again"):
+        with pytest.raises(ReplayError, match="again"):
             at_client.seal("bank", again, np.zeros(2))
     at_client.seal("bank", replace(STREAM, sequence=5), np.zeros(2))
     at_client.seal("bank", replace(STREAM, session="60", sequence=0), np.zeros(2))
-    with pytest.raises(SealedError, match="has left session 5e"):
+    with pytest.raises(ReplayError, match="has left session 5e"):
         at_client.seal("bank", replace(STREAM, sequence=6), np.zeros(2))
 
 

@@ -34,6 +34,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         _write(temporary, data)
         temporary.replace(path)
+    except OSError as problem:
+        if problem.filename == str(temporary):
+            problem.filename = str(path)  # the file that was asked for
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
@@ -85,6 +89,7 @@ class Checkpoints:
         final = self._path(round)
         filling = final.with_name(final.name + _UNFINISHED)
         self._clean()
+        filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the parties
         (filling / "clients").mkdir(parents=True)
         _write(filling / "server.state", codec.encode(server))
         for number, (client, state) in enumerate(clients.items()):

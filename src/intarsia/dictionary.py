@@ -295,6 +295,13 @@ def _of_toml(text: str, place: str) -> Dictionary:
         for name, table in tables.items():
             if not isinstance(table, Mapping):
                 raise wrong_value(f"{place}: [{key}]", name, table, f"a table [{key}.{name}]")
+    for name, table in features.items():
+        factors = table.get("factors", {})
+        for unit, factor in factors.items() if isinstance(factors, Mapping) else ():
+            if isinstance(factor, bool) or not isinstance(factor, int | float):
+                raise wrong_value(
+                    f"{place}: feature {name!r}: the factor for", unit, factor, "a number above 0"
+                )
     return Dictionary(
         place,
         {

@@ -9,9 +9,9 @@ IntarsiaError
 │   ├── RangeError             a value is too large to be sealed, or no number
 │   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
 ├── ConvergenceError           training diverged or stalled; names the likely cause
-├── SealedError                a sealed total was read without `reveal`, or sealed twice
+├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
-├── ReplayError                a message came again, or out of its order
+├── ReplayError                a message came again or out of order, or a stream was to hide twice
 └── CodecError                 bytes on a wire or a disk are not what was written
 """
 
@@ -69,7 +69,7 @@ class ConvergenceError(IntarsiaError, ArithmeticError):
 
 
 class SealedError(IntarsiaError, TypeError):
-    """A sealed total was read without `Clients.reveal`, or a stream was used twice."""
+    """A sealed total was read without `Clients.reveal`, or put together from what does not fit."""
 
 
 class TamperedError(IntarsiaError, ValueError):
@@ -77,7 +77,7 @@ class TamperedError(IntarsiaError, ValueError):
 
 
 class ReplayError(IntarsiaError, ValueError):
-    """A message was seen before, or came out of its order."""
+    """A message was seen before or came out of its order, or a stream was to be used twice."""
 
 
 class CodecError(IntarsiaError, ValueError):

@@ -12,6 +12,7 @@ from intarsia.errors import ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.privacy.accounting import (
     largest_gap,
+    largest_norm,
     largest_slope,
     minimiser_sensitivity,
     noise_multiplier,
@@ -52,6 +53,13 @@ def guarantee(
             f"privacy.epsilon is {settings.epsilon:g} but {description.algorithm!r} adds no noise "
             'to what it releases; use "hyfdca", "cocoa" or "fedavg", or set epsilon = 0.'
         )
+    if description.preprocessing.standardise:
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} but preprocessing.standardise is true: the "
+            "means and scales come from the data, so that one sample moves every row and no noise "
+            "was measured for that. Set standardise = false, and bring the features to like scales "
+            "by constants that do not come from the data (factors of [alignment] dictionary)."
+        )
     if algorithm.protects == "client":
         return _averaged_updates(description, schema)
     return _perturbed_output(description, options, schema)
@@ -88,7 +96,9 @@ def _perturbed_output(
         covers=("the weights in model/",),
         does_not_cover=(
             "the objectives, gaps and norms that the server reads in every round, exact: "
-            "history.jsonl, checkpoints/, transcript.bin, and whether the tolerance was reached",
+            "history.jsonl, transcript.bin, and whether the tolerance was reached",
+            "the states of the server and the clients in checkpoints/, which hold the model before "
+            "the noise and the secrets of the noise: delete them when the model is handed on",
             "what the clients see in training: owners of a feature know its weight without the "
             "noise, owners of a sample its dual variable and its scores",
             *_open_in_any_run(description),
@@ -135,12 +145,6 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
         "the finite precision of the noise (Mironov 2012)",
         "other runs on the same data: their epsilons add up",
     ]
-    if description.preprocessing.standardise:
-        found.insert(
-            0,
-            "the means and scales of the features, exact, which stand in model/ "
-            "(preprocessing.standardise = true)",
-        )
     if description.privacy.mode == "plain":
         found.insert(
             0,
@@ -163,9 +167,9 @@ def most_rounds(description: Experiment, clients: Sequence[ClientId]) -> int:
     return max(counts.values())
 
 
-def notes(found: Guarantee, samples: int, clients: int) -> tuple[str, ...]:
-    """Return what a user should know before trusting the ε and δ of a result."""
-    if found.epsilon is None or found.delta is None:
+def notes(found: Guarantee, options: Any, samples: int, clients: int) -> tuple[str, ...]:
+    """Return what a user should know before trusting the ε and δ of a result, or its model."""
+    if found.epsilon is None or found.delta is None or found.noise is None:
         return ()
     units = samples if found.unit == "sample" else clients
     said = [
@@ -177,6 +181,14 @@ def notes(found: Guarantee, samples: int, clients: int) -> tuple[str, ...]:
             f"privacy.delta is {found.delta:g}, not below 1/{units:,}: a mechanism that publishes "
             f"one of the {units:,} {found.unit}s as it is would pass; lower it."
         )
+    if found.unit == "sample":
+        largest = largest_norm(options.loss, regularisation=options.regularisation)
+        if found.noise > 0.1 * largest:
+            said.append(
+                f"The noise on each weight is {found.noise:.3g}, and all weights of a class "
+                f"together have a norm of {largest:.3g} at most: the model may be of no use. Raise "
+                "algorithm.regularisation or privacy.epsilon, or train on more samples."
+            )
     return tuple(said)
 
 

@@ -15,18 +15,20 @@ from pathlib import Path
 from intarsia import experiment
 from intarsia.checkpoint import Checkpoints, write_atomically
 from intarsia.data import Block, ClientId
-from intarsia.errors import CheckpointError
+from intarsia.errors import CheckpointError, KeyMaterialError
 from intarsia.experiment import Experiment
 from intarsia.holdings import Parties, missing_percent
 from intarsia.privacy.private_file import read_private, write_private
 from intarsia.result import Result
 
 __all__ = [
+    "check_fingerprints",
     "claim",
     "describe",
     "draw",
     "draw_missing",
     "finish",
+    "keep_fingerprints",
     "keep_secret",
     "read_secret",
     "reopen",
@@ -78,6 +80,7 @@ _FILES = (
     "result.json",
     "experiment.json",
     "tables.crc",
+    "keys.json",
     "history.jsonl",
     "holdings.png",
     "audit.json",
@@ -150,6 +153,63 @@ def read_secret(folder: Path) -> bytes | None:
     """Return what `keep_secret` kept."""
     path = folder / "keys" / "pseudonyms.key"
     return read_private(path, _SECRET)[1] if path.is_file() else None
+
+
+def keep_fingerprints(folder: Path, description: Experiment) -> None:
+    """Note which keys a run was started with, by their fingerprints."""
+    found = _fingerprints(folder, description)
+    if found:
+        write_atomically(folder / "keys.json", f"{json.dumps(found, indent=2)}\n".encode())
+
+
+def check_fingerprints(folder: Path, description: Experiment) -> None:
+    """Refuse to go on with other keys than a run was started with.
+
+    Raises
+    ------
+    KeyMaterialError
+        If a key is another one, or is gone.
+    """
+    path = folder / "keys.json"
+    if not path.is_file():
+        return
+    started = json.loads(path.read_text(encoding="utf-8"))
+    for name, file in _key_files(folder, description).items():
+        if name not in started:
+            continue
+        if not file.is_file():
+            raise KeyMaterialError(
+                f"{file} is gone, the key that the run in {folder} was started with; what it "
+                "sealed cannot be opened without it: bring the file back, or start a new run."
+            )
+        found = _fingerprint(file)
+        if found != started[name]:
+            raise KeyMaterialError(
+                f"The key in {file} has the fingerprint {found}, but the run in {folder} was "
+                f"started with {started[name]}; go on with that key, or start a new run."
+            )
+
+
+def _fingerprints(folder: Path, description: Experiment) -> dict[str, str]:
+    files = _key_files(folder, description).items()
+    return {name: _fingerprint(file) for name, file in files if file.is_file()}
+
+
+def _key_files(folder: Path, description: Experiment) -> dict[str, Path]:
+    """Return where the keys of a run lie, by the setting that names them."""
+    found: dict[str, Path] = {}
+    if description.privacy.mode != "plain":
+        own = folder / "keys" / "shared.key"
+        found["privacy.key"] = Path(description.privacy.key) if description.privacy.key else own
+    if description.alignment.key is not None:
+        found["alignment.key"] = Path(description.alignment.key)
+    return found
+
+
+def _fingerprint(file: Path) -> str:
+    from intarsia.privacy.keys import SharedKey  # here: it imports cryptography
+
+    return SharedKey.load(file).fingerprint
 
 
 def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:

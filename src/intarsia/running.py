@@ -174,6 +174,8 @@ def _run_all(
 ) -> Result:
     clock, started = Clock(), datetime.now(UTC)
     algorithm, options = choose(description)
+    if folder is not None and not fresh:
+        run_folder.check_fingerprints(folder, description)
     with clock.part("tables"):
         stored = None if fresh or folder is None else run_folder.read_secret(folder)
         found = build(description, tables, stored)
@@ -202,7 +204,7 @@ def _run_all(
     notes = (
         *found.notes,
         *_unsealed(description, algorithm),
-        *guarantee.notes(promise, *sizes),
+        *guarantee.notes(promise, options, *sizes),
     )
     clip = None
     if release is not None and isinstance(algorithm, Algorithm) and algorithm.private is not None:
@@ -210,6 +212,8 @@ def _run_all(
         algorithm = algorithm.private(release)
     del found  # each block is to be there once
     sealed = _sealed(description, schema.clients, folder)
+    if folder is not None and fresh:
+        run_folder.keep_fingerprints(folder, description)
     fitted = _fit(
         description, algorithm, options, parts, labels, sealed, clip, store, clock, progress
     )

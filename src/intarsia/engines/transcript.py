@@ -7,6 +7,7 @@ every byte that the server could read, for attacks that must fail and for audito
 from __future__ import annotations
 
 import dataclasses
+import os
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -147,8 +148,13 @@ class Transcript:
     def record(self, crossed: Crossed) -> None:
         """Append one record; what was cut short by an end of the process is left out in reading."""
         data = codec.encode(crossed)
-        with self._path.open("ab") as file:
+        # its owner's alone: in the mode plain it holds what parties sent
+        with open(self._path, "ab", opener=_for_the_owner) as file:
             file.write(_LENGTH.pack(len(data)) + data)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_transcript(path: Path) -> Iterator[Crossed]:

@@ -38,6 +38,7 @@ from intarsia.errors import ExperimentError
 __all__ = [
     "epsilon_of",
     "largest_gap",
+    "largest_norm",
     "largest_slope",
     "minimiser_sensitivity",
     "noise_multiplier",
@@ -102,6 +103,11 @@ def largest_gap(loss: str, *, tolerance: float, outputs: int) -> float:
     P - D ≤ tolerance · P, and P less its gap is at most the objective of a model of zeros.
     """
     return tolerance * outputs * _AT_ZERO[loss] / (1 - tolerance)
+
+
+def largest_norm(loss: str, *, regularisation: float) -> float:
+    """Return the largest norm of one output's minimiser: λ/2 ‖w*‖² ≤ P(w*) ≤ P(0) = l(0)."""
+    return math.sqrt(2 * _AT_ZERO[loss] / regularisation)
 
 
 def minimiser_sensitivity(

@@ -125,8 +125,8 @@ class CkksSealer:
         if len(clients) > keys.parameters.addends:
             raise KeyMaterialError(
                 f"The CKKS keys were made for sums over {keys.parameters.addends} clients, but "
-                f"there are {len(clients)}; make keys for parameters({keys.parameters.range:.6g}, "
-                f"{len(clients)})."
+                f"there are {len(clients)}; draw new ones with the cards of all clients: "
+                "intarsia keys rotate --ckks CARD..."
             )
         if len(token_key) < _LEAST_TOKEN_KEY:
             raise KeyMaterialError(
@@ -148,7 +148,9 @@ class CkksSealer:
         RangeError
             If a value is not finite, or beyond range / addends.
         SealedError
-            If the client is unknown or has used the stream, or a later one, before.
+            If the client is unknown.
+        ReplayError
+            If it has used the stream, or a later one, before.
         """
         array = np.asarray(values, np.float64)
         flat = array.reshape(-1)

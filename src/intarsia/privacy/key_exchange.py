@@ -136,8 +136,9 @@ class Card:
         """
         if "".join(heard.split()).lower() != "".join(self.fingerprint.split()):
             raise KeyMaterialError(
-                f"The card of {self.name!r} has the fingerprint {self.fingerprint}, but {heard!r} "
-                "was read; the card was replaced on its way or misread: do not go on with it."
+                f"The card of {self.name!r} has another fingerprint than {heard!r}; the card was "
+                "replaced on its way, or the fingerprint misread: let the party read it again, and "
+                "do not go on with this card if it differs."
             )
         return self
 

@@ -39,7 +39,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import ExperimentError, KeyMaterialError, SealedError, TamperedError
+from intarsia.errors import ExperimentError, KeyMaterialError, ReplayError, TamperedError
 from intarsia.maths.fixed_point_words import PRIME, counters, unmask_with_check
 from intarsia.privacy.ciphers import (
     BLOCK_BYTES,
@@ -113,7 +113,7 @@ class MaskedSealer:
         ------
         RangeError
             If a value is not finite, or so large that a total could leave the range.
-        SealedError
+        ReplayError
             If the client has used the stream before.
         """
         self._ledger.refuse_used(client, stream)
@@ -199,10 +199,10 @@ class StreamLedger:
         self._left: set[tuple[str, str]] = set()
 
     def refuse_used(self, client: str, stream: Stream) -> None:
-        """Raise SealedError if the client has used the stream, or has gone past it."""
+        """Raise ReplayError if the client has used the stream, or has gone past it."""
         present = self._present.get(client)
         if (client, stream.session) in self._left:
-            raise SealedError(
+            raise ReplayError(
                 f"Client {client!r} has left session {stream.session}; draw a fresh session "
                 "whenever a run is started or resumed."
             )
@@ -210,7 +210,7 @@ class StreamLedger:
             return
         used = (stream.function, stream.field, stream.cell) in present.names
         if stream.sequence < present.number or (stream.sequence == present.number and used):
-            raise SealedError(
+            raise ReplayError(
                 f"Client {client!r} was asked to seal {stream} again, after exchange "
                 f"{present.number}; a stream hides one contribution only, so that every exchange "
                 "needs a higher sequence number."
