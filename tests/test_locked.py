@@ -17,7 +17,7 @@ from intarsia.data import Array, Schema
 from intarsia.engines import codec
 from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.engines.locked import Combination
-from intarsia.errors import RangeError, TamperedError
+from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.privacy import modes
 from intarsia.privacy.keys import SharedKey
 from intarsia.privacy.settings import Privacy
@@ -177,6 +177,24 @@ def test_totals_open_to_those_of_the_plain_engine(mode):
     assert isinstance(sealed_whole.count, float)
     for name, one in plain.items():
         check_alike(one, sealed[name], TOLERANCES[mode])
+
+
+def test_many_clients_total_to_what_they_do_in_the_clear():
+    x, y = table(40, 3)
+    held = {f"{k:02}": (range(k, k + 3), [k % 3, (k + 1) % 3]) for k in range(37)}
+    blocks = {name: block(x, y, list(r), c) for name, (r, c) in held.items()}
+
+    def use(engine):
+        total = engine.sum(add_up, everyone(engine, Ask()))
+        found = opened(
+            engine, rows=total.rows, columns=total.columns, total=total.total, count=total.count
+        )
+        return found, engine.traffic.exchanges
+
+    (plain, exchanges), (sealed, sealed_exchanges) = both(use, "masked", blocks)
+    assert (len(plain), exchanges) == (37, sealed_exchanges)
+    for name, one in plain.items():
+        check_alike(one, sealed[name], TOLERANCES["masked"])
 
 
 factors = st.floats(-8, 8, allow_nan=False).map(lambda value: round(value, 3))
@@ -371,6 +389,28 @@ def test_a_difference_of_a_total_and_itself_is_zero():
     total = engine.sum(add_up, everyone(engine, Ask()))
     np.testing.assert_array_equal(engine.reveal(total.rows - total.rows), np.zeros(9))
     np.testing.assert_array_equal(engine.reveal(total.columns - total.columns), np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize("mode", TOLERANCES)
+def test_a_piece_in_the_place_of_another_is_refused(mode):
+    """The server forwards the genuine piece of another exchange, field or cell."""
+    engine = engine_over(overlapping(), mode)
+    old = engine.sum(add_up, everyone(engine, Ask()))
+    new = engine.sum(add_up, everyone(engine, Ask()))
+    [(_, before)] = old.rows._value.terms
+    [(_, cells)] = new.rows._value.terms
+    first, second = sorted(cells.pieces)[:2]
+    [(_, columns)] = new.columns._value.terms
+    for found in (
+        before.pieces,
+        {**cells.pieces, first: cells.pieces[second]},
+        {**cells.pieces, first: columns.pieces[sorted(columns.pieces)[0]]},
+    ):
+        new.rows._value.terms = ((1.0, replace(cells, pieces=found)),)
+        with pytest.raises(ReplayError, match="came in place of cell"):
+            engine.reveal(new.rows)
+    new.rows._value.terms = ((1.0, cells),)
+    engine.reveal(new.rows)
 
 
 # -- checkpoints

@@ -22,7 +22,7 @@ from intarsia.errors import (
 from intarsia.privacy.fixed_point import FixedPoint
 from intarsia.privacy.keys import SharedKey
 from intarsia.privacy.masking import MaskedAdder, MaskedSealer, StreamLedger
-from intarsia.privacy.sealing import Piece, Stream
+from intarsia.privacy.sealing import Digits, Piece, Stream
 
 KEY = bytes(range(32))
 STREAM = Stream("5e", 4, 2, "local_duals", "weights", 1)
@@ -88,6 +88,45 @@ def test_a_sum_of_whoever_is_left_is_exact_to_the_stated_error(data, clients, ra
         exact = sum((Fraction(parts[n][k] * fixed.limit) for n in piece.contributors), Fraction(0))
         bound = fixed.error(len(piece.contributors), float(exact))
         assert abs(Fraction(found) - exact) <= Fraction(bound)
+
+
+@pytest.mark.parametrize("count", [3, 2000, 9000, 40_000])  # the masks of all, of a few, of one
+def test_long_totals_of_many_open_to_their_sum(count):
+    names = [f"client {k:02}" for k in range(11)]
+    values = np.arange(count, dtype=float)
+    opened = sealer(clients=11).open(sealed(values, names, clients=11))
+    np.testing.assert_array_equal(opened, 11 * values)
+
+
+DIGITS = Digits(size=2.0**20, unit=2.0**-40, room=2.0**67, bound=-(2.0**70))
+
+
+def test_digits_hold_what_a_word_does_not():
+    values = np.array([[2.0**60 + 2.0**8, -1e-9, -np.inf], [-(2.0**66), 0.0, 1.5]])
+    at_clients = sealer()
+    pieces = [at_clients.seal_digits(name, STREAM, values, DIGITS) for name in NAMES]
+    found = sealer().open_digits(total(pieces), DIGITS)
+    np.testing.assert_allclose(found, 4 * values, rtol=1e-15, atol=4 * 2.0**-41)
+    assert np.isneginf(found[0, 2])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2.0**67])
+def test_digits_without_room_are_refused_and_leave_the_stream_unused(value):
+    at_client = sealer()
+    assert at_client.seal_digits("bank", STREAM, np.array([1.0, value]), DIGITS) is None
+    assert at_client.seal_digits("bank", STREAM, np.array([1.0, 2.0]), DIGITS) is not None
+    with pytest.raises(ReplayError, match="again"):
+        at_client.seal_digits("bank", STREAM, np.array([1.0, 2.0]), DIGITS)
+
+
+def test_altered_digits_are_found_out():
+    piece = sealer().seal_digits("bank", STREAM, np.array([1.0, -2.0, 0.0]), DIGITS)
+    for place in range(len(piece.content)):
+        with pytest.raises(TamperedError, match="not the sum of what"):
+            sealer().open_digits(altered(piece, place, 1), DIGITS)
+    for shape in ((6,), (1, 6), (3, 2), ()):
+        with pytest.raises(TamperedError, match="first axis of 2"):
+            sealer().open_digits(replace(piece, shape=shape), DIGITS)
 
 
 def test_every_altered_bit_is_found_out():

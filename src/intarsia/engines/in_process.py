@@ -269,36 +269,27 @@ class InProcess:
         split = _Split((), {}, type(None))
         reply: Any = None
         unsent: set[str] | None = None  # fields that no client so far had anything for
-        totals = self._totals
-        for client, message in messages.items():
-            party = self._parties[client]
-            if message is not previous:
-                previous = message
-                split = _split(message)
-                self._record_message(fn, split)
-            opened = message
-            if split.sealed:
-                opened = object.__new__(split.kind)
-                own: dict[str, Any] = opened.__dict__
-                own.update(split.plain)
-                for field, total in split.sealed:
-                    own[field], extra = totals.own(client, total)
-                    down += extra
-            key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
-            try:
-                state, reply = fn.call(party.state, party.blocks[fn.part], opened, key)
-            except IntarsiaError as error:
-                error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
-                raise
-            party.state = state
-            if unsent is None:
-                unsent = {name for name, value in reply.__dict__.items() if value is None}
-            elif unsent:
-                unsent = {name for name in unsent if getattr(reply, name) is None}
-            down += codec.size(opened)
-            up += collect(client, reply)
-            if self._recorder is not None:
-                self._record(kind, fn.name, client, type(reply).__name__, seen(reply))
+        pending = list(messages.items())
+        together = 1 if self._totals.mode == "plain" else _TOGETHER
+        for first in range(0, len(pending), together):
+            given: list[tuple[ClientId, Any]] = []
+            for client, message in pending[first : first + together]:
+                if message is not previous:
+                    previous = message
+                    split = _split(message)
+                    self._record_message(fn, split)
+                opened, size = self._opened(client, message, split)
+                down += size
+                given.append((client, opened))
+            replies = [(client, self._called(fn, client, opened)) for client, opened in given]
+            for client, reply in replies:
+                if unsent is None:
+                    unsent = {name for name, value in reply.__dict__.items() if value is None}
+                elif unsent:
+                    unsent = {name for name in unsent if getattr(reply, name) is None}
+                up += collect(client, reply)
+                if self._recorder is not None:
+                    self._record(kind, fn.name, client, type(reply).__name__, seen(reply))
         name, reply_name = split.kind.__name__, type(reply).__name__
         traffic = self.traffic
         traffic.down[name] = traffic.down.get(name, 0) + down
@@ -306,6 +297,30 @@ class InProcess:
         self.crossings.exchange(
             kind, fn.name, split.kind, split.names, type(reply), messages, unsent or ()
         )
+
+    def _opened(self, client: ClientId, message: Any, split: _Split) -> tuple[Any, int]:
+        """Return a message with its totals opened by the client, and the bytes that it took."""
+        if not split.sealed:
+            return message, codec.size(message)
+        opened: Any = object.__new__(split.kind)
+        own: dict[str, Any] = opened.__dict__
+        own.update(split.plain)
+        size = 0
+        for field, total in split.sealed:
+            own[field], extra = self._totals.own(client, total)
+            size += extra
+        return opened, size + codec.size(opened)
+
+    def _called(self, fn: ClientFunction, client: ClientId, opened: Any) -> Any:
+        """Return a client's reply; its state is replaced."""
+        party = self._parties[client]
+        key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
+        try:
+            party.state, reply = fn.call(party.state, party.blocks[fn.part], opened, key)
+        except IntarsiaError as error:
+            error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
+            raise
+        return reply
 
     def _record(
         self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]
@@ -341,6 +356,9 @@ class InProcess:
 
 
 _NOTHING = object()
+# Clients that open, then compute, then seal: one after the other, each would find the processor's
+# caches filled with the data of a computation.
+_TOGETHER = 16
 
 
 def _exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:

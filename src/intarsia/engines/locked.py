@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,11 @@ from intarsia.data import Array, ClientId
 from intarsia.engines import codec
 from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.engines.totals import EVERYONE, Collector, Geometry
-from intarsia.errors import RangeError
-from intarsia.maths.fixed_point_words import joined_digits, split_digits
+from intarsia.errors import RangeError, ReplayError
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
 __all__ = ["Combination", "CombinationRecord", "LockedTotals", "PieceRecord"]
 
-_MOST = 2.0**50  # of the low digit's room, in the high one: below it stands -inf
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
 
@@ -221,7 +219,11 @@ class LockedTotals:
         """Return a client's view of one cell (None: nobody contributed) and its bytes beside it."""
         value: Any = None
         extra = 0
-        for weight, piece in total.pieces(cell):
+        for weight, one in total.terms:
+            piece = one.pieces.get(cell)
+            if piece is None:
+                continue
+            _check_name(piece.stream, one.name, cell)
             opened = _opened(self._sealing, client, piece)
             extra += self._sealing.size(piece) - opened.nbytes
             part = opened if weight == 1.0 else opened * weight
@@ -255,17 +257,26 @@ class LockedTotals:
         return self._sealing.from_bytes(empty, record.content)
 
 
+class _Plan:
+    """What a collector has of one field."""
+
+    __slots__ = ("lead", "number", "pieces", "streams")
+
+    def __init__(self, value: Any, layout: Layout | None) -> None:
+        self.number = not isinstance(value, np.ndarray)
+        self.lead: tuple[int, ...] = () if layout is None else value.shape[:-1]
+        self.streams: dict[int, Stream] = {}
+        self.pieces: dict[int, Piece] = {}
+
+
 class _LockedCollector:
     def __init__(
         self, geometry: Geometry, sealing: Sealing, fn: ClientFunction, stream: Stream
     ) -> None:
         self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
         self._kind: Any = type(None)
-        self._pieces: dict[str, dict[int, Piece]] = {}
-        self._numbers: dict[str, bool] = {}
-        self._leads: dict[str, tuple[int, ...]] = {}
+        self._plans: dict[str, _Plan] = {}
         self._last: dict[str, Any] = {}
-        self._streams: dict[tuple[str, int], Stream] = {}
 
     def seen(self) -> dict[str, Any]:
         to_bytes = self._sealing.to_bytes
@@ -277,40 +288,36 @@ class _LockedCollector:
         }
 
     def add(self, client: ClientId, reply: Any) -> int:
-        self._kind = type(reply)
+        kind: Any = type(reply)
+        self._kind = kind
+        part, adder, size_of = self._fn.part, self._sealing.adder, self._sealing.size
         size = 0
         own = reply.__dict__
-        self._last = {}
-        for name, layout in layouts(self._kind):
+        last = self._last = {}
+        for name, layout in layouts(kind):
             value = own[name]
             if value is None:  # nothing from this client
-                self._pieces.setdefault(name, {})
                 continue
             if layout is Layout.COUNTS:
-                self._last[name] = value
+                last[name] = value
                 size += codec.size(value)
                 continue
-            counts = None
-            if layout is Layout.SELECTED:
-                counts = own[counts_of(self._kind)].tolist()
-            pieces = self._pieces.setdefault(name, {})
-            self._numbers[name] = not isinstance(value, np.ndarray)
-            self._leads[name] = () if layout is None else value.shape[:-1]
-            for cell, start, stop in self._geometry.runs(client, self._fn.part, layout, counts):
-                part = _array(value if layout is None else value[..., start:stop])
-                piece = self._seal(client, name, cell, part)
-                self._last.setdefault(name, {})[cell] = piece
-                size += self._sealing.size(piece)
-                if cell in pieces:
-                    piece = self._sealing.adder.add(pieces[cell], piece)
-                pieces[cell] = piece
+            plan = self._plans.get(name)
+            if plan is None:
+                plan = self._plans[name] = _Plan(value, layout)
+            counts = own[counts_of(kind)].tolist() if layout is Layout.SELECTED else None
+            runs = self._geometry.runs(client, part, layout, counts)
+            sealed = last[name] = {}
+            for cell, start, stop in runs:
+                values = _array(value if len(runs) == 1 else value[..., start:stop])
+                stream = plan.streams.get(cell)
+                if stream is None:
+                    stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
+                piece = sealed[cell] = _sealed(self._sealing, client, stream, values)
+                size += size_of(piece)
+                before = plan.pieces.get(cell)
+                plan.pieces[cell] = piece if before is None else adder.add(before, piece)
         return size
-
-    def _seal(self, client: ClientId, field: str, cell: int, values: Array) -> Piece:
-        named = self._streams.get((field, cell))
-        if named is None:
-            named = self._streams[field, cell] = replace(self._stream, field=field, cell=cell)
-        return _sealed(self._sealing, client, named, values)
 
     def total(self) -> SealedTotal:
         kind, part = self._kind, self._fn.part
@@ -318,13 +325,11 @@ class _LockedCollector:
         for name, layout in layouts(kind):
             value: Any = None
             if layout is not Layout.COUNTS:
-                stream = self._stream
-                cells = LockedCells(
-                    (stream.session, stream.sequence, stream.function, name),
-                    self._pieces[name],
-                    self._numbers.get(name, False),
-                    self._leads.get(name, ()),
-                )
+                stream, plan = self._stream, self._plans.get(name)
+                key = (stream.session, stream.sequence, stream.function, name)
+                cells = LockedCells(key, {}, False, ())
+                if plan is not None:
+                    cells = LockedCells(key, plan.pieces, plan.number, plan.lead)
                 value = Combination(((1.0, cells),))
             fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
         return SealedTotal(kind, fields)
@@ -344,36 +349,49 @@ def _sealed(sealing: Sealing, client: ClientId, stream: Stream, values: Array) -
     """
     if stream.cell != EVERYONE and values.size >= sealing.long:
         return sealing.bulk[client].seal(client, stream, values)
-    room = sealing.digit * _MOST / (2 * len(sealing.exact))
-    digits = np.empty((2, *values.shape))
-    flat = digits.reshape(2, -1)
-    if not split_digits(values.reshape(-1), sealing.digit, sealing.unit, room, flat):  # nor for nan
-        bounded = _with_bounds(values, room, -sealing.digit * _MOST, stream)
-        split_digits(bounded.reshape(-1), sealing.digit, sealing.unit, room, flat)
-    return evolve(sealing.exact[client].seal(client, stream, digits), digits=2)
+    piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
+    if piece is None:
+        raise RangeError(_complaint(values, sealing.digits.room, stream))
+    return piece
 
 
 def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
     """Return what a client opens of a piece."""
     if piece.digits == 1:
         return sealing.bulk[client].open(piece)
-    digits = sealing.exact[client].open(piece)
-    found = np.empty(digits.shape[1:])
-    factor, least = sealing.digit / sealing.unit, -sealing.digit * _MOST / 2
-    joined_digits(digits.reshape(2, -1), factor, least, found.reshape(-1))
-    return found
+    return sealing.exact[client].open_digits(piece, sealing.digits)
 
 
-def _with_bounds(values: Array, room: float, bound: float, stream: Stream) -> Array:
-    """Return values with `bound` in place of -inf; refuse others that have no room."""
-    odd = values[~((np.abs(values) < room) | np.isneginf(values))]
-    if len(odd):
-        raise RangeError(
-            f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
-            f"be a number within ±{room:.3g}; check the table for huge values and whether training "
-            "diverged, or raise privacy.range."
+def _check_name(stream: Stream, name: tuple[str, int, str, str], cell: int) -> None:
+    """Refuse the piece of one total in the place of another: a replay, or cells in other places.
+
+    Raises
+    ------
+    ReplayError
+        If the piece was sealed under another name.
+    """
+    session, sequence, function, field = name
+    if (
+        stream.sequence != sequence
+        or stream.cell != cell
+        or stream.field != field
+        or stream.function != function
+        or stream.session != session
+    ):
+        raise ReplayError(
+            f"A piece of {stream} came in place of cell {cell} of {function}.{field} of exchange "
+            f"{sequence}; pieces were replayed or changed places: resume the run."
         )
-    return np.where(np.isneginf(values), bound, values)
+
+
+def _complaint(values: Array, room: float, stream: Stream) -> str:
+    """Return what is to be said of values of which some have no room."""
+    odd = values[~((np.abs(values) < room) | np.isneginf(values))]
+    return (
+        f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
+        f"be a number within ±{room:.3g}; check the table for huge values and whether training "
+        "diverged, or raise privacy.range."
+    )
 
 
 def _array(value: Any) -> Array:

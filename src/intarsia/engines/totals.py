@@ -19,6 +19,7 @@ from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
 __all__ = ["EVERYONE", "Collector", "Geometry", "PlainTotals", "Totals"]
 
 EVERYONE = -1  # the cell of what is summed entry by entry
+_ALL = ((EVERYONE, 0, 0),)
 
 
 class Geometry:
@@ -27,12 +28,15 @@ class Geometry:
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self.indices: dict[tuple[str, Layout], Index] = {}
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
+        self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
         for part, schema in schemas.items():
             self.indices[part, Layout.SAMPLES] = schema.samples
             self.indices[part, Layout.FEATURES] = schema.features
         for (part, layout), index in self.indices.items():
             for client in index.positions:
-                self._runs[client, part, layout] = _runs(index, client)
+                runs = self._runs[client, part, layout] = _runs(index, client)
+                if layout is Layout.SAMPLES:
+                    self._cells[client, part] = tuple(cell for cell, *_ in runs)
 
     def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
         """Return where a client's entries lie, in its order."""
@@ -40,7 +44,7 @@ class Geometry:
 
     def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
         """Return the numbers of a client's sample cells."""
-        return tuple(cell for cell, *_ in self._runs[client, part, Layout.SAMPLES])
+        return self._cells[client, part]
 
     def runs(
         self, client: ClientId, part: str, layout: Layout | None, counts: Sequence[int] | None
@@ -50,7 +54,7 @@ class Geometry:
         `counts` are the numbers of selected samples by cell, for the layout of those.
         """
         if layout is None:
-            return ((EVERYONE, 0, 0),)
+            return _ALL
         if layout is not Layout.SELECTED:
             return self._runs[client, part, layout]
         assert counts is not None

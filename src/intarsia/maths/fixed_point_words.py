@@ -21,17 +21,18 @@ __all__ = [
     "check",
     "counters",
     "decode_words",
-    "encode_with_check",
     "encode_words",
-    "joined_digits",
-    "split_digits",
-    "unmask_with_check",
+    "open_digits",
+    "open_values",
+    "seal_digits",
+    "seal_values",
 ]
 
 Reals = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
 PRIME = 2**64 - 59  # the largest below 2^64
+_EXCESS = 59
 
 
 def check(words: Words, factors: Words) -> int:
@@ -44,39 +45,7 @@ def check(words: Words, factors: Words) -> int:
     factors
         One for each word, and perhaps more.
     """
-    return _residue(*_limb_sums(words, factors))
-
-
-def encode_with_check(
-    values: Reals, scale: float, limit: float, factors: Words, words: Words
-) -> tuple[bool, int]:
-    """Write words as `encode_words`; return whether all values are within, and their check."""
-    within, *sums = _encode_and_sum(values, scale, limit, factors, words)
-    return within, _residue(*sums)
-
-
-def unmask_with_check(
-    words: Words, masks: Words, factors: Words, step: float, values: Reals
-) -> tuple[int, int, int]:
-    """Take masks off a total; write its values, return their check and the last two words.
-
-    Parameters
-    ----------
-    words
-        Those of the values and two more, overwritten.
-    masks
-        (contributors, at least as many words)
-    factors
-        As for `check`.
-    step, values
-        As for `decode_words`.
-    """
-    low, high, *sums = _unmask_and_sum(words, masks, factors, step, values)
-    return _residue(*sums), int(low), int(high)
-
-
-def _residue(first: int, second: int, third: int, fourth: int) -> int:
-    return (first + (second << 32) + (third << 64) + (fourth << 96)) % PRIME
+    return int(_check(words, factors))
 
 
 @compiled
@@ -92,38 +61,114 @@ def counters(start: Words, places: Words, blocks: int, out: Words) -> None:
     out
         (places · blocks, 2), overwritten.
     """
-    k = 0
     for c in range(len(places)):
         low = start[0] + places[c, 0]
         high = start[1] + places[c, 1] + np.uint64(low < start[0])
+        here = out[c * blocks : (c + 1) * blocks]
         for j in range(blocks):
-            here = low + np.uint64(j)
-            out[k, 0] = here
-            out[k, 1] = high + np.uint64(here < low)
-            k += 1
+            here[j, 0] = low + np.uint64(j)
+            here[j, 1] = high
+        before = np.uint64(0) - low  # blocks before the low half wraps; 0 stands for 2^64
+        if before != 0 and before < np.uint64(blocks):
+            for j in range(np.int64(before), blocks):
+                here[j, 1] = high + np.uint64(1)
 
 
 @compiled
-def split_digits(values: Reals, digit: float, unit: float, room: float, digits: Reals) -> bool:
-    """Write values as a high digit, in units, and a low one; return whether all are within ±room.
+def seal_values(
+    values: Reals, scale: float, limit: float, factors: Words, masks: Words, words: Words
+) -> bool:
+    """Write the words of values and the halves of their check, under a mask.
 
-    `digits` is (2, values); a value is high / unit · digit + low exactly.
+    Return whether all values are within ±limit; where one is not, the words are of no use.
+
+    Parameters
+    ----------
+    values, scale, limit
+        As for `encode_words`.
+    factors
+        As for `check`.
+    masks
+        (1, at least as many words)
+    words
+        Two more than values, overwritten.
     """
-    within = True
-    for j in range(len(values)):
-        within &= abs(values[j]) < room
-        high = np.rint(values[j] / digit)
-        digits[0, j] = high * unit
-        digits[1, j] = values[j] - high * digit
+    within = encode_words(values, scale, limit, words)
+    _seal(factors, masks, words)
     return within
 
 
 @compiled
-def joined_digits(digits: Reals, factor: float, least: float, values: Reals) -> None:
-    """Write high · factor + low; what is not above `least` becomes -inf."""
-    for j in range(len(values)):
-        value = digits[0, j] * factor + digits[1, j]
+def seal_digits(
+    values: Reals,
+    digit: float,
+    unit: float,
+    room: float,
+    bound: float,
+    scale: float,
+    factors: Words,
+    masks: Words,
+    words: Words,
+) -> bool:
+    """Write values as `seal_values`, each as a high digit, in units, and a low one.
+
+    A value is high / unit · digit + low exactly; all high digits come before the low ones. Return
+    whether all values are within ±room, or -inf, for which `bound` stands; `digit` is a power of 2.
+    """
+    within, count, reciprocal = True, len(values), 1.0 / digit
+    for j in range(count):
+        value = values[j] if values[j] != -np.inf else bound
+        inside = abs(value) < room or value == bound
+        within &= inside
+        value = value if inside else 0.0
+        high = np.rint(value * reciprocal)
+        words[j] = np.uint64(np.int64(np.rint(high * unit * scale)))
+        words[count + j] = np.uint64(np.int64(np.rint((value - high * digit) * scale)))
+    _seal(factors, masks, words)
+    return within
+
+
+@compiled
+def open_values(words: Words, masks: Words, factors: Words, step: float, values: Reals) -> bool:
+    """Write the values of a total that `seal_values` sealed; return whether its check is right.
+
+    Parameters
+    ----------
+    words
+        Those of the values and two more.
+    masks
+        (contributors, at least as many words), overwritten
+    factors
+        As for `check`.
+    step, values
+        As for `decode_words`.
+    """
+    right, clear = _open(words, masks, factors)
+    decode_words(clear, step, values)
+    return right
+
+
+@compiled
+def open_digits(
+    words: Words,
+    masks: Words,
+    factors: Words,
+    step: float,
+    factor: float,
+    least: float,
+    values: Reals,
+) -> bool:
+    """Write the values of a total that `seal_digits` sealed; return whether its check is right.
+
+    A value is high · factor + low; what is not above `least` becomes -inf.
+    """
+    right, clear = _open(words, masks, factors)
+    count = len(values)
+    for j in range(count):
+        high = np.float64(np.int64(clear[j])) * step
+        value = high * factor + np.float64(np.int64(clear[count + j])) * step
         values[j] = value if value > least else -np.inf
+    return right
 
 
 @compiled
@@ -148,29 +193,83 @@ def decode_words(words: Words, step: float, values: Reals) -> None:
 
 
 @compiled
-def _encode_and_sum(
-    values: Reals, scale: float, limit: float, factors: Words, words: Words
-) -> tuple[bool, int, int, int, int]:
-    within = encode_words(values, scale, limit, words)
-    first, second, third, fourth = _limb_sums(words[: len(values)], factors)
-    return within, first, second, third, fourth
+def _seal(factors: Words, masks: Words, words: Words) -> None:
+    """Write the check of words after them, then add a mask to all."""
+    count = len(words) - 2
+    total = _check(words[:count], factors)
+    words[count] = total & np.uint64(0xFFFFFFFF)
+    words[count + 1] = total >> np.uint64(32)
+    for j in range(len(words)):
+        words[j] += masks[0, j]
 
 
 @compiled
-def _unmask_and_sum(
-    words: Words, masks: Words, factors: Words, step: float, values: Reals
-) -> tuple[np.uint64, np.uint64, int, int, int, int]:
-    for c in range(len(masks)):
+def _open(words: Words, masks: Words, factors: Words) -> tuple[bool, Words]:
+    """Return whether the check of a total is right, and its words without masks and check.
+
+    The words are written over the first mask.
+    """
+    clear = masks[0, : len(words)]
+    _take_off(words, masks, clear)
+    count = len(words) - 2
+    high = _shifted(clear[count + 1] % np.uint64(PRIME))
+    expected = _sum(clear[count] % np.uint64(PRIME), high)
+    return _check(clear[:count], factors) == expected, clear[:count]
+
+
+@compiled
+def _take_off(words: Words, masks: Words, clear: Words) -> None:
+    """Write words less all masks over the first of these."""
+    count, taken = len(masks), 1
+    if count >= 4:  # in one pass over memory
+        taken = 4
         for j in range(len(words)):
-            words[j] -= masks[c, j]
-    count = len(values)
-    first, second, third, fourth = _limb_sums(words[:count], factors)
-    decode_words(words[:count], step, values)
-    return words[count], words[count + 1], first, second, third, fourth
+            clear[j] = words[j] - (masks[0, j] + masks[1, j] + masks[2, j] + masks[3, j])
+    else:
+        for j in range(len(words)):
+            clear[j] = words[j] - clear[j]
+    for c in range(taken, count):
+        for j in range(len(words)):
+            clear[j] -= masks[c, j]
 
 
 @compiled
-def _limb_sums(words: Words, factors: Words) -> tuple[int, int, int, int]:
+def _check(words: Words, factors: Words) -> np.uint64:
+    first, second, third, fourth = _limb_sums(words, factors)
+    total = _sum(_shifted(_residue(fourth)), _residue(third))
+    total = _sum(_shifted(total), _residue(second))
+    return _sum(_shifted(total), _residue(first))
+
+
+@compiled
+def _residue(word: np.uint64) -> np.uint64:
+    """Return a word, read as a signed integer, modulo the prime."""
+    if word >> np.uint64(63):
+        return np.uint64(PRIME) - (np.uint64(0) - word)
+    return word
+
+
+@compiled
+def _sum(one: np.uint64, other: np.uint64) -> np.uint64:
+    """Return the sum of two residues modulo the prime."""
+    total = one + other
+    if total < one:  # 2^64 is 59 modulo the prime
+        return total + np.uint64(_EXCESS)
+    return total - np.uint64(PRIME) if total >= np.uint64(PRIME) else total
+
+
+@compiled
+def _shifted(residue: np.uint64) -> np.uint64:
+    """Return a residue times 2^32 modulo the prime."""
+    half = np.uint64(32)
+    low = residue << half
+    if low >= np.uint64(PRIME):
+        low -= np.uint64(PRIME)
+    return _sum((residue >> half) * np.uint64(_EXCESS), low)
+
+
+@compiled
+def _limb_sums(words: Words, factors: Words) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """Return the four sums, weighted by powers of 2^32, that make up Σ rⱼ xⱼ."""
     half = np.uint64(32)
     low_half = np.uint64(0xFFFFFFFF)
@@ -190,5 +289,4 @@ def _limb_sums(words: Words, factors: Words) -> tuple[int, int, int, int]:
         above += r_high & sign
     third -= below
     fourth -= above
-    # Numba hands them to Python as signed integers, which are as long as needed.
-    return np.int64(first), np.int64(second), np.int64(third), np.int64(fourth)  # type: ignore[return-value]
+    return first, second, third, fourth

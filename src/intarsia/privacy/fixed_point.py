@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError, RangeError
-from intarsia.maths.fixed_point_words import decode_words, encode_with_check, encode_words
+from intarsia.maths.fixed_point_words import decode_words, encode_words
 
 __all__ = ["FixedPoint"]
 
@@ -97,22 +97,7 @@ class FixedPoint:
             If a value is not finite, or beyond the limit of an addend.
         """
         if not encode_words(values, 1.0 / self.step, self.limit, words):
-            raise RangeError(self._complaint(values))
-
-    def encode_with_check(
-        self, values: NDArray[np.float64], factors: NDArray[np.uint64], words: NDArray[np.uint64]
-    ) -> int:
-        """Write the words of a vector over the first of `words`, and return their check.
-
-        Raises
-        ------
-        RangeError
-            If a value is not finite, or beyond the limit of an addend.
-        """
-        within, check = encode_with_check(values, 1.0 / self.step, self.limit, factors, words)
-        if not within:
-            raise RangeError(self._complaint(values))
-        return check
+            raise RangeError(self.complaint(values))
 
     def decode(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the values of words or of their totals modulo 2^64, in their shape."""
@@ -121,7 +106,8 @@ class FixedPoint:
         decode_words(flat.reshape(-1), self.step, values.reshape(-1))
         return values
 
-    def _complaint(self, values: NDArray[np.float64]) -> str:
+    def complaint(self, values: NDArray[np.float64]) -> str:
+        """Return what is to be said of values of which some are beyond the limit of an addend."""
         odd = values[~np.isfinite(values)]
         if len(odd):
             return (

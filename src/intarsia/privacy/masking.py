@@ -39,8 +39,20 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import ExperimentError, KeyMaterialError, ReplayError, TamperedError
-from intarsia.maths.fixed_point_words import PRIME, counters, unmask_with_check
+from intarsia.errors import (
+    ExperimentError,
+    KeyMaterialError,
+    RangeError,
+    ReplayError,
+    TamperedError,
+)
+from intarsia.maths.fixed_point_words import (
+    counters,
+    open_digits,
+    open_values,
+    seal_digits,
+    seal_values,
+)
 from intarsia.privacy.ciphers import (
     BLOCK_BYTES,
     KEY_BYTES,
@@ -50,19 +62,18 @@ from intarsia.privacy.ciphers import (
 )
 from intarsia.privacy.fixed_point import FixedPoint
 from intarsia.privacy.keys import SharedKey
-from intarsia.privacy.sealing import Piece, Stream, Values, joined
+from intarsia.privacy.sealing import Digits, Piece, Stream, Values, joined
 
 __all__ = ["MaskedAdder", "MaskedSealer", "StreamLedger"]
 
 Words = NDArray[np.uint64]
 _Bytes = NDArray[np.uint8]
-_Room = tuple[Words, int, Words, _Bytes, _Bytes, Words]
+_Room = tuple[Words, _Bytes, _Bytes, Words]
 
 _BLOCK_WORDS = 2  # of the cipher
 _CHECK_WORDS = 2  # the halves of the check, so that 2^32 of them add up without wrapping
-_HALF = 32
-_LONG = 2**14  # words
-_ROOMS = 256  # lengths and contributors for which views are kept
+_LONG = 2**15  # words
+_ROOMS = 256  # lengths and numbers of contributors for which views are kept
 
 
 class MaskedSealer:
@@ -102,6 +113,7 @@ class MaskedSealer:
             )
         self._key = masks
         self._fixed = fixed
+        self._scale = 1.0 / fixed.step
         self._clients = clients
         self._ledger = StreamLedger()
         self._session: _Session | None = None
@@ -116,19 +128,25 @@ class MaskedSealer:
         ReplayError
             If the client has used the stream before.
         """
-        self._ledger.refuse_used(client, stream)
-        values = np.asarray(values, np.float64)
-        count = values.size
-        words = np.empty(count + _CHECK_WORDS, np.uint64)
-        session = self._keys_of(stream.session)
-        flat = np.ascontiguousarray(values).reshape(-1)
-        total = self._fixed.encode_with_check(flat, session.factors(count), words)
-        words[count] = total & (2**_HALF - 1)
-        words[count + 1] = total >> _HALF
-        masks = session.masks(stream, (client,), len(words))
+        values = np.asarray(values, np.float64, order="C")
+        flat, fixed = values.reshape(-1), self._fixed
+        words, factors, masks = self._masked(client, stream, len(flat))
+        if not seal_values(flat, self._scale, fixed.limit, factors, masks, words):
+            raise RangeError(fixed.complaint(flat))
         self._ledger.enter(client, stream)
-        words += masks[0]
         return Piece(stream, values.shape, (client,), words)
+
+    def seal_digits(
+        self, client: str, stream: Stream, values: Values, digits: Digits
+    ) -> Piece | None:
+        """Return the words of values as two digits each, under masks; None if one has no room."""
+        flat = values.reshape(-1)
+        words, factors, masks = self._masked(client, stream, 2 * len(flat))
+        given = (digits.size, digits.unit, digits.room, digits.bound, self._scale)
+        if not seal_digits(flat, *given, factors, masks, words):
+            return None
+        self._ledger.enter(client, stream)
+        return Piece.made(stream, (2, *values.shape), (client,), words, 2)
 
     def open(self, piece: Piece) -> Values:
         """Return the total of the piece's contributors.
@@ -138,35 +156,68 @@ class MaskedSealer:
         TamperedError
             If the piece is not the sum of what they sealed.
         """
-        names = piece.contributors
-        if not 1 <= len(names) <= self._clients or len(set(names)) != len(names):
+        words, factors, masks = self._unmasked(piece)
+        values = np.empty(piece.shape)
+        if not open_values(words, masks, factors, self._fixed.step, values.reshape(-1)):
+            raise _altered(piece)
+        return values
+
+    def open_digits(self, piece: Piece, digits: Digits) -> Values:
+        """Return the total of what `seal_digits` sealed; TamperedError if it was altered."""
+        if piece.shape[:1] != (2,):
             raise TamperedError(
-                f"A total of {piece.stream} names the contributors {list(names)}; it must name 1 "
+                f"A piece of {piece.stream} with shape {piece.shape} was to be opened as two "
+                "digits, which a first axis of 2 holds; it was altered."
+            )
+        words, factors, masks = self._unmasked(piece)
+        values = np.empty(piece.shape[1:])
+        factor, least = digits.size / digits.unit, digits.bound / 2
+        flat = values.reshape(-1)
+        if not open_digits(words, masks, factors, self._fixed.step, factor, least, flat):
+            raise _altered(piece)
+        return values
+
+    def _masked(self, client: str, stream: Stream, count: int) -> tuple[Words, Words, Words]:
+        """Return room for words of a stream that was not used, factors, and the mask."""
+        self._ledger.refuse_used(client, stream)
+        session = self._session
+        if session is None or session.name != stream.session:
+            session = self._session = _Session(self._key, stream.session)
+        masks = session.masks(session.start(stream), (client,), count + _CHECK_WORDS)
+        return np.empty(count + _CHECK_WORDS, np.uint64), session.factors(count), masks
+
+    def _unmasked(self, piece: Piece) -> tuple[Words, Words, Words]:
+        """Return words from which all but the last masks were taken, factors, and those masks."""
+        names, stream = piece.contributors, piece.stream
+        if not 1 <= len(names) <= self._clients or (
+            len(names) > 1 and len(set(names)) != len(names)
+        ):
+            raise TamperedError(
+                f"A total of {stream} names the contributors {list(names)}; it must name 1 "
                 f"to {self._clients} different clients."
             )
-        words = _words_of(piece).copy()
-        count = len(words) - _CHECK_WORDS
-        session = self._keys_of(piece.stream.session)
-        factors, values = session.factors(count), np.empty(count)
-        most = max(1, _LONG // len(words))  # contributors at a time, so that masks stay in cache
-        for first in range(0, len(names) - most, most):
-            for masks in session.masks(piece.stream, names[first : first + most], len(words)):
-                words -= masks
-        last = names[(len(names) - 1) // most * most :]
-        masks = session.masks(piece.stream, last, len(words))
-        found, low, high = unmask_with_check(words, masks, factors, self._fixed.step, values)
-        if (low + (high << _HALF)) % PRIME != found:
-            raise TamperedError(
-                f"The total of {piece.stream} is not the sum of what {list(names)} sealed: it was "
-                "altered, has other contributors, or was sealed with another key; compare the "
-                "fingerprints of the clients' keys, then resume the run."
-            )
-        return values.reshape(piece.shape)
+        words = _words_of(piece)
+        count = len(words)
+        session = self._session
+        if session is None or session.name != stream.session:
+            session = self._session = _Session(self._key, stream.session)
+        start = session.start(stream)
+        most = max(1, _LONG // count)  # contributors at a time: masks stay in cache
+        if len(names) > most:
+            words = words.copy()
+        while len(names) > most:
+            for masks in session.masks(start, names[:most], count):
+                words -= masks[:count]
+            names = names[most:]
+        return words, session.factors(count), session.masks(start, names, count)
 
-    def _keys_of(self, session: str) -> _Session:
-        if self._session is None or self._session.name != session:
-            self._session = _Session(self._key, session)
-        return self._session
+
+def _altered(piece: Piece) -> TamperedError:
+    return TamperedError(
+        f"The total of {piece.stream} is not the sum of what {list(piece.contributors)} sealed: it "
+        "was altered, has other contributors, or was sealed with another key; compare the "
+        "fingerprints of the clients' keys, then resume the run."
+    )
 
 
 class MaskedAdder:
@@ -182,9 +233,7 @@ class MaskedAdder:
         TamperedError
             If the content of a piece does not fit its shape.
         """
-        both = joined(one, other, None)
-        words = _words_of(one) + _words_of(other)
-        return Piece(both.stream, both.shape, both.contributors, words, both.digits)
+        return joined(one, other, _words_of(one) + _words_of(other))
 
 
 class StreamLedger:
@@ -201,6 +250,12 @@ class StreamLedger:
     def refuse_used(self, client: str, stream: Stream) -> None:
         """Raise ReplayError if the client has used the stream, or has gone past it."""
         present = self._present.get(client)
+        if (
+            present is not None
+            and present.number < stream.sequence
+            and present.session == stream.session
+        ):
+            return
         if (client, stream.session) in self._left:
             raise ReplayError(
                 f"Client {client!r} has left session {stream.session}; draw a fresh session "
@@ -219,13 +274,13 @@ class StreamLedger:
     def enter(self, client: str, stream: Stream) -> None:
         """Remember that the client has used the stream."""
         present = self._present.get(client)
-        if present is None or (present.session, present.number) != (
-            stream.session,
-            stream.sequence,
-        ):
-            if present is not None and present.session != stream.session:
+        if present is None or present.session != stream.session:
+            if present is not None:
                 self._left.add((client, present.session))
             present = self._present[client] = _Sequence(stream.session, stream.sequence)
+        elif present.number != stream.sequence:
+            present.number = stream.sequence
+            present.names.clear()
         present.names.add((stream.function, stream.field, stream.cell))
 
 
@@ -242,31 +297,37 @@ class _Session:
     def __init__(self, key: bytes, name: str) -> None:
         self.name = name
         self._key = key
-        self._start_key = pseudorandom(key, "start", name)
+        self._start_hash = blake2b(key=pseudorandom(key, "start", name), digest_size=BLOCK_BYTES)
         self._cipher = BlockCipher(pseudorandom(key, "streams", name))
         self._places: dict[tuple[str, ...], Words] = {}
-        self._rooms: dict[tuple[tuple[str, ...], int], _Room] = {}
+        self._rooms: dict[tuple[int, int], _Room] = {}
         self._factors = np.zeros(0, np.uint64)
         self._counters = np.zeros((0, 2), np.uint64)
         self._stream = np.zeros(BLOCK_BYTES, np.uint8)
 
-    def masks(self, stream: Stream, clients: tuple[str, ...], count: int) -> Words:
-        """Return the masks of clients, (clients, count), until it is called again."""
-        room = self._rooms.get((clients, count))
-        if room is None:
-            room = self._rooms[clients, count] = self._room(clients, count)
-        places, blocks, here, clear, encrypted, words = room
-        counters(self._start(stream), places, blocks, here)
-        self._cipher.write(clear, encrypted)
-        return words
+    def start(self, stream: Stream) -> Words:
+        """Return what the place of a total in the counter is for all clients, (2,)."""
+        found = self._start_hash.copy()
+        found.update(stream.label(""))
+        return np.frombuffer(found.digest(), np.uint64)
 
-    def _room(self, clients: tuple[str, ...], count: int) -> _Room:
-        """Return where the masks of clients are made: views of arrays that all masks share."""
+    def masks(self, start: Words, clients: tuple[str, ...], count: int) -> Words:
+        """Return the masks of clients, (clients, count or more), until it is called again."""
         places = self._places.get(clients)
         if places is None:
             places = self._places[clients] = self._placed(clients)
-        blocks = -(-count // _BLOCK_WORDS)
-        total = blocks * len(places)
+        blocks = (count + 1) // _BLOCK_WORDS
+        room = self._rooms.get((len(clients), blocks))
+        if room is None:
+            room = self._rooms[len(clients), blocks] = self._room(len(clients), blocks)
+        here, clear, encrypted, words = room
+        counters(start, places, blocks, here)
+        self._cipher.write(clear, encrypted)
+        return words
+
+    def _room(self, clients: int, blocks: int) -> _Room:
+        """Return where the masks of clients are made: views of arrays that all masks share."""
+        total = blocks * clients
         if len(self._counters) < total:
             self._counters = np.zeros((total, _BLOCK_WORDS), np.uint64)
             self._stream = np.zeros((total + 1) * BLOCK_BYTES, np.uint8)
@@ -274,9 +335,9 @@ class _Session:
         if len(self._rooms) >= _ROOMS:
             self._rooms.clear()
         here, end = self._counters[:total], total * BLOCK_BYTES
-        words = self._stream[:end].view(np.uint64).reshape(len(places), -1)[:, :count]
+        words = self._stream[:end].view(np.uint64).reshape(clients, -1)
         encrypted = self._stream[: end + BLOCK_BYTES]
-        return places, blocks, here, here.view(np.uint8).reshape(-1), encrypted, words
+        return here, here.view(np.uint8).reshape(-1), encrypted, words
 
     def factors(self, count: int) -> Words:
         """Return the secret factors of the check, at least `count` of them."""
@@ -286,11 +347,6 @@ class _Session:
             cipher.write(bytes(16), np.zeros_like(stream), stream)
             self._factors = stream.view(np.uint64)
         return self._factors
-
-    def _start(self, stream: Stream) -> Words:
-        """Return what the place of a total in the counter is for all clients, (2,)."""
-        found = blake2b(stream.label(""), key=self._start_key, digest_size=16).digest()
-        return np.frombuffer(found, np.uint64)
 
     def _placed(self, clients: tuple[str, ...]) -> Words:
         """Return how far the places of clients are from that, (clients, 2)."""

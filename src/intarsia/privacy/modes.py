@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from intarsia.errors import CodecError, ExperimentError, KeyMaterialError
-from intarsia.privacy.sealing import Piece, Sealer, Sealing
+from intarsia.privacy.sealing import Digits, ExactSealer, Piece, Sealing
 from intarsia.privacy.settings import Privacy
 
 if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
@@ -22,6 +22,7 @@ __all__ = ["Keys", "keys", "sealing"]
 
 _WORDS = b"w"  # first byte of a piece under masks
 _CIPHERTEXTS = b"c"  # of one in ciphertexts
+_MOST = 2.0**50  # of the low digit's room, in the high one: below it stands -inf
 _LONG = 4096  # a ciphertext costs the same however few values are in it
 
 
@@ -98,7 +99,7 @@ def _shared(settings: Privacy, folder: Path | None, name: str) -> SharedKey:
 
 
 def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing:
-    """Return each client's sealer and the server's adder.
+    """Return the clients' sealers and the server's adder.
 
     Raises
     ------
@@ -109,15 +110,21 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     from intarsia.privacy.masking import MaskedAdder, MaskedSealer
 
     fixed = FixedPoint(range=settings.range, addends=len(clients))
-    digit = 2.0 ** math.floor(math.log2(fixed.limit))
-    masked: dict[str, Sealer] = {
-        name: MaskedSealer(secrets.shared, fixed, len(clients)) for name in clients
-    }
+    size = 2.0 ** math.floor(math.log2(fixed.limit))
+    digits = Digits(
+        size=size,
+        unit=fixed.step,
+        room=size * _MOST / (2 * len(clients)),
+        bound=-size * _MOST,
+    )
+    # One for all clients: they hold the same keys, and a ledger remembers each client's streams.
+    # With one for each, every client would find the caches filled with another's tables.
+    exact: ExactSealer = MaskedSealer(secrets.shared, fixed, len(clients))
+    masked = dict.fromkeys(clients, exact)
     if settings.mode == "masked":
         return Sealing(
             mode="masked",
-            unit=fixed.step,
-            digit=digit,
+            digits=digits,
             adder=MaskedAdder(),
             exact=masked,
             bulk=masked,
@@ -137,7 +144,7 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     token = secrets.shared.derive("tokens")
     adder = CkksAdder(found.public_bytes())
 
-    def size(piece: Piece) -> int:
+    def bytes_of(piece: Piece) -> int:
         words = isinstance(piece.content, np.ndarray)
         return _words_size(piece) if words else adder.size(piece)
 
@@ -153,15 +160,14 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
 
     return Sealing(
         mode="ckks",
-        unit=fixed.step,
-        digit=digit,
+        digits=digits,
         adder=LongByCkksAdder(adder, MaskedAdder()),
         exact=masked,
-        bulk={name: CkksSealer(found, clients=clients, token_key=token) for name in clients},
+        bulk=dict.fromkeys(clients, CkksSealer(found, clients=clients, token_key=token)),
         long=_LONG,
         to_bytes=to_bytes,
         from_bytes=from_bytes,
-        size=size,
+        size=bytes_of,
     )
 
 

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from intarsia.errors import SealedError
 
-__all__ = ["Adder", "Piece", "Sealer", "Sealing", "Stream", "joined"]
+__all__ = [
+    "Adder",
+    "Digits",
+    "ExactSealer",
+    "Piece",
+    "Sealer",
+    "Sealing",
+    "Stream",
+    "joined",
+]
 
 Values = NDArray[np.float64]
 
@@ -58,6 +67,22 @@ class Piece:
     content: Any  # the scheme's own: words under masks, or ciphertexts
     digits: int = 1  # 2: the first axis holds a high and a low part of each value
 
+    @classmethod
+    def made(
+        cls,
+        stream: Stream,
+        shape: tuple[int, ...],
+        contributors: tuple[str, ...],
+        content: Any,
+        digits: int,
+    ) -> Piece:
+        """Return a piece, without the checks of `__init__`: short ones are made by the thousand."""
+        piece = object.__new__(cls)
+        piece.__dict__.update(
+            stream=stream, shape=shape, contributors=contributors, content=content, digits=digits
+        )
+        return piece
+
 
 class Sealer(Protocol):
     """A client's side of a scheme, with the secret keys."""
@@ -85,6 +110,45 @@ class Sealer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Digits:
+    """How a number becomes two that a fixed-point format holds exactly: high / unit · size + low.
+
+    Together they reach beyond the 60th power of 2.
+    """
+
+    size: float  # a power of 2 that every client's value may reach
+    unit: float  # least difference of totals, a power of 2
+    room: float  # every client's number must be within ±room, or -inf
+    bound: float  # stands for -inf: no total of others comes near
+
+
+class ExactSealer(Sealer, Protocol):
+    """A sealer whose totals are exact sums of fixed-point numbers."""
+
+    def seal_digits(
+        self, client: str, stream: Stream, values: Values, digits: Digits
+    ) -> Piece | None:
+        """Seal each value as two digits; None if one has no room.
+
+        Raises
+        ------
+        SealedError
+            If the client has used the stream before.
+        """
+        ...
+
+    def open_digits(self, piece: Piece, digits: Digits) -> Values:
+        """Return the total of what `seal_digits` sealed.
+
+        Raises
+        ------
+        TamperedError
+            If the piece is not the sum of what the contributors sealed.
+        """
+        ...
+
+
 class Adder(Protocol):
     """The server's side of a scheme, without secrets."""
 
@@ -104,10 +168,9 @@ class Sealing:
     """A mode of sealed sums, set up for a federation in one process."""
 
     mode: str
-    unit: float  # least difference of the exact sealers' totals, a power of 2
-    digit: float  # a power of 2 that every client's value may reach
+    digits: Digits  # of the exact sealers
     adder: Adder  # the server's
-    exact: Mapping[str, Sealer]  # each client's own, for what is short or must be exact
+    exact: Mapping[str, ExactSealer]  # by client, for what is short or must be exact
     bulk: Mapping[str, Sealer]  # for long arrays, within an error
     long: int  # values of a client's cell from which it is a long array
     to_bytes: Callable[[Piece], bytes]  # the content of a piece, for a wire or a checkpoint
@@ -129,11 +192,18 @@ def joined(one: Piece, other: Piece, content: Any) -> Piece:
             f"A piece of {one.stream} with shape {one.shape} cannot be added to one of "
             f"{other.stream} with shape {other.shape}; add pieces of one total only."
         )
-    contributors = tuple(sorted((*one.contributors, *other.contributors)))
-    if len(set(contributors)) < len(contributors):
+    contributors = _both(one.contributors, other.contributors)
+    if contributors is None:
         both = set(one.contributors) & set(other.contributors)
         raise SealedError(
             f"The contribution of {sorted(both)} to {one.stream} was added twice; add each "
             "client's contribution once."
         )
-    return Piece(one.stream, one.shape, contributors, content, one.digits)
+    return Piece.made(one.stream, one.shape, contributors, content, one.digits)
+
+
+@lru_cache(maxsize=4096)
+def _both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the contributors of two pieces in order; None if a client is in both."""
+    names = tuple(sorted((*one, *other)))
+    return names if len(set(names)) == len(names) else None
