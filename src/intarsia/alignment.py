@@ -91,7 +91,7 @@ def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[Clie
         If one party has whole numbers and another has text.
     """
     if settings.ids == "plain" and not settings.normalise:
-        return {name: identifiers.checked(own, f"Client {name!r}") for name, own in ids.items()}
+        return ids
     return identifiers.of_one_type(
         {
             name: identifiers.normalised(own, settings.normalise, f"Client {name!r}")
