@@ -20,6 +20,7 @@ CREDIT = PROJECT / "examples" / "data" / "credit"
 
 SHAPES = {
     "a9a": (32561, 123),
+    "bci": (12211, 6),
     "breast_cancer": (569, 30),
     "covtype15k": (15120, 54),
     "credit_default": (30000, 23),
@@ -78,6 +79,15 @@ def test_heart_marks_both_spellings_of_missing(data_folder):
     hungarian = np.char.startswith(dataset.samples, "hungarian")  # written "?"
     switzerland = np.char.startswith(dataset.samples, "switzerland")  # an empty cell
     assert (missing[hungarian].sum(), missing[switzerland].sum()) == (291, 118)
+
+
+def test_bci_says_whose_each_trial_is(data_folder):
+    dataset = load("bci", folder=data_folder)
+    train, test = dataset.split()
+    assert test is not None
+    assert len(set(train.clients)) == len(set(test.clients)) == 40
+    for name in set(dataset.clients):  # of three classes a person has two
+        assert len(set(train.y[train.clients == name])) == 2
 
 
 def test_parity_labels_name_even_and_odd():

@@ -17,6 +17,7 @@ from intarsia.algorithm import (
     PerSample,
     PerSelected,
     client_function,
+    cohort_function,
 )
 from intarsia.data import Array, Block, Schema
 from intarsia.engines import codec
@@ -391,3 +392,37 @@ def test_each_part_has_blocks_and_an_index_of_its_own():
     for name in blocks:
         assert isinstance(engine.block(name, "test"), Block)
         assert (engine.block(name, "test").samples >= 100).all()
+
+
+@dataclass(frozen=True)
+class Mean:
+    mean: Array  # (1,)
+
+
+def test_a_function_for_several_clients_gives_each_its_own_answer():
+    calls = []
+
+    @cohort_function
+    def own_mean(visits):
+        calls.append(len(visits))
+        found = []
+        for state, own, message, rng in visits:
+            if not isinstance(message, Ask):
+                raise TableError("The message is another; send Ask.")
+            drawn = rng.generator().normal()
+            found.append(((state or 0) + len(own.samples), Mean(np.array([drawn]))))
+        return found
+
+    x, y = table(30, 4)
+    blocks = rectangles(x, y, 3, 1)
+    engines = [InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0) for _ in range(2)]
+    together = engines[0].ask(own_mean, dict.fromkeys(blocks, Ask()))
+    apart = engines[1].ask(replace(own_mean, together=None), dict.fromkeys(blocks, Ask()))
+    assert calls == [3, 1, 1, 1]
+    assert together == apart
+    assert engines[0].get_states() == engines[1].get_states() == dict.fromkeys(blocks, 10)
+    assert engines[0].traffic == engines[1].traffic
+    with pytest.raises(TableError) as caught:
+        engines[0].ask(own_mean, dict.fromkeys(blocks, Mean(np.zeros(1))))
+    assert "own_mean" in caught.value.__notes__[0]
+    assert engines[0].get_states() == dict.fromkeys(blocks, 10)  # nobody's changed

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, random_array
 
 from intarsia.datasets import Dataset
 from intarsia.errors import ExperimentError
-from intarsia.partition import KINDS, grid, horizontal, overlap, partition, vertical
+from intarsia.partition import KINDS, grid, horizontal, natural, overlap, partition, vertical
 
 
 def small(samples=10, features=6, sparse=False, seed=0, **changes) -> Dataset:
@@ -175,6 +175,7 @@ def test_the_registry_lists_the_keys_of_each_kind():
     assert {kind: sorted(keys) for kind, (_, keys) in KINDS.items()} == {
         "grid": ["columns", "labels", "rows", "seed", "shuffle_columns"],
         "horizontal": ["clients", "seed"],
+        "natural": ["seed"],
         "overlap": [
             "columns",
             "labels",
@@ -214,3 +215,23 @@ def test_a_wrong_key_or_value_is_one_clear_sentence(kind, keys, sentence):
 def test_labels_that_are_text_must_be_encoded_first():
     with pytest.raises(ExperimentError, match="are text"):
         partition("horizontal", small(y=np.array(["a"] * 10)), clients=2)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_by_nature_every_client_gets_its_own_rows_whole(sparse):
+    names = np.array(["b", "a", "b", "c", "a", "b", "a", "a", "c", "b"])
+    dataset = small(sparse=sparse, clients=names)
+    blocks = natural(dataset, seed=3)
+    assert list(blocks) == ["a", "b", "c"]
+    for name, block in blocks.items():
+        assert block.features == dataset.features
+        np.testing.assert_array_equal(block.samples, dataset.samples[names == name])
+    x = dataset.x.toarray() if sparse else dataset.x * dataset.scale
+    np.testing.assert_allclose(whole(dataset, blocks), x)
+    part = dataset.take(np.array([1, 3]))
+    assert part.clients.tolist() == ["a", "c"]
+
+
+def test_by_nature_needs_a_set_that_says_whose_samples_are():
+    with pytest.raises(ExperimentError, match="horizontal"):
+        partition("natural", small())

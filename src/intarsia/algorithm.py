@@ -33,7 +33,9 @@ __all__ = [
     "RandomKey",
     "Release",
     "Sealed",
+    "Visit",
     "client_function",
+    "cohort_function",
     "evolve",
 ]
 
@@ -91,16 +93,24 @@ class Sealed(Protocol):
     def __getattr__(self, name: str) -> Any: ...
 
 
+Visit = tuple[Any, Block, Any, RandomKey]  # state, block, message, rng: what a call is given
+
+
 @dataclass(frozen=True)
 class ClientFunction:
     """A named pure function that runs at a client.
 
     `call(state, block, message, rng) -> (state, reply)` reads its arguments and nothing else.
+
+    `together`, where there is one, runs it for several clients at once: an engine that has them
+    all in one process may use it. Each answer depends on its own visit alone, and is that of
+    `call` up to rounding.
     """
 
     name: str
     call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]]
     part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
+    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]] | None = None
 
 
 def client_function(
@@ -108,6 +118,17 @@ def client_function(
 ) -> ClientFunction:
     """Name a client function after the Python function that defines it."""
     return ClientFunction(call.__name__, call)
+
+
+def cohort_function(
+    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]],
+) -> ClientFunction:
+    """Name a client function after the Python function that runs it for several clients."""
+
+    def call(state: Any, block: Block, message: Any, rng: RandomKey) -> tuple[Any, Any]:
+        return together([(state, block, message, rng)])[0]
+
+    return ClientFunction(together.__name__, call, together=together)
 
 
 def evolve(state: T, **changes: Any) -> T:
@@ -200,3 +221,4 @@ class Algorithm:
     states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
     private: Callable[[Release], Algorithm] | None = None
     protects: Literal["sample", "client"] = "sample"
+    linear: bool = True  # whether the model is a linear one, as the yardsticks are

@@ -47,6 +47,7 @@ class Dataset:
     scale: float = 1.0
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     departures: str = ""  # from the usual set of this name; "" = none
+    clients: NDArray[np.str_] | None = None  # (samples,) whose each is by nature; None: nobody's
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -66,6 +67,7 @@ class Dataset:
             x=self.x[rows],
             y=self.y[rows],
             test=None if self.test is None else self.test[rows],
+            clients=None if self.clients is None else self.clients[rows],
         )
 
     def split(self) -> tuple[Dataset, Dataset | None]:
@@ -218,6 +220,22 @@ def _whole(columns: Mapping[str, NDArray[np.float64]], kind: type[np.integer[Any
     for place, values in enumerate(columns.values()):
         x[:, place] = values
     return x
+
+
+def _bci(home: Path) -> Dataset:
+    with np.load(_file(home, "bci_common.npz"), allow_pickle=False) as file:
+        x, y, test = file["features"], file["label"].astype(np.int64), file["is_test"]
+        clients = np.array([f"subject{number:02d}" for number in file["client"]])
+    return Dataset(
+        "bci",
+        np.arange(len(y), dtype=np.int64),
+        tuple(f"tangent{number}" for number in range(x.shape[1])),
+        x,
+        y,
+        test=test,
+        departures="FLIC's BCI-common, whose features were fitted on train and test part together",
+        clients=clients,
+    )
 
 
 def _covtype15k(home: Path) -> Dataset:
@@ -407,6 +425,7 @@ def _digits(_: Path) -> Dataset:
 _LOADERS: Mapping[str, Callable[[Path], Dataset]] = {
     "20news": _news,
     "a9a": _a9a,
+    "bci": _bci,
     "breast_cancer": _breast_cancer,
     "covtype15k": _covtype15k,
     "credit_default": _credit_default,

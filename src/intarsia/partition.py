@@ -87,6 +87,27 @@ def vertical(
     )
 
 
+def natural(dataset: Dataset, *, seed: int = 0) -> dict[ClientId, Block]:
+    """Deal each sample to the client whose it is by nature; nothing is drawn.
+
+    Raises
+    ------
+    ExperimentError
+        If the data set does not say whose its samples are, or the labels are text.
+    """
+    if dataset.clients is None:
+        raise ExperimentError(
+            f"The data set {dataset.name!r} does not say whose its samples are; deal them by "
+            'kind = "horizontal".'
+        )
+    y, columns = _numbers(dataset), np.arange(dataset.shape[1])
+    found: dict[ClientId, Block] = {}
+    for name in np.unique(dataset.clients).tolist():
+        rows = np.flatnonzero(dataset.clients == name)
+        found[name] = next(block for _, block in _blocks(dataset, y, [rows], [columns], "all"))
+    return found
+
+
 def overlap(
     dataset: Dataset,
     *,
@@ -231,7 +252,7 @@ KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]]
             function,
             frozenset(inspect.signature(function).parameters) - {"dataset"},
         )
-        for function in (grid, horizontal, vertical, overlap)
+        for function in (grid, horizontal, natural, overlap, vertical)
     }
 )
 
@@ -242,7 +263,7 @@ def partition(kind: str, dataset: Dataset, **keys: Any) -> dict[ClientId, Block]
     Parameters
     ----------
     kind
-        "grid", "horizontal", "vertical" or "overlap".
+        "grid", "horizontal", "natural", "overlap" or "vertical".
     dataset
         With labels as numbers: encoded as in `Labels`, or a regression's targets.
     keys

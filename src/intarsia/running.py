@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,6 +38,15 @@ __all__ = ["ALGORITHMS", "Progress", "choose", "kind_of", "load", "resume", "run
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
+)
+
+# name → module and object: imported by those who ask for it, as the library torch is an extra
+_NETWORKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "flic": ("intarsia.algorithms.flic", "FLIC"),
+        "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
+        "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
+    }
 )
 
 Watcher = Callable[[Progress], None]
@@ -131,9 +141,15 @@ def kind_of(description: Experiment) -> Algorithm | Baseline:
     """
     name = description.algorithm
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
-    if name not in known:
-        raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, sorted(known))}.")
-    return known[name]
+    if name in known:
+        return known[name]
+    if name in _NETWORKS:
+        module, found = _NETWORKS[name]
+        algorithm: Algorithm = getattr(importlib.import_module(module), found)
+        return algorithm
+    raise ExperimentError(
+        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_NETWORKS}))}."
+    )
 
 
 def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
@@ -204,6 +220,7 @@ def _run_all(
     notes = (
         *found.notes,
         *_unsealed(description, algorithm),
+        *_unmeasured(description, algorithm),
         *guarantee.notes(promise, options, *sizes),
     )
     clip = None
@@ -281,7 +298,7 @@ def _fit(
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
         outcome = _trained(task)
         traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
-    if description.yardsticks:
+    if description.yardsticks and not _unmeasured(description, algorithm):
         with clock.part("yardsticks"):
             outcome = _measured(description, options, engine, part, outcome)
     outcome = replace(outcome, notes=(*prepared.notes, *outcome.notes))
@@ -307,6 +324,16 @@ def _unsealed(description: Experiment, algorithm: Algorithm | Baseline) -> tuple
     return (
         "The sums are not sealed: whoever runs the server can read what each party contributes; "
         'set privacy = "masked" to keep it from them.',
+    )
+
+
+def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
+    """Return a note where the yardsticks are asked for and would not be of the same kind."""
+    if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
+        return ()
+    return (
+        f"The yardsticks are linear models and {algorithm.name} trains networks: there are none "
+        'beside it; run algorithm.name = "local" to compare with each client alone.',
     )
 
 

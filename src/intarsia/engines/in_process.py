@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from intarsia.algorithm import ClientFunction, Layout, RandomKey, evolve
+from intarsia.algorithm import ClientFunction, Layout, RandomKey, Visit, evolve
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
@@ -271,6 +271,8 @@ class InProcess:
         unsent: set[str] | None = None  # fields that no client so far had anything for
         pending = list(messages.items())
         together = 1 if self._totals.mode == "plain" else _TOGETHER
+        if fn.together is not None:
+            together = max(1, len(pending))
         for first in range(0, len(pending), together):
             given: list[tuple[ClientId, Any]] = []
             for client, message in pending[first : first + together]:
@@ -281,7 +283,10 @@ class InProcess:
                 opened, size = self._opened(client, message, split)
                 down += size
                 given.append((client, opened))
-            replies = [(client, self._called(fn, client, opened)) for client, opened in given]
+            if fn.together is not None:
+                replies = self._called_together(fn, given)
+            else:
+                replies = [(client, self._called(fn, client, opened)) for client, opened in given]
             for client, reply in replies:
                 if unsent is None:
                     unsent = {name for name, value in reply.__dict__.items() if value is None}
@@ -313,14 +318,34 @@ class InProcess:
 
     def _called(self, fn: ClientFunction, client: ClientId, opened: Any) -> Any:
         """Return a client's reply; its state is replaced."""
-        party = self._parties[client]
-        key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
         try:
-            party.state, reply = fn.call(party.state, party.blocks[fn.part], opened, key)
+            state, reply = fn.call(*self._visit(fn, client, opened))
         except IntarsiaError as error:
             error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
             raise
+        self._parties[client].state = state
         return reply
+
+    def _called_together(
+        self, fn: ClientFunction, given: list[tuple[ClientId, Any]]
+    ) -> list[tuple[ClientId, Any]]:
+        """Return the replies of a function that runs for several clients at once."""
+        assert fn.together is not None
+        try:
+            answers = fn.together([self._visit(fn, client, opened) for client, opened in given])
+        except IntarsiaError as error:
+            error.add_note(f"in {fn.name}, which ran for all clients together, round {self._round}")
+            raise
+        replies: list[tuple[ClientId, Any]] = []
+        for (client, _), (state, reply) in zip(given, answers, strict=True):
+            self._parties[client].state = state
+            replies.append((client, reply))
+        return replies
+
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
+        party = self._parties[client]
+        key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
+        return party.state, party.blocks[fn.part], opened, key
 
     def _record(
         self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]

@@ -1,0 +1,422 @@
+"""FLIC and its baselines: against each other, against the formulas, and against the plain loop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.linalg import sqrtm
+from scipy.special import log_softmax
+
+torch = pytest.importorskip("torch")
+
+from intarsia.algorithms import client_network, flic  # noqa: E402  after the skip
+from intarsia.algorithms.flic import FLIC, Flic  # noqa: E402
+from intarsia.algorithms.hetfedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
+from intarsia.data import Block, Labels, Schema  # noqa: E402
+from intarsia.engines import codec  # noqa: E402
+from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
+from intarsia.errors import ExperimentError, FederationError, SealedError, TableError  # noqa: E402
+
+LABELS = Labels("multiclass", ("a", "b", "c"))
+SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
+FLIC_SMALL = {**SMALL, "pretraining_epochs": 2, "alignment_weight": 0.1, "calibration_weight": 0.1}
+DOUBLE = {"precision": "double", "engine": "loop"}
+PRESENT = {1: ("c1", "c3"), 2: ("c0", "c1", "c2")}  # the clients of a round; else all
+WIDTHS = (3, 2, 5, 4)
+
+
+def clients(samples=30, seed=0, shift=2.0):
+    """Return four clients with features of their own, and two or three of three classes."""
+    rng = np.random.default_rng(seed)
+    centres = shift * rng.normal(size=(3, 6))
+    made = {}
+    for number, width in enumerate(WIDTHS):
+        classes = [0, 1, 2] if number == 3 else [number % 3, (number + 1) % 3]
+        y = np.array(classes)[rng.integers(0, len(classes), samples + 5 * number)]
+        x = (centres[y] + rng.normal(size=(len(y), 6))) @ rng.normal(size=(6, width))
+        x /= x.std(0)
+        rows = 1000 * number + np.arange(len(y))
+        made[f"c{number}"] = Block(rows, tuple(f"f{j}" for j in range(width)), x, y + 0.0)
+    return made
+
+
+def started(algorithm, options, blocks=None, labels=LABELS, seed=0):
+    blocks = clients() if blocks is None else blocks
+    schema = Schema.of(blocks, labels)
+    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine.set_states(
+        {
+            name: algorithm.init_client(
+                options, schema, name, engine.block(name), engine.client_key(name)
+            )
+            for name in engine.ids
+        }
+    )
+    server = algorithm.init_server(options, schema, engine.key("init"))
+    return engine, algorithm.setup(server, engine, engine.key("init"))
+
+
+def rounds(algorithm, engine, server, first=1, last=2):
+    for number in range(first, last + 1):
+        engine.begin_round(number, PRESENT.get(number))
+        server, _ = algorithm.round(server, engine, engine.key())
+    return server
+
+
+def concluded(algorithm, engine, server, last=2):
+    engine.begin_round(last + 1)
+    return algorithm.conclude(server, engine, engine.key())
+
+
+def parameters(engine):
+    return {name: state.parameters for name, state in engine.get_states().items()}
+
+
+def largest_difference(one, other):
+    return max(
+        float(np.abs(own - other[client][name]).max())
+        for client, held in one.items()
+        for name, own in held.items()
+        if name in other[client]
+    )
+
+
+@pytest.mark.parametrize(
+    ("variant", "baseline", "options"),
+    [("hl", HETFEDREP, HetFedRep), ("class", LOCAL, Local)],
+    ids=["hetfedrep", "local"],
+)
+def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
+    variant, baseline, options
+):
+    off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
+    found = {}
+    for name, algorithm, made in (
+        ("flic", FLIC, Flic(variant=variant, **SMALL, **off)),
+        ("baseline", baseline, options(**SMALL)),
+        ("aligned", FLIC, Flic(variant=variant, **SMALL, **{**off, "alignment_weight": 1e-3})),
+    ):
+        engine, server = started(algorithm, made)
+        server = rounds(algorithm, engine, server)
+        conclusion = concluded(algorithm, engine, server)
+        found[name] = parameters(engine), conclusion.info.loss
+    assert largest_difference(found["baseline"][0], found["flic"][0]) == 0.0
+    assert found["baseline"][1] == found["flic"][1]
+    assert largest_difference(found["baseline"][0], found["aligned"][0]) > 0.0
+
+
+@pytest.mark.parametrize(("variant", "alignment"), [("hl", "gaussian"), ("class", "sample")])
+def test_clients_that_train_together_come_to_what_each_comes_to_alone(variant, alignment):
+    found = {}
+    for engine_name in ("loop", "vmap"):
+        options = Flic(
+            variant=variant,
+            alignment=alignment,
+            **{**FLIC_SMALL, "precision": "double", "engine": engine_name},
+        )
+        engine, server = started(FLIC, options)
+        server = rounds(FLIC, engine, server)
+        concluded(FLIC, engine, server)
+        found[engine_name] = parameters(engine)
+    assert largest_difference(found["loop"], found["vmap"]) < 1e-10
+
+
+def test_a_client_function_alone_is_the_one_for_several():
+    options = Flic(**FLIC_SMALL, **DOUBLE)
+    engine, server = started(FLIC, options)
+    expected = parameters(engine)
+    one_by_one = dataclasses.replace(flic.pretrain, together=None)
+    blocks = clients()
+    schema = Schema.of(blocks, LABELS)
+    other = InProcess({"train": (schema, blocks)}, 0)
+    other.set_states(
+        {
+            name: flic.init_client(options, schema, name, other.block(name), other.client_key(name))
+            for name in other.ids
+        }
+    )
+    server = flic.init_server(options, schema, other.key("init"))
+    messages = dict.fromkeys(other.ids, flic.Start())
+    messages["c0"] = server.start
+    total = other.sum(flic.send_start, messages)
+    told = flic.Anchored(shared=total.shared, means=total.means, move_shared=False)
+    other.ask(one_by_one, dict.fromkeys(other.ids, told))
+    assert largest_difference(expected, parameters(other)) == 0.0
+
+
+def objective_by_hand(options, state, block, noise):
+    """Return F_i of all rows, term by term, in NumPy; `noise` is (rows, k)."""
+    own = state.parameters
+    z = client_network.embedded(own, block)
+    y = block.y.astype(int)
+
+    def log_chances(points):
+        hidden = points @ own["shared.0.weight"].T + own["shared.0.bias"]
+        hidden = np.maximum(hidden, 0) + 0.01 * np.minimum(hidden, 0)
+        return log_softmax(hidden @ own["classifier.weight"].T + own["classifier.bias"], axis=1)
+
+    value = -log_chances(z)[np.arange(len(y)), y].mean()
+    e = options.anchor_variance
+    for c in np.unique(y):
+        m, S = z[y == c].mean(0), np.cov(z[y == c].T, ddof=0)
+        centre = own["anchors.means"][c]
+        bures = np.trace(S) + e * len(S) - 2 * np.sqrt(e) * np.trace(np.real(sqrtm(S)))
+        value += options.alignment_weight * (((m - centre) ** 2).sum() + bures)
+        points = centre + np.sqrt(e) * noise
+        value += options.calibration_weight * -log_chances(points)[:, c].mean()
+    return value
+
+
+def test_the_objective_is_that_of_the_paper(monkeypatch):
+    monkeypatch.setattr(flic, "_SMOOTHING", 1e-16)
+    options = Flic(**{**FLIC_SMALL, "anchor_variance": 2.0, "anchor_scale": 1.0}, **DOUBLE)
+    engine, _ = started(FLIC, options)
+    state, block = engine.get_states()["c2"], clients()["c2"]
+    model = client_network.Network(
+        block.shape[1], 3, hidden=8, latent=4, shared=True, anchors=True
+    ).double()
+    model.load_state_dict({k: torch.from_numpy(v) for k, v in state.parameters.items()})
+    noise = np.random.default_rng(0).normal(size=(block.shape[0], 4))
+    batch = {
+        "x": torch.from_numpy(block.x),
+        "y": torch.from_numpy(block.y.astype(int)),
+        "noise": torch.from_numpy(noise),
+        "classes": torch.from_numpy(state.held),
+        "weight": torch.ones(block.shape[0], dtype=torch.float64),
+    }
+    each, penalty = flic._objective(options, pretraining=False)(model, batch)
+    expected = objective_by_hand(options, state, block, noise)
+    assert float((each.mean() + penalty).detach()) == pytest.approx(expected, abs=1e-6)
+    sampled = dataclasses.replace(options, alignment="sample", calibration_weight=0.0)
+    _, penalty = flic._objective(sampled, pretraining=False)(model, batch)
+    z, total = client_network.embedded(state.parameters, block), 0.0
+    for c in np.unique(block.y).astype(int):
+        own = block.y == c
+        points = state.parameters["anchors.means"][c] + np.sqrt(2.0) * noise[own]
+        S, A = np.cov(z[own].T, ddof=0), np.cov(points.T, ddof=0)
+        root = np.real(sqrtm(A))
+        total += ((z[own].mean(0) - points.mean(0)) ** 2).sum() + np.trace(S) + np.trace(A)
+        total -= 2 * np.trace(np.real(sqrtm(root @ S @ root)))
+    expected = options.alignment_weight * total
+    assert float(penalty.detach()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_anchors_step_towards_the_class_means_and_the_server_averages_the_steps():
+    given = {**FLIC_SMALL, "calibration_weight": 0.0, "batch": 100, "rate": 0.01}
+    engine, server = started(FLIC, Flic(variant="class", **given, **DOUBLE))
+    before = server.start.means
+    engine.begin_round(1, ("c0", "c1"))
+    server, _ = FLIC.round(server, engine, engine.key())
+    steps = np.zeros_like(before)
+    for name in ("c0", "c1"):
+        block = engine.block(name)
+        z = client_network.embedded(engine.get_states()[name].parameters, block)
+        for c in np.unique(block.y).astype(int):
+            # Adam's first step is as long as the rate, against the sign of the slope
+            steps[c] += 0.01 * np.sign(z[block.y == c].mean(0) - before[c]) / 2
+    after = engine.reveal(server.means)
+    np.testing.assert_allclose(after - before, steps, atol=1e-5)
+
+
+def test_pretraining_brings_the_classes_to_their_anchors():
+    blocks = clients(samples=60)
+    away = {}
+    for epochs in (0, 120):
+        given = {**FLIC_SMALL, "pretraining_epochs": epochs, "rate": 0.02, "anchor_scale": 3.0}
+        engine, server = started(FLIC, Flic(**given), blocks)
+        total = 0.0
+        for name, state in engine.get_states().items():
+            z, y = client_network.embedded(state.parameters, engine.block(name)), blocks[name].y
+            total += sum(
+                ((z[y == c].mean(0) - server.start.means[int(c)]) ** 2).sum() for c in np.unique(y)
+            )
+        away[epochs] = total
+    assert away[120] < 0.05 * away[0]
+
+
+def test_every_client_learns_its_classes():
+    given = {"rate": 0.01, "pretraining_epochs": 30, "local_epochs": 20, "hidden": 16, "latent": 8}
+    given |= {"engine": "vmap"}
+    engine, server = started(FLIC, Flic(**given), clients(shift=8.0))
+    server = rounds(FLIC, engine, server)
+    concluded(FLIC, engine, server)
+    for name, state in engine.get_states().items():
+        block = engine.block(name)
+        assert (FLIC.predict(state, block).argmax(0) == block.y).mean() > 0.9
+
+
+@pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
+def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(algorithm):
+    given = FLIC_SMALL if algorithm is FLIC else SMALL
+    options = algorithm.hyperparameters(**given, engine="loop")
+    engine, server = started(algorithm, options)
+    server = rounds(algorithm, engine, server)
+    expected = concluded(algorithm, engine, server)
+    other, server = started(algorithm, options)
+    server = rounds(algorithm, other, server, last=1)
+    written = codec.encode((other.seal(server), other.get_states()))
+    sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
+    again, _ = started(algorithm, options)
+    again.set_states(states)
+    server = rounds(algorithm, again, again.unseal(sealed), first=2)
+    assert concluded(algorithm, again, server) == expected
+    assert largest_difference(parameters(engine), parameters(again)) == 0.0
+
+
+def test_the_server_cannot_read_what_clients_share():
+    engine, server = started(FLIC, Flic(**FLIC_SMALL))
+    server = rounds(FLIC, engine, server, last=1)
+    for total in (server.shared, server.means):
+        with pytest.raises(SealedError):
+            np.asarray(total)
+
+
+def test_log_odds_name_the_class_that_softmax_does():
+    engine, _ = started(FLIC, Flic(**FLIC_SMALL))
+    state, block = engine.get_states()["c3"], engine.block("c3")
+    odds = FLIC.predict(state, block)
+    chances = 1 / (1 + np.exp(-odds))
+    np.testing.assert_allclose(chances.sum(0), 1.0, atol=1e-6)
+    total, count = client_network.loss_sum(state.parameters, block)
+    y = block.y.astype(int)
+    assert count == len(y)
+    assert total == pytest.approx(-np.log(chances[y, np.arange(len(y))]).sum(), rel=1e-5)
+
+
+def test_predictions_are_those_of_the_network_that_trained():
+    engine, _ = started(FLIC, Flic(**FLIC_SMALL, **DOUBLE))
+    state, block = engine.get_states()["c3"], engine.block("c3")
+    model = client_network.Network(
+        block.shape[1], 3, hidden=8, latent=4, shared=True, anchors=True
+    ).double()
+    model.load_state_dict({k: torch.from_numpy(v) for k, v in state.parameters.items()})
+    with torch.no_grad():
+        latent = model.embedding(torch.from_numpy(block.x))
+        chances = model.scores(latent).softmax(1).numpy()
+    np.testing.assert_allclose(client_network.embedded(state.parameters, block), latent, atol=1e-12)
+    odds = FLIC.predict(state, block)
+    np.testing.assert_allclose(1 / (1 + np.exp(-odds)).T, chances, atol=1e-12)
+
+
+def test_two_classes_and_rows_without_labels_train():
+    blocks = {}
+    for name, block in clients().items():
+        y = np.where(block.y == 1, 1.0, -1.0)
+        y[:3] = np.nan
+        blocks[name] = dataclasses.replace(block, y=y)
+    labels = Labels("binary", ("no", "yes"))
+    engine, server = started(FLIC, Flic(**FLIC_SMALL), blocks, labels)
+    server = rounds(FLIC, engine, server)
+    concluded(FLIC, engine, server)
+    found = FLIC.predict(engine.get_states()["c0"], blocks["c0"])
+    assert found.shape == (1, 30)
+
+
+def test_what_cannot_train_is_said():
+    blocks = clients()
+    bare = {**blocks, "c1": dataclasses.replace(blocks["c1"], y=None)}
+    with pytest.raises(FederationError, match="c1"):
+        FLIC.init_server(Flic(), Schema.of(bare, LABELS), None)
+    shared = {**blocks, "again": blocks["c1"]}
+    with pytest.raises(FederationError, match="again"):
+        FLIC.init_server(Flic(), Schema.of(shared, LABELS), None)
+    with pytest.raises(FederationError, match="regression"):
+        HETFEDREP.init_server(HetFedRep(), Schema.of(blocks, Labels("regression")), None)
+    x = blocks["c1"].x.copy()
+    x[0, 0] = np.nan
+    with pytest.raises(TableError, match="1 values are missing"):
+        started(FLIC, Flic(), {**blocks, "c1": dataclasses.replace(blocks["c1"], x=x)})
+    for wrong in ({"rate": 0.0}, {"batch": 0}, {"variant": "x"}, {"alignment_weight": -1.0}):
+        with pytest.raises(ExperimentError, match=next(iter(wrong))):
+            Flic(**wrong)
+
+
+def one_round(**given):
+    """Return what α and the anchors are before and after a first round of c0 and c1."""
+    options = Flic(**{**FLIC_SMALL, "pretraining_epochs": 0, "rate": 0.01, **given}, **DOUBLE)
+    engine, server = started(FLIC, options)
+    engine.begin_round(1, ("c0", "c1"))
+    server, _ = FLIC.round(server, engine, engine.key())
+    found = engine.reveal(server.shared), engine.reveal(server.means)
+    return (server.start.shared, server.start.means), found, engine
+
+
+def test_the_shared_layer_stays_as_drawn_until_its_round():
+    before, after, _ = one_round(shared_from=2)
+    np.testing.assert_allclose(after[0], before[0], atol=1e-12)
+    assert np.abs(after[1] - before[1]).max() > 0.001
+    _, after, _ = one_round(shared_from=1)
+    assert np.abs(after[0] - before[0]).max() > 0.001
+
+
+def test_an_epoch_on_what_is_shared_goes_further_than_a_step():
+    # a step of Adam is at most as long as the rate, and c0 has three batches in an epoch
+    step, epoch = (
+        np.abs(after[1] - before[1]).max()
+        for before, after, _ in (one_round(shared_epochs=0), one_round(shared_epochs=1))
+    )
+    assert step <= 0.01 * (1 + 1e-6)
+    assert epoch > 0.02
+
+
+def test_anchors_of_classes_that_a_client_lacks_move_only_if_asked():
+    alone = {"alignment_weight": 0.0, "variant": "hl"}
+    engine, server = started(FLIC, Flic(**{**FLIC_SMALL, **alone}, **DOUBLE))
+    for classes, moves in (("held", False), ("all", True)):
+        options = Flic(**{**FLIC_SMALL, **alone, "anchor_classes": classes}, **DOUBLE)
+        engine, server = started(FLIC, options)
+        engine.begin_round(1, ("c0",))  # it has the classes 0 and 1
+        server, _ = FLIC.round(server, engine, engine.key())
+        change = np.abs(engine.reveal(server.means) - server.start.means).max(1)
+        assert (change[:2] > 1e-4).all()
+        assert (change[2] > 1e-4) == moves
+
+
+@pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
+def test_weight_decay_spares_the_embedding(algorithm):
+    off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
+    norms = {}
+    for decay in (0.0, 1e6):  # Adam then follows the decay alone: every weight falls by the rate
+        given = {**SMALL, "local_epochs": 1, "batch": 100, **(off if algorithm is FLIC else {})}
+        options = algorithm.hyperparameters(**given, weight_decay=decay, **DOUBLE)
+        engine, server = started(algorithm, options)
+        engine.begin_round(1, ("c0",))
+        algorithm.round(server, engine, engine.key())
+        own = parameters(engine)["c0"]
+        norms[decay] = own["embedding.0.weight"], np.abs(own["classifier.weight"]).sum()
+    np.testing.assert_array_equal(norms[0.0][0], norms[1e6][0])
+    assert norms[1e6][1] < norms[0.0][1]
+
+
+@pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
+def test_messages_and_replies_come_back_from_bytes(algorithm):
+    given = FLIC_SMALL if algorithm is FLIC else SMALL
+    engine, server = started(algorithm, algorithm.hyperparameters(**given, **DOUBLE))
+    seen = set()
+
+    class Watched:
+        ids = engine.ids
+        reveal = engine.reveal
+
+        def ask(self, fn, messages):
+            return engine.ask(self.through(fn), messages)
+
+        def sum(self, fn, messages):
+            return engine.sum(self.through(fn), messages)
+
+        def through(self, fn):
+            def call(state, block, message, rng):
+                seen.add(fn.name)
+                message = codec.decode(codec.encode(message), type(message))
+                state, reply = fn.call(state, block, message, rng)
+                return state, codec.decode(codec.encode(reply), type(reply))
+
+            return dataclasses.replace(fn, call=call, together=None)
+
+    watched = Watched()
+    server = algorithm.setup(server, watched, engine.key())
+    server, _ = algorithm.round(server, watched, engine.key())
+    algorithm.conclude(server, watched, engine.key())
+    assert seen == {fn.name for fn in algorithm.client_functions}

@@ -1,0 +1,84 @@
+"""FLIC from an experiment to a result: sealed, stopped and gone on, on clients of their own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import intarsia  # noqa: E402  after the skip where torch is missing
+
+SETTINGS = {
+    "hidden": 8,
+    "latent": 4,
+    "rate": 0.02,
+    "local_epochs": 3,
+    "batch": 64,
+    "precision": "double",
+    "engine": "loop",
+    "rounds": 2,
+    "evaluate_every": 1,
+    "participation": 0.7,
+    "yardsticks": False,
+}
+FLIC = {**SETTINGS, "algorithm": "flic", "pretraining_epochs": 5}
+
+
+def tables(seed=0):
+    rng = np.random.default_rng(seed)
+    made = {}
+    for name, width in (("a", 2), ("b", 5), ("c", 3)):
+        y = rng.integers(0, 3, 80)
+        x = (4 * np.eye(3)[y] + rng.normal(size=(80, 3))) @ rng.normal(size=(3, width))
+        made[name] = (x / x.std(0), y)
+    return made
+
+
+def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
+    settings = {**FLIC, "yardsticks": True}
+    found = intarsia.run(tables=tables(), out=tmp_path, final_epochs=80, **settings)
+    assert found.metrics.centralised is None
+    assert any('"local"' in note for note in found.notes)
+    assert found.rounds == 2
+    assert not (tmp_path / "model").exists()
+    assert set(found.metrics.clients) == {"a", "b", "c"}
+    assert found.metrics.clients_mean.accuracy > 0.7
+    assert found.metrics.server.accuracy > 0.7  # pooled over the clients' samples
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line["loss"] is not None] == [1, 2]
+
+
+def test_masked_sums_train_to_what_plain_ones_do():
+    settings = {**FLIC, "pretraining_epochs": 1, "final_epochs": 2}
+    plain = intarsia.run(tables=tables(), **settings)
+    sealed = intarsia.run(tables=tables(), privacy="masked", **settings)
+    assert sealed.metrics.server.loss == pytest.approx(plain.metrics.server.loss, rel=1e-4)
+    assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("algorithm", ["flic", "local"])
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, algorithm):
+    settings = {**(FLIC if algorithm == "flic" else SETTINGS), "algorithm": algorithm}
+    whole = intarsia.run(tables=tables(), out=tmp_path / "whole", **settings)
+
+    def stop(progress):
+        if progress.round == 1:
+            raise StopError
+
+    with pytest.raises(StopError):
+        intarsia.run(
+            tables=tables(),
+            out=tmp_path / "stopped",
+            progress=stop,
+            checkpoint_seconds=0,
+            **settings,
+        )
+    again = intarsia.resume(tmp_path / "stopped", tables=tables())
+    assert again.metrics == whole.metrics
