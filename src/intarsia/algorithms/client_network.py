@@ -265,7 +265,7 @@ def check_clients(schema: Schema, name: str) -> None:
     bare = [client for client, held in schema.holdings.items() if not held.labelled.any()]
     if bare:
         raise FederationError(
-            f"{listed(bare)} hold no label, and every client of {name} learns from its own; "
+            f"No label is held by {listed(bare)}, and every client of {name} learns from its own; "
             "leave them out."
         )
     shared = next((cell for cell in schema.samples.cells if len(cell.owners) > 1), None)
