@@ -6,7 +6,7 @@ import base64
 import json
 import shutil
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,9 @@ from command_line import one_error, said
 from intarsia import key_commands
 from intarsia.checkpoint import write_atomically
 from intarsia.cli import main
-from intarsia.errors import KeyMaterialError, TamperedError
+from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy import modes
+from intarsia.privacy.ckks import CkksKeys
 from intarsia.privacy.key_exchange import Card, Identity, unwrap, unwrap_secret
 from intarsia.privacy.key_folder import CkksSecret, KeyFolder
 from intarsia.privacy.keys import SharedKey
@@ -349,6 +350,18 @@ def test_an_older_generation_is_refused(exchanged, capfd):
     said(capfd)
     refused(capfd, exchanged.accept("shop"), "generation 2 is in use")
     assert exchanged.keys("shop").shared().generation == 2
+
+
+def test_ckks_keys_of_a_larger_error_have_one_prime_and_are_refused_for_a_smaller_one(parties):
+    parties.share("--ckks", "--range", "4194304", "--error", "1e-5")
+    folder = parties.keys("bank")
+    assert 1e-7 < folder.ckks().error <= 1e-5
+    assert CkksKeys.from_secret_bytes(folder.ckks().secret).parameters.coeff_mod_bit_sizes == (60,)
+    settings = Privacy(mode="ckks", key=str(folder.shared_file), error=1e-5)
+    found = modes.keys(settings, NAMES, parties.folder / "run", "credit")
+    modes.sealing(settings, NAMES, found)
+    with pytest.raises(ExperimentError, match=r"privacy\.error is 1e-08 .* may be off by"):
+        modes.sealing(replace(settings, error=1e-8), NAMES, found)
 
 
 def test_a_rotation_replaces_ckks_keys_for_as_many_clients_as_there_are(parties):

@@ -179,6 +179,25 @@ def test_totals_open_to_those_of_the_plain_engine(mode):
         check_alike(one, sealed[name], TOLERANCES[mode])
 
 
+def test_under_ckks_masks_keep_what_one_client_alone_is_asked_for():
+    engine = engine_over(overlapping(), "ckks")
+    schema = engine.schema("train")
+    for asked in (("a", "b", "c"), ("a", "b"), ("b",)):
+        total = engine.sum(add_up, dict.fromkeys(asked, Ask()))
+        for field, index in (("rows", schema.samples), ("columns", schema.features)):
+            [(_, cells)] = getattr(total, field)._value.terms
+            for number, piece in cells.pieces.items():
+                contributors = [name for name in index.cells[number].owners if name in asked]
+                assert list(piece.contributors) == contributors
+                assert isinstance(piece.content, np.ndarray) == (len(contributors) == 1)
+    plain = engine_over(overlapping(), "plain")
+    for asked in (("a", "b", "c"), ("b",)):
+        found, expected = (
+            each.reveal(each.sum(add_up, dict.fromkeys(asked, Ask()))) for each in (engine, plain)
+        )
+        check_alike(found, expected, TOLERANCES["ckks"])
+
+
 def test_many_clients_total_to_what_they_do_in_the_clear():
     x, y = table(40, 3)
     held = {f"{k:02}": (range(k, k + 3), [k % 3, (k + 1) % 3]) for k in range(37)}

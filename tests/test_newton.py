@@ -517,3 +517,19 @@ def test_one_exact_step_solves_least_squares(shared):
     ridge = np.linalg.solve(x.T @ x / 120 + 0.01 * np.eye(8), x.T @ y / 120)
     for column in range(8):
         assert found[f"f{column:04d}"][0] == pytest.approx(ridge[column], rel=1e-9, abs=1e-10)
+
+
+def test_preconditioners_are_sent_once_there_is_curvature():
+    x, y = table(60, 16)
+    engine, server = started(HYFDCA, HyFDCA(frame=False), rectangles(x, y, 2, 2))
+    sent = []
+    for number in (1, 2):
+        engine.begin_round(number)
+        server, _info = HYFDCA.round(server, engine, engine.key())
+        sent.append(engine.traffic.down["Precondition"])
+    # at zero weights no sample is near its margin: the Hessian is λI and needs no Gram matrix
+    assert sent[0] < 4 * 64
+    # then half of each cell's 8 x 8 Gram matrix, at four clients
+    assert sent[1] - sent[0] >= 4 * 5 * 8 * 8
+    end = train(HYFDCA, engine, server, 60, tolerance=1e-8, first=3)
+    assert end.info.gap_relative <= 1e-8

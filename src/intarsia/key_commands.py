@@ -54,6 +54,14 @@ Range = Annotated[
         "given.",
     ),
 ]
+Error = Annotated[
+    float | None,
+    typer.Option(
+        "--error",
+        help="Of a total under the CKKS keys, at most, as privacy.error of the experiment; 1e-8 "
+        "if not given, or what the range allows. A larger one halves the work.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="DIR", help="Write the wrapped keys into this folder."),
@@ -129,6 +137,7 @@ def share(
     ] = False,
     ckks: WithCkks = False,
     range: Range = None,
+    error: Error = None,
     folder: Folder = _KEYS,
     out: Out = None,
 ) -> None:
@@ -137,7 +146,7 @@ def share(
     CARD... are the cards of all other parties. The party that comes first by name does this. Each
     party gets a file that only it can open.
     """
-    _share(cards, confirm, rotate, ckks, range, folder, out)
+    _share(cards, confirm, rotate, ckks, (range, error), folder, out)
 
 
 @app.command()
@@ -146,14 +155,16 @@ def rotate(
     confirm: Confirmed = None,
     ckks: WithCkks = False,
     range: Range = None,
+    error: Error = None,
     folder: Folder = _KEYS,
     out: Out = None,
 ) -> None:
     """Draw the next generation of the shared key: the same as share --rotate.
 
-    CARD... are the cards of those who are to have it. CKKS keys are replaced too.
+    CARD... are the cards of those who are to have it. CKKS keys are replaced too, for the same
+    range; an error beyond the usual one is to be given again.
     """
-    _share(cards, confirm, True, ckks, range, folder, out)
+    _share(cards, confirm, True, ckks, (range, error), folder, out)
 
 
 @app.command()
@@ -215,6 +226,7 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
             "fingerprint": ckks.fingerprint,
             "generation": ckks.generation,
             "range": ckks.range,
+            "error": ckks.error,
         }
     if as_json:
         typer.echo(json.dumps(content, ensure_ascii=False))
@@ -226,7 +238,9 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
         if one is None:
             _say(f"{label}: none")
         else:
-            more = f", range {one['range']:g}" if "range" in one else ""
+            more = ""
+            if "range" in one:
+                more = f", range {one['range']:g}, error {one['error']:.2g}"
             _say(
                 f"{label}: {one['fingerprint']}  {one['file']} (generation {one['generation']}"
                 f"{more})"
@@ -238,7 +252,7 @@ def _share(
     heard: Sequence[str] | None,
     rotate: bool,
     with_ckks: bool,
-    range: float | None,
+    numbers: tuple[float | None, float | None],
     folder: Path,
     out: Path | None,
 ) -> None:
@@ -246,13 +260,17 @@ def _share(
     from intarsia.privacy.key_folder import KeyFolder
     from intarsia.privacy.settings import Privacy
 
-    if range is not None and not with_ckks:
-        raise KeyMaterialError(f"--range {range:g} is that of CKKS keys; add --ckks to draw them.")
+    range, error = numbers
+    for option, value in (("range", range), ("error", error)):
+        if value is not None and not with_ckks:
+            raise KeyMaterialError(
+                f"--{option} {value:g} is that of CKKS keys; add --ckks to draw them."
+            )
     place = KeyFolder(folder)
     cards = _confirmed(files, heard, place.identity().card)
     if with_ckks and range is None:
         range = Privacy().range
-    drawn = place.draw(cards, rotate=rotate, range=range)
+    drawn = place.draw(cards, rotate=rotate, range=range, error=error)
     target = folder / "wrapped" if out is None else out
     target.mkdir(parents=True, exist_ok=True)
     # Handed out first: a key is in use only when everyone can get it.

@@ -78,7 +78,7 @@ _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
-_FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which conjugate gradients stop earlier
+_FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -113,7 +113,7 @@ class Newton:
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
     hessian: Any = None  # sealed, in the frame
-    gram: Any = None  # sealed
+    gram: Any = None  # sealed; None: the clients keep their preconditioner
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
 
@@ -172,18 +172,17 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     if newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
     else:
-        gram = newton.gram if newton.refresh else None
         products, used = multiply_conjugate(
             clients,
-            gram,
+            newton.gram,
             samples=count,
             regularisation=weight,
             residual=_COARSE if newton.gap.max() > _FAR else _FINE,
         )
-        if newton.refresh:
+        if newton.gram is not None:
             newton = replace(newton, iterations=used, refresh=False)
         else:
-            newton = replace(newton, refresh=used > 1.3 * newton.iterations + 3)
+            newton = replace(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
     # step 2: line search
     length = line_search(
         clients, newton.labelled, products, newton.weight, samples=count, regularisation=weight
@@ -201,7 +200,8 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     previous = newton.error
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
-    if slow.any() and newton.curved > 1.01 * newton.budget:
+    near = newton.framed or newton.gap.max() <= _FAR
+    if slow.any() and near and newton.curved > 1.01 * newton.budget:
         # the samples left out of the Hessian limit the progress
         newton = replace(newton, budget=2 * newton.budget, refresh=True)
     newton = _check_progress(newton)
@@ -237,7 +237,12 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     centred_at = np.where(moves, 0, centred_at)
     move = Move(length, weight, recentre)
     point = clients.sum(move_duals, dict.fromkeys(newton.labelled, move))
-    renew = newton.refresh and not newton.framed
+    # discloses for each output: losses, dual terms, the proximal term, the number of samples with
+    # curvature
+    sums = clients.reveal(point.sums)
+    curved = float(sums[:, 3].max())
+    # without curvature, as at zero weights, there is nothing to precondition with
+    renew = newton.refresh and not newton.framed and curved > 0
     message = Gather(
         alpha=point.alpha,
         weight=weight,
@@ -252,9 +257,8 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     measured = clients.sum(
         measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
     )
-    # discloses for each output: losses, dual terms, the proximal term, the number of samples with
-    # curvature, ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
-    sums, norms = clients.reveal(point.sums), clients.reveal(measured.norms)
+    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
+    norms = clients.reveal(measured.norms)
     ridge = 0.5 * newton.regularisation
     primal = ridge * norms[:, 1] + sums[:, 0] / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
@@ -267,12 +271,12 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         error=norms[:, 0],
         gap=(primal - best) / np.maximum(primal, 1e-300),
         moved=sums[:, 2],
-        curved=float(sums[:, 3].max()),
+        curved=curved,
         alpha=point.alpha,
         dual_weights=dual_weights,
         gradient=measured.gradient,
         hessian=measured.hessian,
-        gram=gathered.gram if renew else newton.gram,
+        gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,
     )

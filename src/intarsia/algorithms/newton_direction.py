@@ -349,8 +349,9 @@ def _inverse(point: Point, gram: Array) -> Array:
 
 def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
     point = search.point
-    preconditioned = np.empty_like(residual)
-    for start, stop in point.feature_cells:
+    none = point.preconditioner.shape[1] == 0  # where nothing has curvature the Hessian is λI
+    preconditioned = residual / point.regularisation if none else np.empty_like(residual)
+    for start, stop in () if none else point.feature_cells:
         for c in range(len(residual)):
             inverse, part = point.preconditioner[c], residual[c, start:stop]
             if stop - start > BLOCK:

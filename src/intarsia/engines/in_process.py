@@ -126,7 +126,7 @@ class InProcess:
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
         messages = self._refreshed(messages)
-        collector = self._totals.collector(fn, self._round)
+        collector = self._totals.collector(fn, self._round, messages)
         self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
         return collector.total()
 

@@ -9,7 +9,7 @@ anew from time to time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +113,11 @@ class LockedTotals:
         """Return the name of a total of the present exchange."""
         return Stream(self._session, self._sequence, round, function, field, cell)
 
-    def collector(self, fn: ClientFunction, round: int) -> Collector:
-        """Return a collector for one sum."""
+    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+        """Return a collector for one sum over the clients that are asked."""
         self._sequence += 1
-        return _LockedCollector(self._geometry, self._sealing, fn, self.stream(round, fn.name))
+        stream = self.stream(round, fn.name)
+        return _LockedCollector(self._geometry, self._sealing, fn, stream, asked)
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
@@ -179,7 +180,7 @@ class LockedTotals:
             owner = total.pieces(cell)[0][1].contributors[0]
             value, more = self._opened(owner, total, cell)
             stream = self.stream(round, "refresh", name, cell)
-            pieces[cell] = _sealed(self._sealing, owner, stream, _array(value))
+            pieces[cell] = _sealed(self._sealing, owner, stream, _array(value), alone=True)
             size += more + self._sealing.size(pieces[cell])
         first = total.terms[0][1]
         key = (self._session, self._sequence, "refresh", name)
@@ -271,9 +272,15 @@ class _Plan:
 
 class _LockedCollector:
     def __init__(
-        self, geometry: Geometry, sealing: Sealing, fn: ClientFunction, stream: Stream
+        self,
+        geometry: Geometry,
+        sealing: Sealing,
+        fn: ClientFunction,
+        stream: Stream,
+        asked: Collection[ClientId],
     ) -> None:
         self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
+        self._asked = asked
         self._kind: Any = type(None)
         self._plans: dict[str, _Plan] = {}
         self._last: dict[str, Any] = {}
@@ -313,11 +320,19 @@ class _LockedCollector:
                 stream = plan.streams.get(cell)
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
-                piece = sealed[cell] = _sealed(self._sealing, client, stream, values)
+                alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
+                piece = sealed[cell] = _sealed(self._sealing, client, stream, values, alone=alone)
                 size += size_of(piece)
                 before = plan.pieces.get(cell)
                 plan.pieces[cell] = piece if before is None else adder.add(before, piece)
         return size
+
+    def _is_alone(self, layout: Layout | None, cell: int) -> bool:
+        """Return whether one client alone is asked for a cell."""
+        if layout is None:
+            return len(self._asked) == 1
+        owners = self._geometry.owners(self._fn.part, layout, cell)
+        return sum(client in self._asked for client in owners) == 1
 
     def total(self) -> SealedTotal:
         kind, part = self._kind, self._fn.part
@@ -335,8 +350,10 @@ class _LockedCollector:
         return SealedTotal(kind, fields)
 
 
-def _sealed(sealing: Sealing, client: ClientId, stream: Stream, values: Array) -> Piece:
-    """Seal a client's contribution to a cell.
+def _sealed(
+    sealing: Sealing, client: ClientId, stream: Stream, values: Array, *, alone: bool
+) -> Piece:
+    """Seal a client's contribution to a cell, to which it is `alone` in contributing.
 
     Sums entry by entry (norms, objectives, products of columns) and short arrays may have any size,
     so that each number is sealed exactly as two digits: together they reach beyond the 60th power
@@ -348,7 +365,8 @@ def _sealed(sealing: Sealing, client: ClientId, stream: Stream, values: Array) -
         If a value is larger than that, or not a number.
     """
     if stream.cell != EVERYONE and values.size >= sealing.long:
-        return sealing.bulk[client].seal(client, stream, values)
+        sealer = (sealing.alone if alone else sealing.bulk)[client]
+        return sealer.seal(client, stream, values)
     piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
     if piece is None:
         raise RangeError(_complaint(values, sealing.digits.room, stream))

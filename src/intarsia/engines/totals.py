@@ -6,7 +6,7 @@ the server cannot read what it adds are in `intarsia.engines.locked`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,11 @@ class Geometry:
     def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
         """Return where a client's entries lie, in its order."""
         return self.indices[part, layout].positions[client]
+
+    def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
+        """Return who holds a cell; selected samples are of the samples' cells."""
+        whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
+        return self.indices[part, whole].cells[cell].owners
 
     def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
         """Return the numbers of a client's sample cells."""
@@ -98,8 +103,8 @@ class Totals(Protocol):
 
     mode: str
 
-    def collector(self, fn: ClientFunction, round: int) -> Collector:
-        """Return a collector for one sum."""
+    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+        """Return a collector for one sum over the clients that are asked."""
         ...
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
@@ -141,8 +146,8 @@ class PlainTotals:
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
 
-    def collector(self, fn: ClientFunction, round: int) -> Collector:
-        """Return a collector for one sum."""
+    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+        """Return a collector for one sum over the clients that are asked."""
         return _PlainCollector(self._geometry, fn.part)
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:

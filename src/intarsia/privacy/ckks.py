@@ -43,13 +43,12 @@ from intarsia.privacy.masking import StreamLedger
 from intarsia.privacy.sealing import Adder, Piece, Sealer, Stream, joined
 
 __all__ = [
-    "LEAST_VALUES",
     "CkksAdder",
     "CkksKeys",
+    "CkksOrMasks",
+    "CkksOrMasksAdder",
     "CkksParameters",
     "CkksSealer",
-    "LongByCkks",
-    "LongByCkksAdder",
     "parameters",
 ]
 
@@ -58,7 +57,6 @@ Values = NDArray[np.float64]
 _KEY_MAGIC = b"INTK\x01"
 _LENGTH = struct.Struct("<I")
 _LEAST_TOKEN_KEY = 16  # bytes
-LEAST_VALUES = 4096  # a ciphertext costs the same however few values are in it
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,44 +307,39 @@ class CkksAdder:
         return ckks_bytes.size(self._arithmetic, piece)
 
 
-class LongByCkks:
-    """Seal long arrays by CKKS and short ones by another scheme of the same trust model.
+class CkksOrMasks:
+    """Seal by CKKS, and open also what masks keep: short arrays, and those of one client alone.
 
-    A ciphertext takes a millisecond to make and 128 KiB however few values are in it.
+    A ciphertext takes a millisecond to make and 128 KiB however few values are in it, and that it
+    can be added to is worth nothing where nobody adds to it. Both schemes have the same trust
+    model: the clients share the keys of both.
 
     Parameters
     ----------
     ckks
-        For arrays of `least` values and more.
-    short
-        For the others; in a run, the masks.
+        For what several clients add up.
+    masks
+        The sealer of the rest.
     """
 
-    def __init__(self, ckks: CkksSealer, short: Sealer, *, least: int = LEAST_VALUES) -> None:
-        self.ckks, self.short, self.least = ckks, short, least
+    def __init__(self, ckks: CkksSealer, masks: Sealer) -> None:
+        self.ckks, self.masks = ckks, masks
 
     def seal(self, client: str, stream: Stream, values: Values) -> Piece:
-        """Seal a client's contribution by the scheme for its length."""
-        sealer: Sealer = self.ckks if np.size(values) >= self.least else self.short
-        return sealer.seal(client, stream, values)
+        """Seal a client's contribution by CKKS; see `CkksSealer.seal`."""
+        return self.ckks.seal(client, stream, values)
 
     def open(self, piece: Piece) -> Values:
-        """Return the total; TamperedError also if another scheme sealed it."""
-        long = prod(piece.shape) >= self.least
-        if long != isinstance(piece.content, Ciphertexts):
-            raise TamperedError(
-                f"A total of {piece.stream} with shape {piece.shape} is sealed by "
-                f"{'masks' if long else 'ciphertexts'}, but arrays of {self.least} values and more "
-                "are sealed by ciphertexts and shorter ones are not; repeat the exchange."
-            )
-        return self.ckks.open(piece) if long else self.short.open(piece)
+        """Return the total of a piece by the scheme that sealed it; TamperedError if altered."""
+        by_ckks = isinstance(piece.content, Ciphertexts)
+        return self.ckks.open(piece) if by_ckks else self.masks.open(piece)
 
 
-class LongByCkksAdder:
-    """The server's side of `LongByCkks`."""
+class CkksOrMasksAdder:
+    """The server's side of `CkksOrMasks`."""
 
-    def __init__(self, ckks: CkksAdder, short: Adder) -> None:
-        self.ckks, self.short = ckks, short
+    def __init__(self, ckks: CkksAdder, masks: Adder) -> None:
+        self.ckks, self.masks = ckks, masks
 
     def add(self, one: Piece, other: Piece) -> Piece:
         """Return the sum of two pieces of the same total, by the scheme that sealed them."""
@@ -356,7 +349,7 @@ class LongByCkksAdder:
                 f"Of two contributions to {one.stream} only one is in ciphertexts; the clients "
                 f"{list(one.contributors)} and {list(other.contributors)} run different settings."
             )
-        return self.ckks.add(one, other) if kinds[0] else self.short.add(one, other)
+        return self.ckks.add(one, other) if kinds[0] else self.masks.add(one, other)
 
 
 def _slots(values: Values, check: float) -> Values:

@@ -55,6 +55,14 @@ class CkksSecret:
 
         return CkksKeys.from_secret_bytes(self.secret).parameters.range
 
+    @property
+    def error(self) -> float:
+        """Return how far a total of as many parties as the key was made for may be off."""
+        from intarsia.privacy.ckks import CkksKeys
+
+        found = CkksKeys.from_secret_bytes(self.secret).parameters
+        return found.error(found.addends)
+
     @classmethod
     def load(cls, path: Path) -> CkksSecret:
         """Return the key in a file.
@@ -163,7 +171,12 @@ class KeyFolder:
         return CkksSecret.load(self.ckks_file) if self.ckks_file.exists() else None
 
     def draw(
-        self, cards: Sequence[Card], *, rotate: bool = False, range: float | None = None
+        self,
+        cards: Sequence[Card],
+        *,
+        rotate: bool = False,
+        range: float | None = None,
+        error: float | None = None,
     ) -> Drawn:
         """Draw the shared key (or its next generation) and wrap it for each card but one's own.
 
@@ -178,6 +191,9 @@ class KeyFolder:
         range
             Draw CKKS keys as well, for totals up to it. A rotation always replaces CKKS keys, and
             keeps their range where none is given.
+        error
+            Of a total under the CKKS keys, at most; None: 1e-8, or what float64 allows, also where
+            the keys before were made for a larger one.
 
         Raises
         ------
@@ -185,7 +201,7 @@ class KeyFolder:
             If there is a key and it is not to be rotated, or the other way round; if the cards do
             not fit together; or if another party comes first by name.
         ExperimentError
-            If CKKS cannot have the range.
+            If CKKS cannot have the range within the error.
         """
         me, present = self.identity(), self.shared()
         others = [card for card in cards if card != me.card]
@@ -206,8 +222,9 @@ class KeyFolder:
         shared = SharedKey.draw(me.federation) if present is None else present.rotate()
         wrapped = wrap(shared, me, others)
         former = self.ckks() if range is None else None
-        reach = range if former is None else former.range
-        ckks = None if reach is None else _ckks(shared, reach, len(others) + 1)
+        if former is not None:
+            range = former.range
+        ckks = None if range is None else _ckks(shared, range, len(others) + 1, error)
         bundles = {
             card.name: _bundle(
                 me,
@@ -271,10 +288,10 @@ class KeyFolder:
         return found
 
 
-def _ckks(shared: SharedKey, range: float, clients: int) -> CkksSecret:
+def _ckks(shared: SharedKey, range: float, clients: int, error: float | None) -> CkksSecret:
     from intarsia.privacy.ckks import CkksKeys, parameters
 
-    secret = CkksKeys.create(parameters(range, clients)).secret_bytes()
+    secret = CkksKeys.create(parameters(range, clients, error=error)).secret_bytes()
     return CkksSecret(secret, shared.federation, shared.generation)
 
 

@@ -61,7 +61,8 @@ def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: s
     exchanged = Path(settings.key).with_name("ckks.key") if settings.key else None
     if exchanged is not None and exchanged.exists():
         return Keys(shared, _exchanged(exchanged, shared))
-    secret = CkksKeys.create(parameters(settings.range, len(clients))).secret_bytes()
+    fitting = parameters(settings.range, len(clients), error=settings.error or None)
+    secret = CkksKeys.create(fitting).secret_bytes()
     if path is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         CkksSecret(secret, name, shared.generation).store(path)
@@ -128,12 +129,13 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
             adder=MaskedAdder(),
             exact=masked,
             bulk=masked,
+            alone=masked,
             long=_LONG,
             to_bytes=_words_to_bytes,
             from_bytes=_from_words,
             size=_words_size,
         )
-    from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksSealer, LongByCkksAdder
+    from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksOrMasks, CkksOrMasksAdder, CkksSealer
 
     found = CkksKeys.from_secret_bytes(secrets.ckks)
     if found.parameters.range != settings.range:
@@ -141,8 +143,15 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
             f"privacy.range is {settings.range:g} but the CKKS keys were made for "
             f"{found.parameters.range:g}; set privacy.range to that, or make new keys."
         )
+    if 0 < settings.error < found.parameters.error(len(clients)):
+        raise ExperimentError(
+            f"privacy.error is {settings.error:g} but with the CKKS keys a total over "
+            f"{len(clients)} parties may be off by {found.parameters.error(len(clients)):.2g}; set "
+            "privacy.error to at least that, or make new keys."
+        )
     token = secrets.shared.derive("tokens")
     adder = CkksAdder(found.public_bytes())
+    sealer = CkksSealer(found, clients=clients, token_key=token)
 
     def bytes_of(piece: Piece) -> int:
         words = isinstance(piece.content, np.ndarray)
@@ -161,9 +170,10 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     return Sealing(
         mode="ckks",
         digits=digits,
-        adder=LongByCkksAdder(adder, MaskedAdder()),
+        adder=CkksOrMasksAdder(adder, MaskedAdder()),
         exact=masked,
-        bulk=dict.fromkeys(clients, CkksSealer(found, clients=clients, token_key=token)),
+        bulk=dict.fromkeys(clients, CkksOrMasks(sealer, exact)),
+        alone=masked,
         long=_LONG,
         to_bytes=to_bytes,
         from_bytes=from_bytes,

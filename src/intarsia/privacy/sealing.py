@@ -171,7 +171,8 @@ class Sealing:
     digits: Digits  # of the exact sealers
     adder: Adder  # the server's
     exact: Mapping[str, ExactSealer]  # by client, for what is short or must be exact
-    bulk: Mapping[str, Sealer]  # for long arrays, within an error
+    bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `alone` seals too
+    alone: Mapping[str, Sealer]  # for long arrays that no other client's are added to
     long: int  # values of a client's cell from which it is a long array
     to_bytes: Callable[[Piece], bytes]  # the content of a piece, for a wire or a checkpoint
     from_bytes: Callable[[Piece, bytes], Piece]  # a piece with the content that was written

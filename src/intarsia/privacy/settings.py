@@ -22,11 +22,12 @@ class Privacy:
     Raises
     ------
     ExperimentError
-        If epsilon, delta or clip is outside its range.
+        If error, epsilon, delta or clip is outside its range.
     """
 
     mode: Mode = "plain"  # plain: whoever runs the server can read every contribution
     range: float = 2.0**22  # largest |total| of a sum over the clients
+    error: float = 0.0  # of a total under CKKS, at most; 0 = 1e-8, or what float64 allows
     key: str = ""  # file of the clients' shared key; "" = drawn for the run, beside its results
     transcript: bool = False  # write down every byte that the server could read
     epsilon: float = 0.0  # ε of differential privacy for what is released; 0 = no noise
@@ -35,6 +36,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
+            ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: 1e-8)", "1e-5"),
             ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
             ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
             ("clip", 0 < self.clip < math.inf, "a finite number above 0", "1"),
