@@ -25,6 +25,7 @@ from intarsia.privacy.sealing import Piece, Sealing, Stream
 
 __all__ = ["Combination", "CombinationRecord", "LockedTotals", "PieceRecord"]
 
+_WAITING = 16  # pieces that are added at a time
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
 
@@ -267,7 +268,7 @@ class _Plan:
         self.number = not isinstance(value, np.ndarray)
         self.lead: tuple[int, ...] = () if layout is None else value.shape[:-1]
         self.streams: dict[int, Stream] = {}
-        self.pieces: dict[int, Piece] = {}
+        self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
 
 
 class _LockedCollector:
@@ -323,8 +324,10 @@ class _LockedCollector:
                 alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
                 piece = sealed[cell] = _sealed(self._sealing, client, stream, values, alone=alone)
                 size += size_of(piece)
-                before = plan.pieces.get(cell)
-                plan.pieces[cell] = piece if before is None else adder.add(before, piece)
+                waiting = plan.pieces.setdefault(cell, [])
+                waiting.append(piece)
+                if len(waiting) == _WAITING:
+                    waiting[:] = [adder.add(*waiting)]
         return size
 
     def _is_alone(self, layout: Layout | None, cell: int) -> bool:
@@ -344,7 +347,11 @@ class _LockedCollector:
                 key = (stream.session, stream.sequence, stream.function, name)
                 cells = LockedCells(key, {}, False, ())
                 if plan is not None:
-                    cells = LockedCells(key, plan.pieces, plan.number, plan.lead)
+                    added = {
+                        cell: waiting[0] if len(waiting) == 1 else self._sealing.adder.add(*waiting)
+                        for cell, waiting in plan.pieces.items()
+                    }
+                    cells = LockedCells(key, added, plan.number, plan.lead)
                 value = Combination(((1.0, cells),))
             fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
         return SealedTotal(kind, fields)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -280,19 +281,19 @@ class CkksAdder:
         self.parameters = CkksParameters.from_bytes(public_bytes)
         self._arithmetic = Arithmetic(self.parameters)
 
-    def add(self, one: Piece, other: Piece) -> Piece:
-        """Return the sum of two pieces of the same total.
+    def add(self, *pieces: Piece) -> Piece:
+        """Return the sum of pieces of the same total.
 
         Raises
         ------
         SealedError
-            If the pieces belong to different totals, or a client is in both.
+            If the pieces belong to different totals, or a client is in two.
         TamperedError
             If a piece was cut or altered.
         """
-        piece = joined(one, other, None)
-        contents = (Ciphertexts(ckks_bytes.parts(p, self.parameters)) for p in (one, other))
-        return replace(piece, content=self._arithmetic.added(*contents))
+        piece = joined(pieces, None)
+        contents = (Ciphertexts(ckks_bytes.parts(p, self.parameters)) for p in pieces)
+        return replace(piece, content=reduce(self._arithmetic.added, contents))
 
     def to_bytes(self, piece: Piece) -> bytes:
         """Return a piece as bytes, with a checksum."""
@@ -341,15 +342,18 @@ class CkksOrMasksAdder:
     def __init__(self, ckks: CkksAdder, masks: Adder) -> None:
         self.ckks, self.masks = ckks, masks
 
-    def add(self, one: Piece, other: Piece) -> Piece:
-        """Return the sum of two pieces of the same total, by the scheme that sealed them."""
-        kinds = [isinstance(piece.content, Ciphertexts) for piece in (one, other)]
-        if kinds[0] != kinds[1]:
-            raise TamperedError(
-                f"Of two contributions to {one.stream} only one is in ciphertexts; the clients "
-                f"{list(one.contributors)} and {list(other.contributors)} run different settings."
-            )
-        return self.ckks.add(one, other) if kinds[0] else self.masks.add(one, other)
+    def add(self, *pieces: Piece) -> Piece:
+        """Return the sum of pieces of the same total, by the scheme that sealed them."""
+        first = pieces[0]
+        by_ckks = isinstance(first.content, Ciphertexts)
+        for other in pieces[1:]:
+            if isinstance(other.content, Ciphertexts) != by_ckks:
+                raise TamperedError(
+                    f"Of two contributions to {first.stream} only one is in ciphertexts; the "
+                    f"clients {list(first.contributors)} and {list(other.contributors)} run "
+                    "different settings."
+                )
+        return self.ckks.add(*pieces) if by_ckks else self.masks.add(*pieces)
 
 
 def _slots(values: Values, check: float) -> Values:

@@ -73,6 +73,7 @@ _Room = tuple[Words, _Bytes, _Bytes, Words]
 _BLOCK_WORDS = 2  # of the cipher
 _CHECK_WORDS = 2  # the halves of the check, so that 2^32 of them add up without wrapping
 _LONG = 2**15  # words
+_STARTS = 64  # totals whose places in the counter are kept
 _ROOMS = 256  # lengths and numbers of contributors for which views are kept
 
 
@@ -223,17 +224,21 @@ def _altered(piece: Piece) -> TamperedError:
 class MaskedAdder:
     """The server's side of masked sums: it has no key."""
 
-    def add(self, one: Piece, other: Piece) -> Piece:
-        """Return the sum of two pieces of the same total.
+    def add(self, *pieces: Piece) -> Piece:
+        """Return the sum of pieces of the same total.
 
         Raises
         ------
         SealedError
-            If the pieces belong to different totals, or a client is in both.
+            If the pieces belong to different totals, or a client is in two.
         TamperedError
             If the content of a piece does not fit its shape.
         """
-        return joined(one, other, _words_of(one) + _words_of(other))
+        total = _words_of(pieces[0]).copy()
+        found = joined(pieces, total)
+        for piece in pieces[1:]:
+            total += _words_of(piece)
+        return found
 
 
 class StreamLedger:
@@ -299,6 +304,7 @@ class _Session:
         self._key = key
         self._start_hash = blake2b(key=pseudorandom(key, "start", name), digest_size=BLOCK_BYTES)
         self._cipher = BlockCipher(pseudorandom(key, "streams", name))
+        self._starts: dict[int, tuple[Stream, Words]] = {}
         self._places: dict[tuple[str, ...], Words] = {}
         self._rooms: dict[tuple[int, int], _Room] = {}
         self._factors = np.zeros(0, np.uint64)
@@ -307,9 +313,17 @@ class _Session:
 
     def start(self, stream: Stream) -> Words:
         """Return what the place of a total in the counter is for all clients, (2,)."""
-        found = self._start_hash.copy()
-        found.update(stream.label(""))
-        return np.frombuffer(found.digest(), np.uint64)
+        # the same object at all who seal and open the total: hashed for the first of them
+        kept = self._starts.get(id(stream))
+        if kept is not None and kept[0] is stream:
+            return kept[1]
+        digest = self._start_hash.copy()
+        digest.update(stream.label(""))
+        found = np.frombuffer(digest.digest(), np.uint64)
+        if len(self._starts) >= _STARTS:
+            self._starts.clear()
+        self._starts[id(stream)] = stream, found
+        return found
 
     def masks(self, start: Words, clients: tuple[str, ...], count: int) -> Words:
         """Return the masks of clients, (clients, count or more), until it is called again."""

@@ -8,9 +8,10 @@ it with the keys that the clients share.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,13 +153,13 @@ class ExactSealer(Sealer, Protocol):
 class Adder(Protocol):
     """The server's side of a scheme, without secrets."""
 
-    def add(self, one: Piece, other: Piece) -> Piece:
-        """Return the sum of two pieces of the same total.
+    def add(self, *pieces: Piece) -> Piece:
+        """Return the sum of pieces of the same total.
 
         Raises
         ------
         SealedError
-            If the pieces belong to different totals, or a client is in both.
+            If the pieces belong to different totals, or a client is in two.
         """
         ...
 
@@ -179,32 +180,33 @@ class Sealing:
     size: Callable[[Piece], int]  # about len(to_bytes(piece)), without writing
 
 
-def joined(one: Piece, other: Piece, content: Any) -> Piece:
-    """Return the piece of all contributors of two, with the content that a scheme made of theirs.
+def joined(pieces: Sequence[Piece], content: Any) -> Piece:
+    """Return the piece of all contributors of some, with the content that a scheme made of theirs.
 
     Raises
     ------
     SealedError
-        If the pieces belong to different totals, or a client is in both.
+        If the pieces belong to different totals, or a client is in two.
     """
-    same = one.stream is other.stream or one.stream == other.stream
-    if not same or one.shape != other.shape or one.digits != other.digits:
+    first = pieces[0]
+    for other in pieces[1:]:
+        same = first.stream is other.stream or first.stream == other.stream
+        if not same or first.shape != other.shape or first.digits != other.digits:
+            raise SealedError(
+                f"A piece of {first.stream} with shape {first.shape} cannot be added to one of "
+                f"{other.stream} with shape {other.shape}; add pieces of one total only."
+            )
+    contributors, twice = _all(*(piece.contributors for piece in pieces))
+    if twice:
         raise SealedError(
-            f"A piece of {one.stream} with shape {one.shape} cannot be added to one of "
-            f"{other.stream} with shape {other.shape}; add pieces of one total only."
-        )
-    contributors = _both(one.contributors, other.contributors)
-    if contributors is None:
-        both = set(one.contributors) & set(other.contributors)
-        raise SealedError(
-            f"The contribution of {sorted(both)} to {one.stream} was added twice; add each "
+            f"The contribution of {list(twice)} to {first.stream} was added twice; add each "
             "client's contribution once."
         )
-    return Piece.made(one.stream, one.shape, contributors, content, one.digits)
+    return Piece.made(first.stream, first.shape, contributors, content, first.digits)
 
 
 @lru_cache(maxsize=4096)
-def _both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the contributors of two pieces in order; None if a client is in both."""
-    names = tuple(sorted((*one, *other)))
-    return names if len(set(names)) == len(names) else None
+def _all(*contributors: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the contributors of some pieces in order, and those that are in two."""
+    names = sorted(name for some in contributors for name in some)
+    return tuple(names), tuple(a for a, b in pairwise(names) if a == b)
