@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy.linalg import sqrtm
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 torch = pytest.importorskip("torch")
 
-from intarsia.algorithms import client_network, flic  # noqa: E402  after the skip
+from intarsia.algorithms import client_network, flic, shared_parts  # noqa: E402  after the skip
 from intarsia.algorithms.flic import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.hetfedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
@@ -72,6 +72,18 @@ def concluded(algorithm, engine, server, last=2):
 
 def parameters(engine):
     return {name: state.parameters for name, state in engine.get_states().items()}
+
+
+def embedded(state, block):
+    return client_network.embedded(state.parameters, state.options, block)
+
+
+def by_name(engine, vector):
+    """Return what all share by the names of the parameters."""
+    own = engine.get_states()["c0"]
+    names = own.options.shared_parts
+    found = client_network.with_parts(own.parameters, names, vector)
+    return {name: found[name] for name in found if found[name] is not own.parameters[name]}
 
 
 def largest_difference(one, other):
@@ -138,10 +150,10 @@ def test_a_client_function_alone_is_the_one_for_several():
         }
     )
     server = flic.init_server(options, schema, other.key("init"))
-    messages = dict.fromkeys(other.ids, flic.Start())
+    messages = dict.fromkeys(other.ids, shared_parts.Start())
     messages["c0"] = server.start
-    total = other.sum(flic.send_start, messages)
-    told = flic.Anchored(shared=total.shared, means=total.means, move_shared=False)
+    total = other.sum(shared_parts.send_start, messages)
+    told = shared_parts.Shared(shared=total.shared, round=0)
     other.ask(one_by_one, dict.fromkeys(other.ids, told))
     assert largest_difference(expected, parameters(other)) == 0.0
 
@@ -149,7 +161,7 @@ def test_a_client_function_alone_is_the_one_for_several():
 def objective_by_hand(options, state, block, noise):
     """Return F_i of all rows, term by term, in NumPy; `noise` is (rows, k)."""
     own = state.parameters
-    z = client_network.embedded(own, block)
+    z = client_network.embedded(own, options, block)
     y = block.y.astype(int)
 
     def log_chances(points):
@@ -174,9 +186,7 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
     options = Flic(**{**FLIC_SMALL, "anchor_variance": 2.0, "anchor_scale": 1.0}, **DOUBLE)
     engine, _ = started(FLIC, options)
     state, block = engine.get_states()["c2"], clients()["c2"]
-    model = client_network.Network(
-        block.shape[1], 3, hidden=8, latent=4, shared=True, anchors=True
-    ).double()
+    model = client_network.Network(block.shape[1], 3, options.architecture).double()
     model.load_state_dict({k: torch.from_numpy(v) for k, v in state.parameters.items()})
     noise = np.random.default_rng(0).normal(size=(block.shape[0], 4))
     batch = {
@@ -191,7 +201,7 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
     assert float((each.mean() + penalty).detach()) == pytest.approx(expected, abs=1e-6)
     sampled = dataclasses.replace(options, alignment="sample", calibration_weight=0.0)
     _, penalty = flic._objective(sampled, pretraining=False)(model, batch)
-    z, total = client_network.embedded(state.parameters, block), 0.0
+    z, total = client_network.embedded(state.parameters, options, block), 0.0
     for c in np.unique(block.y).astype(int):
         own = block.y == c
         points = state.parameters["anchors.means"][c] + np.sqrt(2.0) * noise[own]
@@ -206,17 +216,17 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
 def test_anchors_step_towards_the_class_means_and_the_server_averages_the_steps():
     given = {**FLIC_SMALL, "calibration_weight": 0.0, "batch": 100, "rate": 0.01}
     engine, server = started(FLIC, Flic(variant="class", **given, **DOUBLE))
-    before = server.start.means
+    before = by_name(engine, server.start.shared)["anchors.means"]
     engine.begin_round(1, ("c0", "c1"))
     server, _ = FLIC.round(server, engine, engine.key())
     steps = np.zeros_like(before)
     for name in ("c0", "c1"):
         block = engine.block(name)
-        z = client_network.embedded(engine.get_states()[name].parameters, block)
+        z = embedded(engine.get_states()[name], block)
         for c in np.unique(block.y).astype(int):
             # Adam's first step is as long as the rate, against the sign of the slope
             steps[c] += 0.01 * np.sign(z[block.y == c].mean(0) - before[c]) / 2
-    after = engine.reveal(server.means)
+    after = by_name(engine, engine.reveal(server.shared))["anchors.means"]
     np.testing.assert_allclose(after - before, steps, atol=1e-5)
 
 
@@ -227,11 +237,10 @@ def test_pretraining_brings_the_classes_to_their_anchors():
         given = {**FLIC_SMALL, "pretraining_epochs": epochs, "rate": 0.02, "anchor_scale": 3.0}
         engine, server = started(FLIC, Flic(**given), blocks)
         total = 0.0
+        means = by_name(engine, server.start.shared)["anchors.means"]
         for name, state in engine.get_states().items():
-            z, y = client_network.embedded(state.parameters, engine.block(name)), blocks[name].y
-            total += sum(
-                ((z[y == c].mean(0) - server.start.means[int(c)]) ** 2).sum() for c in np.unique(y)
-            )
+            z, y = embedded(state, engine.block(name)), blocks[name].y
+            total += sum(((z[y == c].mean(0) - means[int(c)]) ** 2).sum() for c in np.unique(y))
         away[epochs] = total
     assert away[120] < 0.05 * away[0]
 
@@ -268,9 +277,8 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(algorithm):
 def test_the_server_cannot_read_what_clients_share():
     engine, server = started(FLIC, Flic(**FLIC_SMALL))
     server = rounds(FLIC, engine, server, last=1)
-    for total in (server.shared, server.means):
-        with pytest.raises(SealedError):
-            np.asarray(total)
+    with pytest.raises(SealedError):
+        np.asarray(server.shared)
 
 
 def test_log_odds_name_the_class_that_softmax_does():
@@ -279,23 +287,24 @@ def test_log_odds_name_the_class_that_softmax_does():
     odds = FLIC.predict(state, block)
     chances = 1 / (1 + np.exp(-odds))
     np.testing.assert_allclose(chances.sum(0), 1.0, atol=1e-6)
-    total, count = client_network.loss_sum(state.parameters, block)
+    total, count = client_network.loss_sum(state.parameters, state.options, block)
     y = block.y.astype(int)
     assert count == len(y)
     assert total == pytest.approx(-np.log(chances[y, np.arange(len(y))]).sum(), rel=1e-5)
 
 
-def test_predictions_are_those_of_the_network_that_trained():
-    engine, _ = started(FLIC, Flic(**FLIC_SMALL, **DOUBLE))
+def test_predictions_are_those_of_the_network_by_hand():
+    options = Flic(**FLIC_SMALL, **DOUBLE)
+    engine, _ = started(FLIC, options)
     state, block = engine.get_states()["c3"], engine.block("c3")
-    model = client_network.Network(
-        block.shape[1], 3, hidden=8, latent=4, shared=True, anchors=True
-    ).double()
-    model.load_state_dict({k: torch.from_numpy(v) for k, v in state.parameters.items()})
-    with torch.no_grad():
-        latent = model.embedding(torch.from_numpy(block.x))
-        chances = model.scores(latent).softmax(1).numpy()
-    np.testing.assert_allclose(client_network.embedded(state.parameters, block), latent, atol=1e-12)
+    own, z = state.parameters, block.x
+    for number in (0, 2, 4):
+        z = z @ own[f"embedding.{number}.weight"].T + own[f"embedding.{number}.bias"]
+        z = np.maximum(z, 0.0) if number < 4 else z
+    np.testing.assert_allclose(embedded(state, block), z, atol=1e-12)
+    hidden = z @ own["shared.0.weight"].T + own["shared.0.bias"]
+    hidden = np.where(hidden > 0, hidden, 0.01 * hidden)  # the slope of torch's LeakyReLU
+    chances = softmax(hidden @ own["classifier.weight"].T + own["classifier.bias"], axis=1)
     odds = FLIC.predict(state, block)
     np.testing.assert_allclose(1 / (1 + np.exp(-odds)).T, chances, atol=1e-12)
 
@@ -339,8 +348,10 @@ def one_round(**given):
     engine, server = started(FLIC, options)
     engine.begin_round(1, ("c0", "c1"))
     server, _ = FLIC.round(server, engine, engine.key())
-    found = engine.reveal(server.shared), engine.reveal(server.means)
-    return (server.start.shared, server.start.means), found, engine
+    both = server.start.shared, engine.reveal(server.shared)
+    before, after = (by_name(engine, vector) for vector in both)
+    names = ("shared.0.weight", "anchors.means")
+    return tuple(before[n] for n in names), tuple(after[n] for n in names), engine
 
 
 def test_the_shared_layer_stays_as_drawn_until_its_round():
@@ -369,7 +380,8 @@ def test_anchors_of_classes_that_a_client_lacks_move_only_if_asked():
         engine, server = started(FLIC, options)
         engine.begin_round(1, ("c0",))  # it has the classes 0 and 1
         server, _ = FLIC.round(server, engine, engine.key())
-        change = np.abs(engine.reveal(server.means) - server.start.means).max(1)
+        after, before = engine.reveal(server.shared), server.start.shared
+        change = np.abs(by_name(engine, after - before)["anchors.means"]).max(1)
         assert (change[:2] > 1e-4).all()
         assert (change[2] > 1e-4) == moves
 

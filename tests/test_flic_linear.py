@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
+import intarsia
 from intarsia.algorithms.flic_linear import FLIC_LINEAR, FlicLinear
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines import codec
@@ -120,6 +121,21 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits():
         at, _ = FLIC_LINEAR.round(at, one, one.key())
         found.append(one.reveal(at.average))
     assert np.array_equal(*found)
+
+
+def test_a_run_on_tables_reaches_numbers_that_no_client_shares_a_column_for():
+    blocks, _, _ = problem(samples=100)
+    settings = {"latent": K, "rank": D, "step": 0.25, "rounds": 150, "yardsticks": False}
+    found = intarsia.run(
+        tables={name: (block.x, block.y) for name, block in blocks.items()},
+        algorithm="flic-linear",
+        test=0.0,  # the moments are exact over all samples
+        standardise=False,
+        intercept=False,
+        task="regression",
+        **settings,
+    )
+    assert min(one.r2 for one in found.metrics.clients.values()) > 1 - 1e-6
 
 
 def test_what_cannot_train_is_said():

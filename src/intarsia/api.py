@@ -93,9 +93,9 @@ def run(
     table_settings
         Settings of single tables, by name; they go before those for all.
     algorithm
-        "hyfdca" (for `tables` the default), "fedavg", "cocoa", "centralised", "liblinear" or
-        "standalone"; with the library torch "flic", "hetfedrep" or "local". Where it
-        replaces that of an experiment, loss and regularisation stay.
+        "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
+        "liblinear" or "standalone"; with the library torch "flic", "hetfedrep" or "local". Where
+        it replaces that of an experiment, loss and regularisation stay.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.

@@ -40,10 +40,12 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
 )
 
-# name → module and object: imported by those who ask for it, as the library torch is an extra
-_NETWORKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+# Each client has a model of its own features. Name → module and object: imported by those who ask
+# for it, as the library torch, which all but one need, is an extra.
+_PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "flic": ("intarsia.algorithms.flic", "FLIC"),
+        "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
         "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
         "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
     }
@@ -143,12 +145,12 @@ def kind_of(description: Experiment) -> Algorithm | Baseline:
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
     if name in known:
         return known[name]
-    if name in _NETWORKS:
-        module, found = _NETWORKS[name]
+    if name in _PERSONAL:
+        module, found = _PERSONAL[name]
         algorithm: Algorithm = getattr(importlib.import_module(module), found)
         return algorithm
     raise ExperimentError(
-        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_NETWORKS}))}."
+        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_PERSONAL}))}."
     )
 
 
@@ -332,8 +334,9 @@ def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tup
     if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
         return ()
     return (
-        f"The yardsticks are linear models and {algorithm.name} trains networks: there are none "
-        'beside it; run algorithm.name = "local" to compare with each client alone.',
+        f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
+        "each client's own: there are none beside it; to compare with each client alone run "
+        'algorithm.name = "local" (networks) or "standalone" (linear models).',
     )
 
 

@@ -6,48 +6,104 @@ The embedding φ takes the client's own features to a latent space of one width 
 hidden layer that clients may share (or is not there), β is the classifier. A network may also hold
 the means of the anchors that embeddings are aligned to: what trains is then only a matter of names.
 
-Between exchanges parameters are arrays by name, as a state and its checkpoint hold them.
+Between exchanges parameters are arrays by name, as a state and its checkpoint hold them; parts that
+are sent are one vector, in the order of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from intarsia.algorithm import RandomKey
+from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.data import Array, Block, Schema
-from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining
-from intarsia.maths.tensors import Tensor, nn, torch
+from intarsia.maths.optimisers import Adam
+from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import listed
 
 __all__ = [
-    "RAGGED",
+    "Architecture",
     "Arrays",
     "Network",
+    "Options",
     "changed",
     "check_clients",
-    "check_sizes",
+    "check_options",
     "class_count",
     "cross_entropy",
     "drawn",
     "embedded",
-    "labelled",
     "log_odds",
     "loss_sum",
-    "parameters_in",
-    "shared_vector",
+    "part_vector",
+    "plain_loss",
     "train_networks",
-    "with_shared",
+    "training_of",
+    "with_parts",
 ]
 
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
-RAGGED: Mapping[str, int] = {"x": 1, "embedding.0.weight": 1}  # axes of the client's own features
+_RAGGED: Mapping[str, int] = {"x": 1, "embedding.0.weight": 1}  # axes of the client's own features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What a network is made of, apart from the client's own features."""
+
+    hidden: int  # units of φ's two hidden layers
+    latent: int  # k, the width of the latent space
+    layer: bool = False  # whether there is an α
+    anchors: bool = False  # whether it holds the anchors' means
+
+
+class Options(Protocol):
+    """What the hyperparameters of every algorithm on networks say."""
+
+    @property
+    def rate(self) -> float:
+        """Return the size of Adam's steps."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Return the decay of α and β."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Return the rows of a step."""
+        ...
+
+    @property
+    def precision(self) -> Literal["single", "double"]:
+        """Return the precision of parameters and rows."""
+        ...
+
+    @property
+    def engine(self) -> cohort.Engine:
+        """Return how clients train at once."""
+        ...
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        ...
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return patterns of the parameters that all clients share, such as "shared.*"."""
+        ...
 
 
 class _Anchors(nn.Module):
@@ -59,19 +115,11 @@ class _Anchors(nn.Module):
 
 
 class Network(nn.Module):
-    """φ with two hidden layers, α if it is shared, β, and the anchors' means if there are any."""
+    """φ with two hidden layers, α if there is one, β, and the anchors' means if it holds them."""
 
-    def __init__(
-        self,
-        features: int,
-        outputs: int,
-        *,
-        hidden: int,
-        latent: int,
-        shared: bool,
-        anchors: bool,
-    ) -> None:
+    def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
         super().__init__()
+        hidden, latent = made_of.hidden, made_of.latent
         self.embedding = nn.Sequential(
             nn.Linear(features, hidden),
             nn.ReLU(),
@@ -80,9 +128,9 @@ class Network(nn.Module):
             nn.Linear(hidden, latent),
         )
         self.classifier = nn.Linear(latent, outputs)
-        if shared:
+        if made_of.layer:
             self.shared = nn.Sequential(nn.Linear(latent, latent), nn.LeakyReLU())
-        if anchors:
+        if made_of.anchors:
             self.anchors = _Anchors(outputs, latent)
 
     def scores(self, latent: Tensor) -> Tensor:
@@ -90,27 +138,35 @@ class Network(nn.Module):
         found: Tensor = self.classifier(self.shared(latent) if hasattr(self, "shared") else latent)
         return found
 
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points that samples are taken to, (..., k), and their scores."""
+        latent = self.embedding(x)
+        return latent, self.scores(latent)
+
 
 # ---- parameters as arrays
 
 
-def drawn(features: int, outputs: int, rng: RandomKey, **sizes: Any) -> Arrays:
+def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arrays:
     """Return the parameters of a new network, as torch draws them from this key's stream."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.integer())
-        network = Network(features, outputs, **sizes)
-    return {name: values.detach().numpy().copy() for name, values in network.named_parameters()}
+        network = Network(features, outputs, options.architecture)
+    kind = np.float64 if options.precision == "double" else np.float32
+    return {
+        name: values.detach().numpy().astype(kind) for name, values in network.named_parameters()
+    }
 
 
-def shared_vector(parameters: Arrays) -> Array:
-    """Return the parameters of α as one vector, in the order of their names."""
-    names = sorted(name for name in parameters if name.startswith("shared."))
+def part_vector(parameters: Arrays, patterns: Sequence[str]) -> Array:
+    """Return the parameters that patterns name as one vector, in the order of their names."""
+    names = _named(parameters, patterns)
     return np.concatenate([parameters[name].ravel() for name in names]).astype(np.float64)
 
 
-def with_shared(parameters: Arrays, vector: Array) -> Arrays:
-    """Return the parameters with those of α from a vector."""
-    names = sorted(name for name in parameters if name.startswith("shared."))
+def with_parts(parameters: Arrays, patterns: Sequence[str], vector: Array) -> Arrays:
+    """Return the parameters with those that patterns name from a vector."""
+    names = _named(parameters, patterns)
     ends = np.cumsum([parameters[name].size for name in names])
     pieces = np.split(vector, ends[:-1])
     return {
@@ -122,10 +178,8 @@ def with_shared(parameters: Arrays, vector: Array) -> Arrays:
     }
 
 
-def parameters_in(parameters: Arrays, precision: str) -> Arrays:
-    """Return the parameters in "single" or "double" precision."""
-    kind = np.float64 if precision == "double" else np.float32
-    return {name: values.astype(kind) for name, values in parameters.items()}
+def _named(parameters: Arrays, patterns: Sequence[str]) -> list[str]:
+    return sorted(n for n in parameters if any(fnmatchcase(n, one) for one in patterns))
 
 
 def changed(before: Arrays, after: Arrays) -> Arrays:
@@ -136,24 +190,47 @@ def changed(before: Arrays, after: Arrays) -> Arrays:
 # ---- training
 
 
-def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Return each row's cross-entropy, (rows,)."""
-    found: Tensor = nn.functional.cross_entropy(scores, y, reduction="none")
-    return found
+@lru_cache(maxsize=32)
+def _structure(outputs: int, made_of: Architecture) -> Network:
+    """Return a network whose own values are not read; its embedding takes any width."""
+    return Network(1, outputs, made_of)
 
 
-def labelled(block: Block) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the values, (rows, features), and the classes, (rows,), of a block's labelled rows.
+def training_of(
+    options: Options,
+    outputs: int,
+    loss: Callable[[nn.Module, Batch], Any],
+    parts: Sequence[str],
+    *,
+    epochs: int,
+    batch: int | None = None,
+    noise: Mapping[str, tuple[int, ...]] | None = None,
+) -> LocalTraining:
+    """Return how some parts of the networks train; keep it: compiled functions belong to it.
 
-    Raises
-    ------
-    TableError
-        If a value is missing.
+    Parameters
+    ----------
+    parts
+        Patterns of the parameters that move.
+    epochs
+        0 = one step.
+    batch, noise
+        None = the options' batch, and none.
     """
-    held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
-    x = _dense(block)[held]
-    y = np.zeros(0) if block.y is None else block.y[held]
-    return x, np.maximum(y, 0.0).astype(np.int64)  # of two classes, the first is stored as -1
+    made_of = options.architecture
+    heads = ("classifier.*", "shared.*") if made_of.layer else ("classifier.*",)
+    return LocalTraining(
+        model=_structure(outputs, made_of),
+        loss=loss,
+        optimiser=Adam(rate=options.rate),
+        epochs=max(1, epochs),
+        steps=1 if epochs == 0 else None,
+        batch_size=options.batch if batch is None else batch,
+        train=tuple(parts),
+        decay=dict.fromkeys(heads, options.weight_decay),
+        noise={} if noise is None else noise,
+        ragged=_RAGGED,
+    )
 
 
 def train_networks(
@@ -166,12 +243,15 @@ def train_networks(
     learners: list[Learner] = []
     for (parameters, block, rng), known in zip(clients, constants, strict=True):
         tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-        x, y = labelled(block)
+        x, y = labelled_rows(block)
         like = tensors["classifier.weight"]
         learners.append(
             Learner(
                 parameters=tensors,
-                rows={"x": torch.from_numpy(x).to(like.dtype), "y": torch.from_numpy(y)},
+                rows={
+                    "x": torch.from_numpy(x).to(like.dtype),
+                    "y": torch.from_numpy(_classes(y)),
+                },
                 key=rng.integer(),
                 constants=known,
             )
@@ -182,39 +262,46 @@ def train_networks(
     ]
 
 
+def _classes(y: Array) -> NDArray[np.int64]:
+    """Return labels as numbers of classes; of two classes, the first is stored as -1."""
+    return np.maximum(y, 0.0).astype(np.int64)
+
+
+def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """Return each row's cross-entropy, (rows,)."""
+    found: Tensor = nn.functional.cross_entropy(scores, y, reduction="none")
+    return found
+
+
 def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Return the cross-entropies of a batch."""
-    return cross_entropy(model.scores(model.embedding(batch["x"])), batch["y"])
+    return cross_entropy(model(batch["x"])[1], batch["y"])
 
 
 # ---- what a network says
 
 
-def embedded(parameters: Arrays, block: Block) -> NDArray[Any]:
-    """Return the points of the latent space that a block's samples are taken to."""
-    z = _dense(block)
-    for number in (0, 2, 4):
-        z = z @ parameters[f"embedding.{number}.weight"].T + parameters[f"embedding.{number}.bias"]
-        z = np.maximum(z, 0.0) if number < 4 else z
-    return z
+def _outputs(parameters: Arrays, options: Options, block: Block) -> tuple[Array, Array]:
+    """Return the embedded samples, (samples, k), and their scores, (samples, outputs)."""
+    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
+    structure = _structure(len(parameters["classifier.bias"]), options.architecture)
+    x = torch.from_numpy(dense(block)).to(tensors["classifier.bias"].dtype)
+    with torch.no_grad():
+        latent, scores = functional_call(structure, tensors, (x,))
+    return latent.double().numpy(), scores.double().numpy()
 
 
-def _scores(parameters: Arrays, block: Block) -> Array:
-    """Return the scores of a block's samples, (samples, outputs)."""
-    z = embedded(parameters, block)
-    if "shared.0.weight" in parameters:
-        z = z @ parameters["shared.0.weight"].T + parameters["shared.0.bias"]
-        z = np.where(z > 0, z, 0.01 * z)  # the slope of torch's LeakyReLU
-    found: Array = z @ parameters["classifier.weight"].T + parameters["classifier.bias"]
-    return found
+def embedded(parameters: Arrays, options: Options, block: Block) -> Array:
+    """Return the points of the latent space that a block's samples are taken to, (samples, k)."""
+    return _outputs(parameters, options, block)[0]
 
 
-def log_odds(parameters: Arrays, block: Block) -> Array:
+def log_odds(parameters: Arrays, options: Options, block: Block) -> Array:
     """Return log p/(1-p) of the classes, (outputs, samples); for two classes that of the second.
 
     The largest is the class that the network names, and the logistic loss takes each as it is.
     """
-    scores = _scores(parameters, block).T
+    scores = _outputs(parameters, options, block)[1].T
     if len(scores) == 2:
         return scores[1:] - scores[:1]
     others = [logsumexp(np.delete(scores, c, axis=0), axis=0) for c in range(len(scores))]
@@ -222,23 +309,13 @@ def log_odds(parameters: Arrays, block: Block) -> Array:
     return odds
 
 
-def loss_sum(parameters: Arrays, block: Block) -> Array:
+def loss_sum(parameters: Arrays, options: Options, block: Block) -> Array:
     """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,)."""
-    held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
-    _, y = labelled(block)
-    scores = _scores(parameters, block)[held]
+    held = is_labelled(block)
+    y = _classes(np.zeros(0) if block.y is None else block.y[held])
+    scores = _outputs(parameters, options, block)[1][held]
     each = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
     return np.array([each.sum(), float(len(y))])
-
-
-def _dense(block: Block) -> Array:
-    x: Array = np.asarray(block.x.toarray() if block.sparse else block.x, np.float64)
-    if np.isnan(x).any():
-        raise TableError(
-            f"{int(np.isnan(x).sum())} values are missing, and a network takes none: set "
-            "preprocessing.standardise = true, which puts the mean in their place."
-        )
-    return x
 
 
 # ---- what is asked of the federation and of the settings
@@ -276,13 +353,13 @@ def check_clients(schema: Schema, name: str) -> None:
         )
 
 
-def check_sizes(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:
-    """Raise where a hyperparameter is too small.
+def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:
+    """Raise where a hyperparameter is too small, or none of the words that it may be.
 
     Raises
     ------
     ExperimentError
-        With its value and the smallest that serves.
+        With its value and what serves.
     """
     for names, least in ((counts, 1), (not_negative, 0)):
         for name in names:
@@ -295,11 +372,9 @@ def check_sizes(options: Any, *, counts: Sequence[str], not_negative: Sequence[s
         raise ExperimentError(
             f"algorithm.rate is {options.rate}; it must be positive and finite, for example 1e-3."
         )
-    for name, known in (
-        ("precision", ("single", "double")),
-        ("engine", ("auto", "loop", "vmap", "compiled")),
-    ):
-        if getattr(options, name) not in known:
+    for name, kind in get_type_hints(type(options)).items():
+        known = get_args(kind)
+        if get_origin(kind) is Literal and getattr(options, name) not in known:
             raise ExperimentError(
                 f"algorithm.{name} is {getattr(options, name)!r}; choose from {', '.join(known)}."
             )

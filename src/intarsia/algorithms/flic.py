@@ -52,8 +52,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-import numpy as np
-
 from intarsia.algorithm import (
     Algorithm,
     Clients,
@@ -61,33 +59,40 @@ from intarsia.algorithm import (
     Info,
     RandomKey,
     Visit,
-    client_function,
     cohort_function,
     evolve,
 )
+from intarsia.algorithms import shared_parts
 from intarsia.algorithms.client_network import (
-    RAGGED,
-    Arrays,
-    Network,
-    changed,
+    Architecture,
     check_clients,
-    check_sizes,
+    check_options,
     class_count,
     cross_entropy,
-    drawn,
-    labelled,
-    log_odds,
-    loss_sum,
-    parameters_in,
-    shared_vector,
-    train_networks,
-    with_shared,
+    training_of,
 )
-from intarsia.data import Array, Block, ClientId, Schema
-from intarsia.errors import ConvergenceError, ExperimentError
+from intarsia.algorithms.shared_parts import (
+    Change,
+    Client,
+    Ready,
+    Server,
+    Start,
+    averaged,
+    certify,
+    change,
+    concluded,
+    init_client,
+    opened,
+    part_of_loss,
+    predict,
+    send_start,
+    start,
+    told,
+    trained,
+)
+from intarsia.data import Schema
 from intarsia.maths.gaussians import class_gaussians, factored_bures_squared, symmetric_root
 from intarsia.maths.local_training import Batch, LocalTraining
-from intarsia.maths.optimisers import Adam
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = ["FLIC", "Flic"]
@@ -121,7 +126,7 @@ class Flic:
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_sizes(
+        check_options(
             self,
             counts=(
                 "local_epochs",
@@ -142,78 +147,22 @@ class Flic:
                 "anchor_variance",
             ),
         )
-        for name, known in (
-            ("variant", ("class", "hl")),
-            ("anchor_classes", ("held", "all")),
-            ("alignment", ("gaussian", "sample")),
-        ):
-            if getattr(self, name) not in known:
-                raise ExperimentError(
-                    f"algorithm.{name} is {getattr(self, name)!r}; choose from {', '.join(known)}."
-                )
 
     @property
     def loss(self) -> str:
         """Return the loss that the scores are graded by: they are log-odds."""
         return "logistic"
 
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        layer = self.variant == "hl"
+        return Architecture(hidden=self.hidden, latent=self.latent, layer=layer, anchors=True)
 
-@dataclass(frozen=True)
-class Server:
-    """The server's state."""
-
-    options: Flic
-    start: Start  # what it drew, which is no secret
-    shared: Any = None  # sealed (parameters of α,); None in the variant "class"
-    means: Any = None  # sealed (classes, k)
-    rounds: int = 0
-
-
-@dataclass(frozen=True)
-class Client:
-    """A client's state."""
-
-    options: Flic
-    outputs: int
-    held: Array  # (classes,) 1 for those that it has samples of
-    parameters: Arrays
-
-
-@dataclass(frozen=True)
-class Start:
-    """What training starts from, told to one client; the others get none of it."""
-
-    shared: Array | None = None  # (parameters of α,)
-    means: Array | None = None  # (classes, k)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all clients share, or one's part of the total."""
-
-    shared: Array | None  # (parameters of α,)
-    means: Array | None  # (classes, k) v_c
-
-
-@dataclass(frozen=True)
-class Anchored:
-    """What all clients share in a round."""
-
-    shared: Array | None
-    means: Array
-    move_shared: bool  # whether α trains in this round
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Says that the client is done."""
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A client's part of the loss."""
-
-    at: Array  # (2,) Σ l, labelled samples
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: the anchors' means, and α."""
+        return ("anchors.*", "shared.*")
 
 
 # ---- the objective
@@ -273,7 +222,7 @@ class _Trainings:
     """How the parts of a client's network train; kept, as compiled functions belong to them."""
 
     pretraining: LocalTraining | None
-    local: LocalTraining | None
+    local: LocalTraining
     final: LocalTraining | None
     shared: LocalTraining | None  # α and the anchors, of these what the objective reads
     anchors: LocalTraining | None
@@ -281,25 +230,17 @@ class _Trainings:
 
 @lru_cache(maxsize=16)
 def _trainings(options: Flic, outputs: int) -> _Trainings:
-    model = Network(1, outputs, **_sizes(options))
-
-    def over(*parts: str, epochs: int, pretraining: bool = False) -> LocalTraining | None:
-        names = tuple(f"{part}.*" for part in parts)
-        if not names:
-            return None
+    def over(*parts: str, epochs: int, pretraining: bool = False) -> LocalTraining:
         sampled = options.alignment == "sample" and (pretraining or options.alignment_weight > 0)
         noisy = sampled or (options.calibration_weight > 0 and not pretraining)
-        return LocalTraining(
-            model=model,
-            loss=_objective(options, pretraining=pretraining),
-            optimiser=Adam(rate=options.rate),
-            epochs=max(1, epochs),
-            steps=1 if epochs == 0 else None,
-            batch_size=options.pretraining_batch if pretraining else options.batch,
-            train=names,
-            decay={"embedding.*": 0.0, "anchors.*": 0.0, "*": options.weight_decay},
+        return training_of(
+            options,
+            outputs,
+            _objective(options, pretraining=pretraining),
+            tuple(f"{part}.*" for part in parts),
+            epochs=epochs,
+            batch=options.pretraining_batch if pretraining else options.batch,
             noise={"noise": (options.latent,)} if noisy else {},
-            ragged=RAGGED,
         )
 
     before, after, last = options.pretraining_epochs, options.final_epochs, options.shared_epochs
@@ -311,137 +252,52 @@ def _trainings(options: Flic, outputs: int) -> _Trainings:
         pretraining=over("embedding", epochs=before, pretraining=True) if before else None,
         local=over(*own, epochs=options.local_epochs),
         final=over(*own, epochs=after) if after else None,
-        shared=over(*layer, *anchors, epochs=last),
-        anchors=over(*anchors, epochs=last),
+        shared=over(*layer, *anchors, epochs=last) if layer or anchors else None,
+        anchors=over(*anchors, epochs=last) if anchors else None,
     )
-
-
-def _sizes(options: Flic) -> dict[str, Any]:
-    return {
-        "hidden": options.hidden,
-        "latent": options.latent,
-        "shared": options.variant == "hl",
-        "anchors": True,
-    }
 
 
 # ---- at the clients
-
-
-def init_client(
-    options: Flic, schema: Schema, client: ClientId, block: Block, rng: RandomKey
-) -> Client:
-    """Return a client's state: a network that is drawn from the client's own key."""
-    outputs = class_count(schema)
-    _, y = labelled(block)
-    return Client(
-        options=options,
-        outputs=outputs,
-        held=np.isin(np.arange(outputs), y).astype(np.float64),
-        parameters=parameters_in(
-            drawn(block.shape[1], outputs, rng, **_sizes(options)), options.precision
-        ),
-    )
-
-
-@client_function
-def send_start(
-    client: Client, block: Block, message: Start, rng: RandomKey
-) -> tuple[Client, Shared]:
-    """Send what the total starts from."""
-    return client, Shared(message.shared, message.means)
 
 
 @cohort_function
 def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
     training = _trainings(visits[0][0].options, visits[0][0].outputs).pretraining
-    return [(client, Ready()) for client in _trained(training, _opened(visits), "local")]
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local", _held)]
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Shared]]:
+def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of these."""
-    trainings = _trainings(visits[0][0].options, visits[0][0].outputs)
-    opened = _opened(visits)
+    options = visits[0][0].options
+    trainings = _trainings(options, visits[0][0].outputs)
     # step 1: local training
-    local = _trained(trainings.local, opened, "local")
+    local = trained(trainings.local, opened(visits), "local", _held)
     # step 2: shared step
-    shared = trainings.shared if visits[0][2].move_shared else trainings.anchors
-    after = [(client, block, rng) for client, (_, block, rng) in zip(local, opened, strict=True)]
-    moved = _trained(shared, after, "shared")
-    return [(before, _change(before, client)) for before, client in zip(local, moved, strict=True)]
+    moves = visits[0][2].round >= options.shared_from
+    shared = trainings.shared if moves else trainings.anchors
+    asked = _every if options.anchor_classes == "all" else _held
+    moved = trained(shared, local, "shared", asked)
+    return [(one.client, change(one, after)) for one, after in zip(local, moved, strict=True)]
 
 
 @cohort_function
 def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = _trainings(visits[0][0].options, visits[0][0].outputs).final
-    return [(client, Ready()) for client in _trained(training, _opened(visits), "local")]
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local", _held)]
 
 
-@client_function
-def part_of_loss(
-    client: Client, block: Block, message: Anchored, rng: RandomKey
-) -> tuple[Client, Loss]:
-    """Keep what all share; send this client's part of the loss."""
-    client = _opened([(client, block, message, rng)])[0][0]
-    return client, Loss(loss_sum(client.parameters, block))
-
-
-def _opened(visits: Sequence[Visit]) -> list[tuple[Client, Block, RandomKey]]:
-    """Return the clients with α and the anchors of their messages."""
-    found: list[tuple[Client, Block, RandomKey]] = []
-    for client, block, message, rng in visits:
-        parameters = dict(client.parameters)
-        kind = parameters["anchors.means"].dtype
-        parameters["anchors.means"] = message.means.astype(kind)
-        if message.shared is not None:
-            parameters = dict(with_shared(parameters, message.shared))
-        found.append((evolve(client, parameters=parameters), block, rng))
-    return found
-
-
-def _trained(
-    training: LocalTraining | None,
-    clients: Sequence[tuple[Client, Block, RandomKey]],
-    stream: str,
-) -> list[Client]:
-    """Return the clients after a training, or as they are without one."""
-    if training is None:
-        return [client for client, _, _ in clients]
-    options = clients[0][0].options
-    every = stream == "shared" and options.anchor_classes == "all"
-    constants = [_classes(client, every=every) for client, _, _ in clients]
-    parameters = train_networks(
-        training,
-        [(client.parameters, block, rng.fold_in(stream)) for client, block, rng in clients],
-        constants,
-        options.engine,
-    )
-    return [
-        evolve(client, parameters=own)
-        for (client, _, _), own in zip(clients, parameters, strict=True)
-    ]
-
-
-def _classes(client: Client, *, every: bool) -> Mapping[str, Tensor]:
-    """Return which classes' anchors the classifier is to know, as a constant of a batch."""
-    asked = np.ones_like(client.held) if every else client.held
+def _held(client: Client) -> Mapping[str, Tensor]:
+    """Return the classes whose anchors the classifier is to know: the client's own."""
     kind = client.parameters["classifier.bias"].dtype
-    return {"classes": torch.from_numpy(asked.astype(kind))}
+    return {"classes": torch.from_numpy(client.held.astype(kind))}
 
 
-def _change(before: Client, after: Client) -> Shared:
-    """Return the change of what all share."""
-    change = changed(before.parameters, after.parameters)
-    shared = shared_vector(change) if before.options.variant == "hl" else None
-    return Shared(shared, change["anchors.means"])
-
-
-def predict(client: Client, block: Block) -> Array:
-    """Return the log-odds of the classes, (outputs, samples)."""
-    return log_odds(client.parameters, block)
+def _every(client: Client) -> Mapping[str, Tensor]:
+    """Return all classes, as those whose anchors the classifier is to know."""
+    return {"classes": torch.ones_like(_held(client)["classes"])}
 
 
 # ---- at the server
@@ -456,23 +312,16 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
         If clients have samples in common, or one has no labels.
     """
     check_clients(schema, "flic")
-    outputs = class_count(schema)
-    shared = None
-    if options.variant == "hl":
-        shared = shared_vector(drawn(1, outputs, rng.fold_in("shared"), **_sizes(options)))
-    normal = rng.fold_in("anchors").generator().normal(size=(outputs, options.latent))
-    return Server(options, Start(shared, options.anchor_scale * normal))
+    normal = rng.fold_in("anchors").generator().normal(size=(class_count(schema), options.latent))
+    means = options.anchor_scale * normal
+    return start(options, schema, rng, given={"anchors.means": means})
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Start from what the server drew; align the embeddings with the anchors."""
-    messages = dict.fromkeys(clients.ids, Start())
-    messages[next(iter(clients.ids))] = server.start
-    total = clients.sum(send_start, messages)
-    shared = None if server.start.shared is None else total.shared
-    server = evolve(server, shared=shared, means=total.means)
+    server = shared_parts.setup(server, clients, rng)
     if server.options.pretraining_epochs:
-        clients.ask(pretrain, _told(server, clients))
+        clients.ask(pretrain, told(server, clients))
     return server
 
 
@@ -480,39 +329,14 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     """Let the clients that are there train; average the changes of what all share."""
     server = evolve(server, rounds=server.rounds + 1)
     # steps 1 and 2: local training, shared step
-    change = clients.sum(local_training, _told(server, clients))
+    total = clients.sum(local_training, told(server, clients))
     # step 3: averages
-    part = 1 / len(clients.ids)
-    shared = None if server.shared is None else server.shared + change.shared * part
-    means = server.means + change.means * part
-    return evolve(server, shared=shared, means=means), Info(phase="averaging")
-
-
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
-    """Return the cross-entropy over all clients' samples with what all share now."""
-    parts = clients.sum(part_of_loss, _told(server, clients))
-    # discloses the sum of the cross-entropies and the number of labelled samples
-    total, count = clients.reveal(parts.at).tolist()
-    if not math.isfinite(total):
-        raise ConvergenceError(
-            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
-            "standardise the features."
-        )
-    return server, Info(loss=total / count, phase="averaging")
+    return averaged(server, total, clients), Info(phase="averaging")
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train to what all share at the end; the networks stay at the clients."""
-    if server.options.final_epochs:
-        clients.ask(personalise, _told(server, clients))
-    _, info = certify(server, clients, rng)
-    return Conclusion(info)
-
-
-def _told(server: Server, clients: Clients) -> dict[ClientId, Anchored]:
-    move: bool = server.rounds >= server.options.shared_from and server.shared is not None
-    message = Anchored(shared=server.shared, means=server.means, move_shared=move)
-    return dict.fromkeys(clients.ids, message)
+    return concluded(server, clients, personalise)
 
 
 FLIC = Algorithm(

@@ -47,6 +47,7 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
+from intarsia.algorithms.labelled_rows import dense, labelled_rows
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ExperimentError, FederationError, TableError
 
@@ -146,7 +147,7 @@ def init_client(
     TableError
         If a value is missing, or the samples span fewer dimensions than the latent space has.
     """
-    x = _dense(block)
+    x = dense(block)
     mean = x.mean(0)
     values, vectors = np.linalg.eigh(np.cov(x.T, ddof=0).reshape(x.shape[1], x.shape[1]))
     values, vectors = values[::-1][: options.latent], vectors[:, ::-1][:, : options.latent]
@@ -220,24 +221,13 @@ def _fitted(client: Client, block: Block, message: Average) -> Client:
 
 def _embedded(client: Client, block: Block) -> tuple[Array, Array]:
     """Return the embedded labelled samples, (samples, k), and their labels."""
-    held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
-    y: Array = np.zeros(0) if block.y is None else block.y[held]
-    return (_dense(block)[held] - client.mean) @ client.projection, y
-
-
-def _dense(block: Block) -> Array:
-    x: Array = np.asarray(block.x.toarray() if block.sparse else block.x, np.float64)
-    if np.isnan(x).any():
-        raise TableError(
-            f"{int(np.isnan(x).sum())} values are missing, and a covariance takes none: set "
-            "preprocessing.standardise = true, which puts the mean in their place."
-        )
-    return x
+    x, y = labelled_rows(block)
+    return (x - client.mean) @ client.projection, y
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the model's numbers for a block's samples, (1, samples)."""
-    z = (_dense(block) - client.mean) @ client.projection
+    z = (dense(block) - client.mean) @ client.projection
     found: Array = (z @ client.representation @ client.head)[None, :]
     return found
 
@@ -311,6 +301,7 @@ FLIC_LINEAR = Algorithm(
     conclude=conclude,
     predict=predict,
     additive=False,
+    linear=False,
     client_functions=(part_of_moment, decompose, descend, part_of_errors),
     states=(Server, Client, FlicLinear),
 )

@@ -1,0 +1,283 @@
+"""The parts of the clients' networks that all share, as one vector: told, trained, averaged.
+
+What algorithms on networks have in common: states, messages, and the steps that their rounds are
+made of. A client function of theirs opens what it is told (`opened`), trains some parts
+(`trained`) and sends by how much those that are shared moved (`change`); the server averages
+(`averaged`) what it never reads. Which parts are shared is the options' `shared_parts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from intarsia.algorithm import (
+    ClientFunction,
+    Clients,
+    Conclusion,
+    Info,
+    RandomKey,
+    Visit,
+    client_function,
+    evolve,
+)
+from intarsia.algorithms.client_network import (
+    Arrays,
+    Options,
+    changed,
+    class_count,
+    drawn,
+    log_odds,
+    loss_sum,
+    part_vector,
+    train_networks,
+    with_parts,
+)
+from intarsia.algorithms.labelled_rows import labelled_rows
+from intarsia.data import Array, Block, ClientId, Schema
+from intarsia.errors import ConvergenceError
+from intarsia.maths.local_training import LocalTraining
+from intarsia.maths.tensors import Tensor
+
+__all__ = [
+    "Change",
+    "Client",
+    "Loss",
+    "Ready",
+    "Seat",
+    "Server",
+    "Shared",
+    "Start",
+    "averaged",
+    "certify",
+    "change",
+    "concluded",
+    "init_client",
+    "opened",
+    "part_of_loss",
+    "predict",
+    "send_start",
+    "setup",
+    "start",
+    "told",
+    "trained",
+]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: Any  # `Options`
+    start: Start  # what it drew, which is no secret
+    shared: Any = None  # sealed (parameters that are shared,); None: nothing is
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state."""
+
+    options: Any  # `Options`
+    outputs: int
+    held: Array  # (classes,) 1 for those that it has samples of
+    parameters: Arrays
+
+
+@dataclass(frozen=True)
+class Start:
+    """What training starts from, told to one client; the others get none of it."""
+
+    shared: Array | None = None  # (parameters that are shared,)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all share in a round."""
+
+    shared: Array | None  # (parameters that are shared,)
+    round: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """By how much one client moved what all share, or the total."""
+
+    shared: Array | None  # (parameters that are shared,)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Says that the client is done."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A client's part of the loss."""
+
+    at: Array  # (2,) Σ l, labelled samples
+
+
+class Seat(NamedTuple):
+    """A client in the middle of a client function."""
+
+    client: Client
+    block: Block
+    rng: RandomKey
+
+
+# ---- at the clients
+
+
+def init_client(
+    options: Options, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+) -> Client:
+    """Return a client's state: a network that is drawn from the client's own key."""
+    outputs = class_count(schema)
+    _, y = labelled_rows(block)
+    classes = np.arange(outputs)
+    return Client(
+        options=options,
+        outputs=outputs,
+        held=np.isin(classes, np.maximum(y, 0.0)).astype(np.float64),
+        parameters=drawn(block.shape[1], outputs, options, rng),
+    )
+
+
+@client_function
+def send_start(
+    client: Client, block: Block, message: Start, rng: RandomKey
+) -> tuple[Client, Start]:
+    """Send what the total starts from."""
+    return client, message
+
+
+def opened(visits: Sequence[Visit]) -> list[Seat]:
+    """Return the clients with what all share, as their messages have it."""
+    seats: list[Seat] = []
+    for client, block, message, rng in visits:
+        if message.shared is not None:
+            parts = client.options.shared_parts
+            parameters = with_parts(client.parameters, parts, message.shared)
+            client = evolve(client, parameters=parameters)
+        seats.append(Seat(client, block, rng))
+    return seats
+
+
+def trained(
+    training: LocalTraining | None,
+    seats: Sequence[Seat],
+    stream: str,
+    constants: Callable[[Client], Mapping[str, Tensor]] = lambda client: {},
+) -> list[Seat]:
+    """Return the clients after a training, or as they are without one.
+
+    Parameters
+    ----------
+    stream
+        Names the stream of a client's random numbers that this training draws from.
+    constants
+        What a client's batches hold beside its rows.
+    """
+    if training is None or not seats:
+        return list(seats)
+    found = train_networks(
+        training,
+        [(client.parameters, block, rng.fold_in(stream)) for client, block, rng in seats],
+        [constants(seat.client) for seat in seats],
+        seats[0].client.options.engine,
+    )
+    return [
+        seat._replace(client=evolve(seat.client, parameters=own))
+        for seat, own in zip(seats, found, strict=True)
+    ]
+
+
+def change(before: Seat, after: Seat) -> Change:
+    """Return by how much a client moved what all share."""
+    moved = changed(before.client.parameters, after.client.parameters)
+    return Change(part_vector(moved, before.client.options.shared_parts))
+
+
+@client_function
+def part_of_loss(
+    client: Client, block: Block, message: Shared, rng: RandomKey
+) -> tuple[Client, Loss]:
+    """Keep what all share; send this client's part of the loss."""
+    client = opened([(client, block, message, rng)])[0].client
+    return client, Loss(loss_sum(client.parameters, client.options, block))
+
+
+def predict(client: Client, block: Block) -> Array:
+    """Return the log-odds of the classes, (outputs, samples)."""
+    return log_odds(client.parameters, client.options, block)
+
+
+# ---- at the server
+
+
+def start(
+    options: Options,
+    schema: Schema,
+    rng: RandomKey,
+    features: int = 1,
+    given: Mapping[str, Array] | None = None,
+) -> Server:
+    """Return the server's state before the set-up: it draws what all share.
+
+    Parameters
+    ----------
+    features
+        Columns of every client's table, where the embedding is shared too.
+    given
+        Parameters that take the place of the drawn ones.
+    """
+    if not options.shared_parts:
+        return Server(options, Start())
+    parameters = drawn(features, class_count(schema), options, rng.fold_in("shared"))
+    parameters = {**parameters, **(given or {})}
+    return Server(options, Start(part_vector(parameters, options.shared_parts)))
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Start from what the server drew, as a total that it cannot read from then on."""
+    if server.start.shared is None:
+        return server
+    messages = dict.fromkeys(clients.ids, Start())
+    messages[next(iter(clients.ids))] = server.start
+    return evolve(server, shared=clients.sum(send_start, messages).shared)
+
+
+def told(server: Server, clients: Clients) -> dict[ClientId, Shared]:
+    """Return the message of what all share, for each client that is there."""
+    return dict.fromkeys(clients.ids, Shared(shared=server.shared, round=server.rounds))
+
+
+def averaged(server: Server, total: Any, clients: Clients) -> Server:
+    """Return the server with the average of the changes added, of which `total` is the sum."""
+    return evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the cross-entropy over all clients' samples with what all share now."""
+    parts = clients.sum(part_of_loss, told(server, clients))
+    # discloses the sum of the cross-entropies and the number of labelled samples
+    total, count = clients.reveal(parts.at).tolist()
+    if not math.isfinite(total):
+        raise ConvergenceError(
+            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
+            "standardise the features."
+        )
+    return server, Info(loss=total / count)
+
+
+def concluded(server: Server, clients: Clients, personalise: ClientFunction) -> Conclusion:
+    """Let every client train a last time if it is to; the networks stay at the clients."""
+    if server.options.final_epochs:
+        clients.ask(personalise, told(server, clients))
+    _, info = certify(server, clients, RandomKey(()))
+    return Conclusion(info)
