@@ -11,12 +11,12 @@ from scipy.sparse import csr_array
 
 from federations import BINARY, block, initialise, rectangles, table, train
 from intarsia.algorithm import Algorithm, ClientFunction, Layout
+from intarsia.catalogue import ALGORITHMS
 from intarsia.data import Labels, Schema
 from intarsia.engines import codec
 from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.engines.sealed import SealedField, SealedTotal, layouts
 from intarsia.errors import SealedError
-from intarsia.running import ALGORITHMS
 
 # the hyperparameters that lead an algorithm through each of its phases
 VARIANTS = {

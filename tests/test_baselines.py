@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 import intarsia
-from intarsia import report, running, yardsticks
+from intarsia import baselines, catalogue, report, yardsticks
 from intarsia.data import Block, Labels
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import losses, sdca
@@ -119,7 +119,7 @@ def test_standalone_is_each_client_on_its_own_columns():
     assert found.model is None
 
 
-@pytest.mark.parametrize("name", [*running.ALGORITHMS, *running.BASELINES])
+@pytest.mark.parametrize("name", [*catalogue.ALGORITHMS, *baselines.BASELINES])
 def test_every_algorithm_gives_the_same_keys(name):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 3))
@@ -164,7 +164,7 @@ def test_liblinear_needs_samples_of_both_classes():
     ],
 )
 def test_a_wrong_hyperparameter_is_one_sentence(algorithm, key, value):
-    kind = running.BASELINES[algorithm].hyperparameters
+    kind = baselines.BASELINES[algorithm].hyperparameters
     with pytest.raises(ExperimentError) as caught:
         kind(**{key: value})
     assert str(value) in str(caught.value)

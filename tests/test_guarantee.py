@@ -15,13 +15,14 @@ from intarsia import datasets, experiment, guarantee, training
 from intarsia.algorithms.cocoa import COCOA
 from intarsia.algorithms.fedavg import FEDAVG, FedAvg
 from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
+from intarsia.catalogue import choose
 from intarsia.data import Labels, Schema
 from intarsia.display import show_result
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.federation import build
 from intarsia.privacy.accounting import epsilon_of
 from intarsia.privacy.settings import Privacy
-from intarsia.running import choose, load, resume, run
+from intarsia.running import load, resume, run
 
 
 def scaled(name, folder):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import intarsia
-from intarsia import running, training
+from intarsia import catalogue, training
 from intarsia.algorithm import Info
 from intarsia.description import Source
 from intarsia.errors import ConvergenceError
@@ -65,7 +65,7 @@ def test_cyclic_turns_go_round():
     assert found == [("a", "c"), ("b", "d"), ("a", "c")]
 
 
-@pytest.mark.parametrize("name", [*running.ALGORITHMS])
+@pytest.mark.parametrize("name", [*catalogue.ALGORITHMS])
 def test_one_client_at_a_time_trains(name):
     found = intarsia.run(
         tables=tables(),
@@ -110,7 +110,7 @@ def test_a_gap_that_stays_is_an_error_unless_it_is_rounding():
 
 @pytest.mark.parametrize("primal", [math.nan, math.inf])
 def test_an_objective_that_is_no_number_is_an_error(primal):
-    algorithm = running.ALGORITHMS["cocoa"]
+    algorithm = catalogue.ALGORITHMS["cocoa"]
 
     def diverging(server, clients, rng):
         server, info = algorithm.round(server, clients, rng)
@@ -118,7 +118,7 @@ def test_an_objective_that_is_no_number_is_an_error(primal):
 
     broken = replace(algorithm, round=diverging)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "ALGORITHMS", {"cocoa": broken})
+        patch.setattr(catalogue, "ALGORITHMS", {"cocoa": broken})
         with pytest.raises(ConvergenceError, match=r"objective is (nan|inf) in round 1: the steps"):
             intarsia.run(tables=tables(), algorithm="cocoa")
 

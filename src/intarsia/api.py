@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from intarsia import catalogue, federation, frames, holdings, report, running
 from intarsia import experiment as description
-from intarsia import federation, frames, holdings, report, running
 from intarsia.data import ClientId, Schema
 from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment import Experiment, Preprocessing, Split
@@ -293,7 +293,7 @@ def _changed(
 
 def _check_keys(experiment: Experiment, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that neither the experiment nor the algorithm knows."""
-    kind = running.kind_of(experiment).hyperparameters
+    kind = catalogue.kind_of(experiment).hyperparameters
     known = [*(one.name for one in dataclasses.fields(kind)), *_TABLE_OF, *_WHOLE]
     for key in settings:
         if key not in known:

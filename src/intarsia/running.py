@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from threadpoolctl import threadpool_limits
 
 from intarsia import audit, experiment, guarantee, result, run_folder, training, yardsticks
 from intarsia.algorithm import Algorithm, RandomKey
-from intarsia.algorithms import clipping, preparation
-from intarsia.algorithms.cocoa import COCOA
-from intarsia.algorithms.fedavg import FEDAVG
-from intarsia.algorithms.hyfdca import HYFDCA
-from intarsia.baselines import BASELINES, Baseline
+from intarsia.algorithms.preparation import Preparation
+from intarsia.baselines import Baseline
+from intarsia.catalogue import choose
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import Block, ClientId, Labels, Schema
+from intarsia.engine_setup import SealedSums, prepared_engine, sealed_sums
 from intarsia.engines.in_process import InProcess
-from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.errors import CheckpointError, ExperimentError
-from intarsia.experiment import Experiment, hyperparameters
+from intarsia.experiment import Experiment
 from intarsia.federation import Tables, build
 from intarsia.outcome import Outcome, linear_model, result_of
-from intarsia.privacy import modes
-from intarsia.privacy.sealing import Sealing
 from intarsia.result import Result
-from intarsia.spelling import nearest
 from intarsia.training import Progress
 
-__all__ = ["ALGORITHMS", "Progress", "choose", "kind_of", "load", "resume", "run"]
-
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
-)
-
-# Each client has a model of its own features. Name → module and object: imported by those who ask
-# for it, as the library torch, which all but one need, is an extra.
-_PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "flic": ("intarsia.algorithms.flic", "FLIC"),
-        "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
-        "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
-        "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
-    }
-)
+__all__ = ["Progress", "load", "resume", "run"]
 
 Watcher = Callable[[Progress], None]
 
@@ -133,42 +111,6 @@ def load(folder: str | Path) -> Result:
     return replace(found, model=read_model(model)) if model.is_dir() else found
 
 
-def kind_of(description: Experiment) -> Algorithm | Baseline:
-    """Return the algorithm that an experiment names.
-
-    Raises
-    ------
-    ExperimentError
-        If there is none of that name.
-    """
-    name = description.algorithm
-    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
-    if name in known:
-        return known[name]
-    if name in _PERSONAL:
-        module, found = _PERSONAL[name]
-        algorithm: Algorithm = getattr(importlib.import_module(module), found)
-        return algorithm
-    raise ExperimentError(
-        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_PERSONAL}))}."
-    )
-
-
-def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
-    """Return the algorithm that an experiment names, and its hyperparameters.
-
-    Raises
-    ------
-    ExperimentError
-        If there is no such algorithm, or a hyperparameter is wrong.
-    """
-    algorithm = kind_of(description)
-    options: Any = hyperparameters(
-        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
-    )
-    return algorithm, options
-
-
 def _run(
     description: Experiment,
     tables: Tables | None,
@@ -230,7 +172,7 @@ def _run_all(
         clip = release.clip if algorithm.protects == "sample" else None
         algorithm = algorithm.private(release)
     del found  # each block is to be there once
-    sealed = _sealed(description, schema.clients, folder)
+    sealed = sealed_sums(description, schema.clients, folder)
     if folder is not None and fresh:
         run_folder.keep_fingerprints(folder, description)
     fitted = _fit(
@@ -265,7 +207,7 @@ class _Fitted:
 
     outcome: Outcome
     schema: Schema
-    scaling: Mapping[ClientId, preparation.Preparation]
+    scaling: Mapping[ClientId, Preparation]
     traffic: Mapping[str, Any]
     exchanges: int
     mode: str
@@ -278,7 +220,7 @@ def _fit(
     options: Any,
     parts: dict[str, dict[ClientId, Block]],
     labels: Labels,
-    sealed: _Sealed,
+    sealed: SealedSums,
     clip: float | None,
     store: Checkpoints | None,
     clock: Clock,
@@ -286,7 +228,7 @@ def _fit(
 ) -> _Fitted:
     """Prepare, train, grade and measure; `parts` is emptied."""
     with clock.part("preprocessing"):
-        prepared = _prepare(description, parts, labels, sealed, clip)
+        prepared = prepared_engine(description, parts, labels, sealed, clip)
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
@@ -346,77 +288,6 @@ def _check_task(labels: Labels, options: Any) -> None:
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
             'algorithm.loss = "squared", or labels.task for classes.'
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """The engine over prepared blocks."""
-
-    engine: InProcess
-    scaling: Mapping[ClientId, preparation.Preparation]
-    tested: bool  # whether there is a test part
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Sealed:
-    """How the engine keeps its sums from the server, and who takes down what crosses."""
-
-    sealing: Sealing | None = None
-    recorder: Recorder | None = None
-
-
-def _sealed(description: Experiment, clients: Sequence[ClientId], folder: Path | None) -> _Sealed:
-    settings = description.privacy
-    own = None if folder is None else folder / "keys"
-    found = modes.keys(settings, clients, own, description.name)
-    recorder = None
-    if settings.transcript and folder is not None:
-        recorder = Transcript(folder / "transcript.bin")
-    return _Sealed(None if found is None else modes.sealing(settings, clients, found), recorder)
-
-
-def _prepare(
-    description: Experiment,
-    parts: dict[str, dict[ClientId, Block]],
-    labels: Labels,
-    sealed: _Sealed,
-    clip: float | None,
-) -> _Prepared:
-    """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
-    tested = any(len(block.samples) for block in parts["test"].values())
-    if not tested:
-        del parts["test"]
-    schemas: dict[str, Schema] = {}
-    for part, blocks in parts.items():
-        if description.preprocessing.intercept:
-            for name, block in blocks.items():
-                blocks[name] = preparation.add_intercept(block)
-        schemas[part] = Schema.of(blocks, labels)
-        for name, block in blocks.items():
-            blocks[name] = schemas[part].align(name, block)
-    engine = InProcess(
-        {part: (schemas[part], blocks) for part, blocks in parts.items()},
-        description.seed,
-        sealed.sealing,
-        sealed.recorder,
-    )
-    for blocks in parts.values():
-        blocks.clear()
-    engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
-    notes = preparation.prepare(
-        engine,
-        schemas,
-        standardise=description.preprocessing.standardise,
-        rng=engine.key("preparation"),
-    )
-    states = engine.get_states()
-    engine.transform(lambda name, part, block: preparation.prepared(states[name], part, block))
-    if clip is not None:
-        clipping.clip_rows(engine, clip)
-        states = engine.get_states()
-        engine.transform(lambda name, part, block: clipping.clipped(states[name], part, block))
-    return _Prepared(engine, states, tested, notes)
 
 
 def _count_once(engine: InProcess, *, keep: bool) -> None:

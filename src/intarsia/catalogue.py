@@ -1,0 +1,70 @@
+"""The algorithms by name: those of federations, and the baselines that pool the data."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from intarsia.algorithm import Algorithm
+from intarsia.algorithms.cocoa import COCOA
+from intarsia.algorithms.fedavg import FEDAVG
+from intarsia.algorithms.hyfdca import HYFDCA
+from intarsia.baselines import BASELINES, Baseline
+from intarsia.errors import ExperimentError
+from intarsia.experiment import Experiment, hyperparameters
+from intarsia.spelling import nearest
+
+__all__ = ["ALGORITHMS", "choose", "kind_of"]
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
+)
+
+# Each client has a model of its own features. Name → module and object: imported by those who ask
+# for it, as the library torch, which all but one need, is an extra.
+_PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "flic": ("intarsia.algorithms.flic", "FLIC"),
+        "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
+        "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
+        "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
+    }
+)
+
+
+def kind_of(description: Experiment) -> Algorithm | Baseline:
+    """Return the algorithm that an experiment names.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
+    name = description.algorithm
+    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
+    if name in known:
+        return known[name]
+    if name in _PERSONAL:
+        module, found = _PERSONAL[name]
+        algorithm: Algorithm = getattr(importlib.import_module(module), found)
+        return algorithm
+    raise ExperimentError(
+        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_PERSONAL}))}."
+    )
+
+
+def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
+    """Return the algorithm that an experiment names, and its hyperparameters.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such algorithm, or a hyperparameter is wrong.
+    """
+    algorithm = kind_of(description)
+    options: Any = hyperparameters(
+        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
+    )
+    return algorithm, options
