@@ -67,7 +67,7 @@ PARAMETERS = {
         "settings",
     ],
     "load": ["folder"],
-    "predict": ["folder", "table", "id"],
+    "predict": ["folder", "table", "id", "client"],
     "resume": ["folder", "tables", "table_settings", "progress"],
     "run": [
         "experiment",

@@ -37,11 +37,25 @@ def schema(**parties: tuple[range, str]) -> Schema:
             "hyfdca",
             "0 of 12 rows and 1 of 3 columns are held by more than one client",
         ),
-        ({"a": (range(9), "xy"), "b": (range(9, 12), "z")}, None, "FLIC"),
+        ({"a": (range(9), "xy"), "b": (range(9, 12), "z")}, None, "its own labels, and b has none"),
     ],
 )
 def test_the_advice_follows_who_holds_what(parties, algorithm, why):
     found = advise(schema(**parties))
+    assert found.algorithm == algorithm
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("task", "algorithm", "why"),
+    [("binary", "flic", "one space"), ("regression", None, "numbers to predict")],
+)
+def test_clients_that_share_only_the_labels_are_for_flic(task, algorithm, why):
+    blocks = {
+        name: Block(np.arange(start, start + 4), (name,), np.ones((4, 1)), np.ones(4))
+        for name, start in (("a", 0), ("b", 10))
+    }
+    found = advise(Schema.of(blocks, Labels(task, ("0", "1") if algorithm else ())))
     assert found.algorithm == algorithm
     assert why in found.why
 
@@ -70,10 +84,10 @@ def test_the_three_way_table_has_clients_their_mean_and_the_whole():
         "hyfdca", "e", 0, 1, "rounds", {}, {"up": 1, "down": 1}, 1, None, metrics, {}, {}
     )
     rows = {row.name: row for row in three_way(result)}
-    assert list(rows) == ["a", "b", "mean of clients", "all columns"]
+    assert list(rows) == ["a", "b", "mean of clients", "all samples"]
     assert rows["a"].standalone == Score(1.0, 0.5)
     assert rows["mean of clients"].federated == Score(2.0, 0.6)
-    assert rows["all columns"].centralised == Score(0.1, 0.91)
+    assert rows["all samples"].centralised == Score(0.1, 0.91)
 
 
 def test_a_spread_is_the_mean_and_the_sample_deviation():

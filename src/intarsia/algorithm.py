@@ -222,3 +222,5 @@ class Algorithm:
     private: Callable[[Release], Algorithm] | None = None
     protects: Literal["sample", "client"] = "sample"
     linear: bool = True  # whether the model is a linear one, as the yardsticks are
+    # state -> the parameters of the client's own network by name; None: there is none
+    network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None

@@ -95,7 +95,7 @@ def run(
     algorithm
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
         "liblinear" or "standalone"; with the library torch "flic", "hetfedrep" or "local". Where
-        it replaces that of an experiment, loss and regularisation stay.
+        it replaces that of an experiment, loss and regularisation stay if it has them.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -276,7 +276,9 @@ def _changed(
         return experiment
     tree = description.to_dict(experiment)
     if algorithm is not None and algorithm != experiment.algorithm:
-        stays = ("loss", "regularisation")
+        other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=algorithm))
+        known = {one.name for one in dataclasses.fields(other.hyperparameters)}
+        stays = known & {"loss", "regularisation"}
         kept = {key: value for key, value in tree["algorithm"].items() if key in stays}
         tree["algorithm"] = {**kept, "name": algorithm}
     for key, value in settings.items():

@@ -206,12 +206,20 @@ def predict(
         str | None,
         typer.Option("--id", metavar="COLUMN", help="The column with the ids of the rows."),
     ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help="Whose table it is, where each client has a network of its own.",
+        ),
+    ] = None,
 ) -> None:
     """Write the score and the label of every row of a table.
 
     DIR is the output folder of a finished run; TABLE is a CSV or Parquet file with a party's own
-    columns, or with all of them. The output is CSV: id, score, label, and for the logistic loss
-    the probability of the second class.
+    columns, or with all of them. The output is CSV: id, score, label, and for networks and the
+    logistic loss the probability of the second of two classes, or of the label.
     """
     import io
 
@@ -220,7 +228,7 @@ def predict(
 
     if out is not None:
         _check_output(out, table)
-    found = applied(folder, table, id)
+    found = applied(folder, table, id, client)
     for note in found.notes:
         _say(f"note: {note}")
     text = io.StringIO()

@@ -236,7 +236,7 @@ def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:
     both = measure != "loss"
     table = _table(f"{result.experiment}: {measure}" + (" and loss" if both else ""), "", *columns)
     for row in rows:
-        if row.name in ("mean of clients", "all columns"):
+        if row.name in ("mean of clients", "all samples"):
             table.add_section()
         table.add_row(
             Text(row.name),

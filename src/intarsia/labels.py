@@ -7,7 +7,7 @@ task, anything else regression. Binary classes are -1 and +1 in ascending order,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,14 @@ from intarsia.data import Array, ClientId, Labels, Schema, Task
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.spelling import listed, nearest
 
-__all__ = ["LabelColumn", "LabelSettings", "encode_labels", "label_among_features", "meaning"]
+__all__ = [
+    "LabelColumn",
+    "LabelSettings",
+    "as_in_tables",
+    "encode_labels",
+    "label_among_features",
+    "meaning",
+]
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
@@ -225,6 +232,20 @@ def _one_against_rest(
     names = (rest[0] if len(rest) == 1 else "other", " or ".join(positives))
     codes = {one: 1.0 if one in positives else -1.0 for one in (*classes, *positives)}
     return Labels("binary", names, name), codes
+
+
+def as_in_tables(classes: Iterable[str]) -> list[Any]:
+    """Return class names as the numbers or truth values that the tables had, where all are such."""
+    classes = list(classes)
+    if set(classes) <= {"false", "true"}:
+        return [name == "true" for name in classes]
+    kinds: tuple[Callable[[str], Any], ...] = (int, float)
+    for kind in kinds:
+        try:
+            return [kind(name) for name in classes]
+        except ValueError:
+            continue
+    return classes
 
 
 def label_among_features(schema: Schema) -> tuple[str, ...]:

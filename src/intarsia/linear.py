@@ -26,15 +26,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from intarsia.data import Block
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths import sdca
 from intarsia.maths.losses import SQUARED, loss_code
+from intarsia.model_columns import Table, known_columns
 
 __all__ = ["LinearClassifier", "LinearRegressor"]
 
 Array = NDArray[np.float64]
-Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 
 
 def _is_logistic(model: LinearClassifier) -> bool:
@@ -345,7 +344,7 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
     check_is_fitted(model)
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if hasattr(model, "means_"):
-        known, x = _known_columns(table, [str(name) for name in model.feature_names_in_])
+        known, x = known_columns(table, [str(name) for name in model.feature_names_in_])
         missing = np.setdiff1d(np.arange(len(model.means_)), known)
         intercept = intercept + coef[:, missing] @ model.means_[missing]
         coef = coef[:, known]
@@ -354,50 +353,3 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
     else:
         x = validate_data(model, table, accept_sparse="csr", dtype=np.float64, reset=False)
     return np.ascontiguousarray((x @ coef.T + intercept).T)
-
-
-def _known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], Any]:
-    """Return which features a table has, and their values (samples, those features)."""
-    if isinstance(table, Block):
-        names, values = list(table.features), table.x
-    elif hasattr(table, "columns"):
-        names, values = [str(name) for name in table.columns], None
-    else:
-        names, values = features, table if issparse(table) else np.asarray(table)
-        if values.ndim != 2 or values.shape[1] != len(features):
-            raise TableError(
-                f"The array has shape {values.shape}; without column names it must be (samples, "
-                f"{len(features)}) in the order of feature_names_in_: pass that or a DataFrame."
-            )
-    place = {name: number for number, name in enumerate(names)}
-    known = np.array([i for i, name in enumerate(features) if name in place], np.intp)
-    if features and not len(known):
-        raise TableError(
-            f"The table has none of the model's {len(features)} features (its first column is "
-            f"{names[0] if names else None!r}, the model's first {features[0]!r}); "
-            "name its columns as in training."
-        )
-    chosen = [place[features[i]] for i in known]
-    if values is None:
-        columns = [_numbers(table[table.columns[c]], names[c]) for c in chosen]
-        x: Any = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
-    elif issparse(values):
-        x = csr_array(values)[:, chosen].astype(np.float64)
-    else:
-        x = _numbers(values, "x")[:, chosen]
-    entries = x.data if issparse(x) else x
-    if np.isinf(entries).any() or (issparse(x) and np.isnan(entries).any()):
-        raise TableError(
-            "The table has an infinite value, or NaN in a sparse array; replace it by a number, or "
-            "leave it out (NaN in a dense table counts as the mean)."
-        )
-    return known, x
-
-
-def _numbers(values: Any, name: str) -> Array:
-    try:
-        return np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise TableError(
-            f"The column {name!r} is not numeric ({error}); encode it as in training."
-        ) from error

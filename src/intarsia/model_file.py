@@ -1,29 +1,92 @@
-"""A fitted linear model as a JSON file: no pickle, the same bits when it is read again."""
+"""A trained model in a folder: no pickle, the same bits when it is read again.
+
+A linear model is linear.json. The networks of clients are networks.json (what the labels mean, and
+whose network is in which file), clients/<number>.npz with one client's arrays and the names of its
+features, and shared.npz with the arrays that are the same at all clients. In a federation of real
+parties each keeps its own file and the shared one.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.format import write_array
+from numpy.typing import NDArray
 
 from intarsia.checkpoint import write_atomically
+from intarsia.data import Labels
 from intarsia.errors import CheckpointError
-from intarsia.linear import LinearClassifier, LinearRegressor
 
-__all__ = ["NAME", "LinearModel", "read_model", "write_model"]
+if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
+    from intarsia.algorithms.client_network import Architecture
+    from intarsia.linear import LinearClassifier, LinearRegressor
+    from intarsia.networks import ClientNetwork, Networks
 
-LinearModel = LinearClassifier | LinearRegressor
+    LinearModel = LinearClassifier | LinearRegressor
+    Model = LinearModel | Networks
+
+__all__ = ["NAME", "NETWORKS", "read_model", "write_model"]
 
 NAME = "linear.json"
+NETWORKS = "networks.json"
+
+_SHARED = "shared.npz"
+_OWN = ("features", "means", "scales")  # beside the parameters in a client's file
 
 
-def write_model(model: LinearModel, folder: Path) -> None:
-    """Write a model that `from_weights` made into a folder, which is made if it is not there."""
+def write_model(model: Model, folder: Path) -> None:
+    """Write the model of a run into a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, Mapping):
+        _write_networks(model, folder)
+    else:
+        _write_json(folder / NAME, _linear_content(model))
+
+
+def read_model(folder: Path) -> Model:
+    """Return the model that `write_model` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or a file is not what was written.
+    """
+    of_networks = (folder / NETWORKS).is_file()
+    path = folder / (NETWORKS if of_networks else NAME)
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist; a finished run writes it: run or resume the experiment first."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return _networks(content, folder) if of_networks else _linear(content)
+    except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as problem:
+        raise CheckpointError(
+            f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
+            "run the experiment again with --overwrite."
+        ) from problem
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
+
+
+# ---- a linear model
+
+
+def _linear_content(model: LinearModel) -> dict[str, Any]:
+    from intarsia.linear import LinearClassifier
+
     classes = isinstance(model, LinearClassifier)
-    content: dict[str, Any] = {
+    return {
         "kind": "classifier" if classes else "regressor",
         "loss": model.loss if isinstance(model, LinearClassifier) else "squared",
         "regularisation": float(model.regularisation),
@@ -34,47 +97,103 @@ def write_model(model: LinearModel, folder: Path) -> None:
         "means": model.means_.tolist(),
         "coef": np.atleast_2d(model.coef_).tolist(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / NAME, json.dumps(content, ensure_ascii=False).encode())
 
 
-def read_model(folder: Path) -> LinearModel:
-    """Return the model that `write_model` wrote.
+def _linear(content: Mapping[str, Any]) -> LinearModel:
+    from intarsia.linear import LinearClassifier, LinearRegressor
 
-    Raises
-    ------
-    CheckpointError
-        If there is none, or the file is not what was written.
-    """
-    path = folder / NAME
-    if not path.is_file():
-        raise CheckpointError(
-            f"{path} does not exist; a finished run writes it: run or resume the experiment first."
+    coef = np.array(content["coef"], np.float64)
+    intercept = np.array(content["intercept"], np.float64)
+    means = np.array(content["means"], np.float64)
+    names = np.array(content["features"], object)
+    if coef.shape != (len(intercept), len(names)) or means.shape != names.shape:
+        raise ValueError(
+            f"coef has the shape {coef.shape}, means {means.shape}, for {len(names)} features"
         )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        coef = np.array(content["coef"], np.float64)
-        intercept = np.array(content["intercept"], np.float64)
-        means = np.array(content["means"], np.float64)
-        names = np.array(content["features"], object)
-        if coef.shape != (len(intercept), len(names)) or means.shape != names.shape:
-            raise ValueError(
-                f"coef has the shape {coef.shape}, means {means.shape}, for {len(names)} features"
-            )
-        model: LinearModel
-        if content["kind"] == "classifier":
-            model = LinearClassifier(loss=content["loss"], regularisation=content["regularisation"])
-            model.classes_ = np.array(content["classes"])
-            model.coef_, model.intercept_ = coef, intercept
-        else:
-            model = LinearRegressor(regularisation=content["regularisation"])
-            model.coef_, model.intercept_ = coef[0], float(intercept[0])
-        model.feature_names_in_, model.n_features_in_ = names, len(names)
-        model.means_ = means
-        model.gap_ = math.nan if content["gap"] is None else content["gap"]
-    except (ValueError, KeyError, TypeError, IndexError) as problem:
-        raise CheckpointError(
-            f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
-            "run the experiment again with --overwrite."
-        ) from problem
+    model: LinearModel
+    if content["kind"] == "classifier":
+        model = LinearClassifier(loss=content["loss"], regularisation=content["regularisation"])
+        model.classes_ = np.array(content["classes"])
+        model.coef_, model.intercept_ = coef, intercept
+    else:
+        model = LinearRegressor(regularisation=content["regularisation"])
+        model.coef_, model.intercept_ = coef[0], float(intercept[0])
+    model.feature_names_in_, model.n_features_in_ = names, len(names)
+    model.means_ = means
+    model.gap_ = math.nan if content["gap"] is None else content["gap"]
     return model
+
+
+# ---- the networks of clients
+
+
+def _write_networks(model: Networks, folder: Path) -> None:
+    shared = model.shared
+    files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
+    (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
+    for name, network in model.items():
+        own = {key: values for key, values in network.parameters.items() if key not in shared}
+        features = np.array(network.features, np.str_)
+        extra = {"features": features, "means": network.means, "scales": network.scales}
+        _write_arrays(folder / files[name], {**own, **extra})
+    if shared:
+        _write_arrays(folder / _SHARED, shared)
+    # last: it says that the others are there
+    content = {
+        "algorithm": model.algorithm,
+        "task": model.labels.task,
+        "classes": list(model.labels.classes),
+        "label": model.labels.name,
+        "architecture": asdict(next(iter(model.values())).architecture),
+        "shared": sorted(shared),
+        "clients": files,
+    }
+    _write_json(folder / NETWORKS, content)
+
+
+def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
+    from intarsia.algorithms.client_network import Architecture
+    from intarsia.networks import Networks
+
+    architecture = Architecture(**content["architecture"])
+    labels = Labels(content["task"], tuple(content["classes"]), content["label"])
+    shared = _read_arrays(folder / _SHARED) if content["shared"] else {}
+    if sorted(shared) != content["shared"]:
+        raise ValueError(f"{_SHARED} holds {', '.join(shared)}")
+    found = {
+        name: _network(_read_arrays(folder / file), shared, labels, architecture)
+        for name, file in content["clients"].items()
+    }
+    return Networks(content["algorithm"], found)
+
+
+def _network(
+    own: Mapping[str, NDArray[Any]],
+    shared: Mapping[str, NDArray[Any]],
+    labels: Labels,
+    architecture: Architecture,
+) -> ClientNetwork:
+    from intarsia.networks import ClientNetwork
+
+    parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
+    features = tuple(own["features"].tolist())
+    width = parameters["embedding.0.weight"].shape[1]
+    if not width == len(features) == len(own["means"]) == len(own["scales"]):
+        raise ValueError(f"a network takes {width} features and {len(features)} are named")
+    return ClientNetwork(labels, features, own["means"], own["scales"], architecture, parameters)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:  # as np.savez does, which would pickle objects
+        for name, values in arrays.items():
+            with file.open(f"{name}.npy", "w") as member:
+                write_array(member, values, allow_pickle=False)
+    write_atomically(path, data.getvalue())
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise ValueError(f"{path.name} is not there")
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +20,15 @@ from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
 from intarsia.data import ClientId, Schema
 from intarsia.experiment import Experiment
+from intarsia.labels import as_in_tables
 from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, Score, mean
 
 if TYPE_CHECKING:
-    from intarsia.model_file import LinearModel
+    from intarsia.algorithms.client_network import Architecture, Arrays
+    from intarsia.model_file import LinearModel, Model
+    from intarsia.networks import Networks
 
-__all__ = ["Outcome", "environment", "linear_model", "result_of"]
+__all__ = ["Outcome", "client_networks", "environment", "linear_model", "result_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,7 @@ def result_of(
     options: Any,
     outcome: Outcome,
     *,
-    model: LinearModel | None,
+    model: Model | None,
     seconds: Mapping[str, float],
     traffic: Mapping[str, Any],
     exchanges: int,
@@ -127,10 +130,36 @@ def linear_model(
     if schema.labels.task == "regression":
         plain = {name: float(weight[0]) for name, weight in weights.items()}
         return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
-    classes = _typed(schema.labels.classes)
+    classes = as_in_tables(schema.labels.classes)
     return LinearClassifier.from_weights(
         weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
     )
+
+
+def client_networks(
+    algorithm: str,
+    schema: Schema,
+    architecture: Architecture,
+    parameters: Mapping[ClientId, Arrays],
+    scaling: Mapping[ClientId, Preparation],
+) -> Networks:
+    """Return the clients' networks, on the features as their tables have them."""
+    # here: it imports torch
+    from intarsia.networks import ClientNetwork, Networks, without_constant
+
+    found: dict[ClientId, ClientNetwork] = {}
+    for client, own in parameters.items():
+        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
+        kept = np.array([name != INTERCEPT for name in names], bool)
+        found[client] = ClientNetwork(
+            labels=schema.labels,
+            features=tuple(name for name in names if name != INTERCEPT),
+            means=scaling[client].mean[kept],
+            scales=scaling[client].scale[kept],
+            architecture=architecture,
+            parameters=own if kept.all() else without_constant(own, ~kept),
+        )
+    return Networks(algorithm, found)
 
 
 def _certificate(info: Info) -> Certificate | None:
@@ -141,19 +170,6 @@ def _certificate(info: Info) -> Certificate | None:
 
 def _score(grades: Grades) -> Score:
     return Score(grades.loss, grades.accuracy, grades.r2)
-
-
-def _typed(classes: Sequence[str]) -> list[Any]:
-    """Return class names as the numbers or truth values that the tables had, where all are such."""
-    if set(classes) <= {"false", "true"}:
-        return [name == "true" for name in classes]
-    kinds: tuple[Callable[[str], Any], ...] = (int, float)
-    for kind in kinds:
-        try:
-            return [kind(name) for name in classes]
-        except ValueError:
-            continue
-    return list(classes)
 
 
 def environment(started: datetime) -> dict[str, Any]:

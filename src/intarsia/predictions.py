@@ -1,5 +1,8 @@
 """A finished run's model on a new table: a party's own columns, or all of them.
 
+A linear model is one for all parties. Where each client has a network of its own, the table is that
+of the client that is named, or else of the one client whose columns it has.
+
 A column that the table lacks, a missing value and a level that training did not see count as the
 feature's mean over the training samples; a column that the model does not know is left aside.
 """
@@ -10,22 +13,26 @@ import csv
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data import Array, Labels
-from intarsia.errors import TableError
-from intarsia.linear import LinearClassifier
-from intarsia.model_file import LinearModel, read_model
+from intarsia.data import Array, ClientId, Labels
+from intarsia.errors import ExperimentError, TableError
+from intarsia.linear import LinearRegressor
+from intarsia.model_file import read_model
 from intarsia.result import load
 from intarsia.sources import Source, read
 from intarsia.spelling import listed, nearest
 from intarsia.tables import Encoding, Table, encode
+
+if TYPE_CHECKING:
+    from intarsia.model_file import LinearModel, Model
+    from intarsia.networks import ClientNetwork
 
 __all__ = ["Predictions", "predict"]
 
@@ -69,7 +76,9 @@ class Predictions:
         writer.writerows(self.rows)
 
 
-def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Predictions:
+def predict(
+    folder: Path | str, table: Path | str, id: str | None = None, client: ClientId | None = None
+) -> Predictions:
     """Return the predictions of a finished run for the rows of a CSV or Parquet file.
 
     Parameters
@@ -80,6 +89,9 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
         The file.
     id
         The column with the ids; None: the one of the experiment, where the table has it.
+    client
+        Whose network predicts, where each client has one; None: that of the client whose columns
+        the table has.
 
     Raises
     ------
@@ -87,14 +99,17 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
         If the folder holds no finished run.
     TableError
         If the table cannot be read, or has no column that the model knows.
+    ExperimentError
+        If there is no such client, or the table may be that of several.
     """
     folder, table = Path(folder), Path(table)
     load(folder)  # says what is wrong with a folder that holds no finished run
     _check_table(table)
-    model = read_model(folder / "model")
-    features = [str(name) for name in model.feature_names_in_]
+    found_model = read_model(folder / "model")
     settings = _settings(folder)
     names = _column_names(table, settings)
+    model, taken = _estimator(found_model, table, names, client)
+    features = [str(name) for name in model.feature_names_in_]
     known, levels = _known(features, names)
     if not known:
         raise TableError(
@@ -125,7 +140,7 @@ def predict(folder: Path | str, table: Path | str, id: str | None = None) -> Pre
     block = encode(found, Encoding(levels, Labels("regression")))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     notes = _notes(features, names, known, levels, block.features, block.x, id, settings)
-    return _applied(model, block, ids, notes)
+    return _applied(model, block, ids, (*taken, *notes))
 
 
 def _check_table(path: Path) -> None:
@@ -150,14 +165,57 @@ def _read(source: Source) -> Table:
         raise TableError(sentence.replace("Client 'table'", "The table")) from problem
 
 
+def _estimator(
+    model: Model, table: Path, names: Sequence[str], client: ClientId | None
+) -> tuple[LinearModel | ClientNetwork, tuple[str, ...]]:
+    """Return what predicts the rows of a table with these columns, and a note where it was found.
+
+    The client is the one whose columns the table has, all of them and more of them than it has of
+    any other's.
+    """
+    if not isinstance(model, Mapping):
+        if client is not None:
+            raise ExperimentError(
+                f"The client {client!r} is named, but the model is one linear model for all "
+                "clients; leave the name out."
+            )
+        return model, ()
+    if client is not None:
+        if client not in model:
+            raise ExperimentError(f"The run has no client {client!r}; {nearest(client, model)}.")
+        return model[client], ()
+    if len(model) == 1:
+        return next(iter(model.values())), ()
+    columns = {name: set(_columns_of(one.features)) for name, one in model.items()}
+    lacking = {name: own.difference(names) for name, own in columns.items()}
+    whole = [name for name in model if not lacking[name]]
+    if not whole:
+        nearly = min(model, key=lambda name: len(lacking[name]) / max(1, len(columns[name])))
+        raise ExperimentError(
+            f"{table} has the columns of no client (nearest is {nearly!r}, and it lacks "
+            f"{listed(sorted(lacking[nearly]))}), and each client has a network of its own; name "
+            "the client that the table is of (--client)."
+        )
+    most = max(len(columns[name]) for name in whole)
+    best = [name for name in whole if len(columns[name]) == most]
+    if len(best) > 1:
+        raise ExperimentError(
+            f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "
+            "network of its own; name the client that the table is of (--client)."
+        )
+    note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
+    return model[best[0]], (f"{note}if it is not.",)
+
+
 def _applied(
-    model: LinearModel, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
+    model: LinearModel | ClientNetwork, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
 ) -> Predictions:
-    if not isinstance(model, LinearClassifier):
+    if isinstance(model, LinearRegressor):
         return Predictions(ids, model.predict(block), None, None, notes)
     scores = model.decision_function(block)
     labels = model.predict(block)
-    probabilities = model.predict_proba(block) if model.loss == "logistic" else None
+    # of the linear models those with the logistic loss have probabilities
+    probabilities = model.predict_proba(block) if hasattr(model, "predict_proba") else None
     if scores.ndim == 1:
         second = None if probabilities is None else probabilities[:, 1]
         return Predictions(ids, scores, labels, second, notes)

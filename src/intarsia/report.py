@@ -52,12 +52,7 @@ def advise(schema: Schema) -> Advice:
     common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
     common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
     if not common_samples and not common_features:
-        return Advice(
-            None,
-            "no two clients have a sample or a feature in common; that needs FLIC, which maps "
-            "each client's own features into a common space and is not available yet.",
-            remarks,
-        )
+        return _apart(schema, remarks)
     same_samples = len(schema.samples.cells) == 1
     same_features = len(schema.features.cells) == 1
     if same_features and not common_samples:
@@ -84,6 +79,32 @@ def advise(schema: Schema) -> Advice:
             "duality gap."
         )
     return Advice("hyfdca", why, remarks)
+
+
+def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
+    """Return what fits clients with no sample and no feature in common."""
+    why = "no two clients have a sample or a feature in common"
+    bare = [name for name, held in schema.holdings.items() if not held.labelled.any()]
+    if bare:
+        return Advice(
+            None,
+            f"{why}; flic, which maps each client's own features into one space, learns at each "
+            f"client from its own labels, and {_names(bare)} has none.",
+            remarks,
+        )
+    if schema.labels.task == "regression":
+        return Advice(
+            None,
+            f"{why}; flic, which maps each client's own features into one space, learns classes, "
+            "and the labels are numbers to predict.",
+            remarks,
+        )
+    return Advice(
+        "flic",
+        f"{why}, only what the labels mean; flic maps each client's own features into one space, "
+        "where the classes are the same for all (it needs the library torch).",
+        remarks,
+    )
 
 
 def _count(cells: Sequence[Cell]) -> int:
@@ -142,7 +163,7 @@ def three_way(result: Result) -> list[Row]:
     ]
     if len(names) > 1:
         rows.append(Row("mean of clients", metrics.standalone_mean, metrics.clients_mean, None))
-    rows.append(Row("all columns", None, metrics.server, metrics.centralised))
+    rows.append(Row("all samples", None, metrics.server, metrics.centralised))
     return rows
 
 

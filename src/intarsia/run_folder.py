@@ -233,7 +233,7 @@ def draw(folder: Path, parties: Parties) -> None:
 def finish(folder: Path, result: Result) -> None:
     """Write the model and the result; the result last, since it says that the run is done."""
     if result.model is not None:
-        from intarsia.model_file import write_model  # here: it imports scikit-learn
+        from intarsia.model_file import write_model  # here: it imports what the model is made of
 
         write_model(result.model, folder / "model")
     result.write(folder)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from threadpoolctl import threadpool_limits
 
@@ -23,9 +23,12 @@ from intarsia.engines.in_process import InProcess
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.federation import Tables, build
-from intarsia.outcome import Outcome, linear_model, result_of
+from intarsia.outcome import Outcome, client_networks, linear_model, result_of
 from intarsia.result import Result
 from intarsia.training import Progress
+
+if TYPE_CHECKING:
+    from intarsia.model_file import Model
 
 __all__ = ["Progress", "load", "resume", "run"]
 
@@ -180,7 +183,17 @@ def _run_all(
     )
     # late, when the blocks are gone: the libraries for models and pictures take 200 MB
     outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
-    model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
+    model: Model | None
+    if fitted.networks:
+        model = client_networks(
+            description.algorithm,
+            fitted.schema,
+            options.architecture,
+            fitted.networks,
+            fitted.scaling,
+        )
+    else:
+        model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
     made = result_of(
         description,
         options,
@@ -208,6 +221,7 @@ class _Fitted:
     outcome: Outcome
     schema: Schema
     scaling: Mapping[ClientId, Preparation]
+    networks: Mapping[ClientId, Mapping[str, Any]]  # their parameters by name
     traffic: Mapping[str, Any]
     exchanges: int
     mode: str
@@ -250,6 +264,7 @@ def _fit(
         outcome,
         engine.schema("train"),
         prepared.scaling,
+        _networks(algorithm, engine),
         traffic,
         exchanges,
         engine.mode,
@@ -317,6 +332,15 @@ def _trained(task: training.Task) -> Outcome:
             f"{tolerance:.0e} is below it.",
         )
     return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
+
+
+def _networks(
+    algorithm: Algorithm | Baseline, engine: InProcess
+) -> dict[ClientId, Mapping[str, Any]]:
+    """Return the parameters of the clients' networks, none for a linear model."""
+    if isinstance(algorithm, Baseline) or algorithm.network is None:
+        return {}
+    return {name: algorithm.network(state) for name, state in engine.get_states().items()}
 
 
 def _measured(

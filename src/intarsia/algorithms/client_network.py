@@ -35,6 +35,7 @@ from intarsia.spelling import listed
 __all__ = [
     "Architecture",
     "Arrays",
+    "Built",
     "Network",
     "Options",
     "changed",
@@ -103,6 +104,15 @@ class Options(Protocol):
     @property
     def shared_parts(self) -> tuple[str, ...]:
         """Return patterns of the parameters that all clients share, such as "shared.*"."""
+        ...
+
+
+class Built(Protocol):
+    """What says what a network is made of: an algorithm's hyperparameters, or a trained network."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
         ...
 
 
@@ -281,7 +291,7 @@ def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
 # ---- what a network says
 
 
-def _outputs(parameters: Arrays, options: Options, block: Block) -> tuple[Array, Array]:
+def _outputs(parameters: Arrays, options: Built, block: Block) -> tuple[Array, Array]:
     """Return the embedded samples, (samples, k), and their scores, (samples, outputs)."""
     tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
     structure = _structure(len(parameters["classifier.bias"]), options.architecture)
@@ -291,12 +301,12 @@ def _outputs(parameters: Arrays, options: Options, block: Block) -> tuple[Array,
     return latent.double().numpy(), scores.double().numpy()
 
 
-def embedded(parameters: Arrays, options: Options, block: Block) -> Array:
+def embedded(parameters: Arrays, options: Built, block: Block) -> Array:
     """Return the points of the latent space that a block's samples are taken to, (samples, k)."""
     return _outputs(parameters, options, block)[0]
 
 
-def log_odds(parameters: Arrays, options: Options, block: Block) -> Array:
+def log_odds(parameters: Arrays, options: Built, block: Block) -> Array:
     """Return log p/(1-p) of the classes, (outputs, samples); for two classes that of the second.
 
     The largest is the class that the network names, and the logistic loss takes each as it is.
@@ -309,7 +319,7 @@ def log_odds(parameters: Arrays, options: Options, block: Block) -> Array:
     return odds
 
 
-def loss_sum(parameters: Arrays, options: Options, block: Block) -> Array:
+def loss_sum(parameters: Arrays, options: Built, block: Block) -> Array:
     """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,)."""
     held = is_labelled(block)
     y = _classes(np.zeros(0) if block.y is None else block.y[held])

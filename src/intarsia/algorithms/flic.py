@@ -82,6 +82,7 @@ from intarsia.algorithms.shared_parts import (
     change,
     concluded,
     init_client,
+    network,
     opened,
     part_of_loss,
     predict,
@@ -351,6 +352,7 @@ FLIC = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    network=network,
     client_functions=(send_start, pretrain, local_training, personalise, part_of_loss),
     states=(Server, Client, Flic, Start),
 )

@@ -56,6 +56,7 @@ from intarsia.algorithms.shared_parts import (
     change,
     concluded,
     init_client,
+    network,
     opened,
     part_of_loss,
     predict,
@@ -241,6 +242,7 @@ HETFEDREP = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    network=network,
     client_functions=(send_start, local_training, personalise, part_of_loss),
     states=(Server, Client, HetFedRep, Start),
 )

@@ -57,6 +57,7 @@ __all__ = [
     "change",
     "concluded",
     "init_client",
+    "network",
     "opened",
     "part_of_loss",
     "predict",
@@ -215,6 +216,11 @@ def part_of_loss(
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
     return log_odds(client.parameters, client.options, block)
+
+
+def network(client: Client) -> Arrays:
+    """Return the parameters of a client's network, those that all share among them."""
+    return client.parameters
 
 
 # ---- at the server

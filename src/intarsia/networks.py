@@ -1,0 +1,126 @@
+"""The networks that clients with features of their own end with: each predicts on its own columns.
+
+A network knows its features by name and takes the values as the client's table has them: mean and
+scale of each are its own. A column that a table lacks, and NaN, count as the feature's mean;
+columns that the network does not know are left aside. An absent entry of a sparse table is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from scipy.special import expit
+
+from intarsia.algorithms.client_network import Architecture, Arrays, log_odds
+from intarsia.data import Array, Block, ClientId, Labels
+from intarsia.labels import as_in_tables
+from intarsia.model_columns import Table, known_columns
+from intarsia.spelling import nearest
+
+__all__ = ["ClientNetwork", "Networks", "without_constant"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientNetwork:
+    """One client's network, with the methods and the attributes of scikit-learn's classifiers."""
+
+    labels: Labels
+    features: tuple[str, ...]
+    means: Array  # (features,) the value of a missing entry
+    scales: Array  # (features,) 0: the feature was constant in training and counts for nothing
+    architecture: Architecture
+    parameters: Arrays  # by their dotted names; what all clients share is among them
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Return the class labels; with two, positive scores mean the second."""
+        return np.asarray(as_in_tables(self.labels.classes))
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """Return the names of the features."""
+        return np.array(self.features, object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Return the number of features."""
+        return len(self.features)
+
+    def decision_function(self, X: Table) -> Array:
+        """Return the log-odds: (samples,) of the second of two classes, or (samples, classes)."""
+        odds = log_odds(self.parameters, self, self._standardised(X))
+        return odds[0] if len(odds) == 1 else odds.T
+
+    def predict(self, X: Table) -> NDArray[Any]:
+        """Return the class of each sample, (samples,)."""
+        odds = self.decision_function(X)
+        best = (odds > 0).astype(np.intp) if odds.ndim == 1 else odds.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Table) -> Array:
+        """Return the probability of each class, (samples, classes)."""
+        odds = self.decision_function(X)
+        return np.stack([expit(-odds), expit(odds)], axis=1) if odds.ndim == 1 else expit(odds)
+
+    def _standardised(self, table: Table) -> Block:
+        known, values = known_columns(table, list(self.features))
+        x = values.toarray() if issparse(values) else values
+        scales = self.scales[known]
+        inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
+        x = (x - self.means[known]) * inverse
+        whole = np.zeros((len(x), len(self.features)))
+        whole[:, known] = np.nan_to_num(x)
+        return Block(np.arange(len(x)), self.features, whole)
+
+
+class Networks(Mapping[ClientId, ClientNetwork]):
+    """The networks of all clients, by client."""
+
+    def __init__(self, algorithm: str, networks: Mapping[ClientId, ClientNetwork]) -> None:
+        self.algorithm = algorithm
+        self._networks = dict(networks)
+
+    def __getitem__(self, client: ClientId) -> ClientNetwork:
+        if client not in self._networks:
+            raise KeyError(
+                f"There is no network of a client {client!r}; {nearest(client, self._networks)}."
+            )
+        return self._networks[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._networks)
+
+    def __len__(self) -> int:
+        return len(self._networks)
+
+    @property
+    def labels(self) -> Labels:
+        """Return what the labels mean, the same for all clients."""
+        return next(iter(self._networks.values())).labels
+
+    @property
+    def shared(self) -> Arrays:
+        """Return the parameters that are the same at all clients of several."""
+        first, *others = [network.parameters for network in self._networks.values()]
+        if not others:
+            return {}
+        return {
+            name: values
+            for name, values in first.items()
+            if all(name in one and np.array_equal(one[name], values) for one in others)
+        }
+
+
+def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:
+    """Return a network that has the weights of features that are always 1 in its first bias."""
+    weight, bias = parameters["embedding.0.weight"], parameters["embedding.0.bias"]
+    return {
+        **parameters,
+        "embedding.0.weight": np.ascontiguousarray(weight[:, ~constant]),
+        "embedding.0.bias": bias + weight[:, constant].sum(axis=1),
+    }
