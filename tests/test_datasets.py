@@ -25,6 +25,7 @@ SHAPES = {
     "covtype15k": (15120, 54),
     "credit_default": (30000, 23),
     "digits": (1797, 64),
+    "femnist": (16392, 784),  # of writers with both a train and a test part
     "heart": (920, 13),
     "mfeat": (2000, 649),
     "mnist": (70000, 784),
@@ -41,7 +42,23 @@ def test_a_named_set_has_its_published_shape_and_unique_names(name, data_folder)
 
 
 def test_every_named_set_is_checked():
-    assert set(dataset_names()) == {*SHAPES, "20news"}
+    assert set(dataset_names()) == {*SHAPES, "20news", "gaussians"}
+
+
+def test_femnist_holds_those_who_wrote_something_in_both_parts(data_folder):
+    dataset = load("femnist", folder=data_folder, only=list(range(10)))
+    assert set(dataset.y.tolist()) == set(range(10))
+    train, test = dataset.split()
+    assert set(train.clients) == set(test.clients)
+    assert len(set(train.clients)) == 105
+    assert len(train.y) + len(test.y) == dataset.shape[0] > 11000
+
+
+def test_only_some_classes_of_a_set_are_taken():
+    found = load("digits", only=[3, "5"])
+    assert set(found.y.tolist()) == {3, 5}
+    with pytest.raises(ExperimentError, match=r"no class '12' \(only = 12\)"):
+        load("digits", only=12)
 
 
 def test_the_class_counts_are_the_published_ones(data_folder):

@@ -175,7 +175,7 @@ def test_the_registry_lists_the_keys_of_each_kind():
     assert {kind: sorted(keys) for kind, (_, keys) in KINDS.items()} == {
         "grid": ["columns", "labels", "rows", "seed", "shuffle_columns"],
         "horizontal": ["clients", "seed"],
-        "natural": ["seed"],
+        "natural": ["clients", "seed"],
         "overlap": [
             "columns",
             "labels",
@@ -185,6 +185,7 @@ def test_the_registry_lists_the_keys_of_each_kind():
             "shared_rows",
             "shuffle_columns",
         ],
+        "prior_shift": ["classes", "clients", "keep", "mapping", "noise", "seed"],
         "vertical": ["clients", "labels", "seed", "shuffle_columns"],
     }
 
@@ -230,6 +231,17 @@ def test_by_nature_every_client_gets_its_own_rows_whole(sparse):
     np.testing.assert_allclose(whole(dataset, blocks), x)
     part = dataset.take(np.array([1, 3]))
     assert part.clients.tolist() == ["a", "c"]
+
+
+def test_by_nature_some_of_the_clients_can_be_drawn():
+    names = np.array(list("bcabcabcab"))
+    dataset = small(clients=names)
+    drawn = {seed: list(natural(dataset, clients=2, seed=seed)) for seed in range(9)}
+    assert {len(some) for some in drawn.values()} == {2}
+    assert len({tuple(some) for some in drawn.values()}) > 1
+    assert drawn[1] == list(natural(dataset.take(np.arange(3)), clients=2, seed=1))
+    with pytest.raises(ExperimentError, match="clients = 4; expected a whole number from 1 to 3"):
+        natural(dataset, clients=4)
 
 
 def test_by_nature_needs_a_set_that_says_whose_samples_are():

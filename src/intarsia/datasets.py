@@ -1,14 +1,13 @@
 """Named data sets as arrays: read from files in one folder, never downloaded.
 
 The folder is the argument `folder`, else the setting INTARSIA_DATA, else `shared/data` beside a
-source checkout. `breast_cancer` and `digits` come with scikit-learn and need no folder.
+source checkout. `breast_cancer` and `digits` come with scikit-learn, `gaussians` is drawn.
 """
 
 from __future__ import annotations
 
-import gzip
-import os
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,19 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, vstack
 
+from intarsia import generated
 from intarsia.data import Labels, Values
+from intarsia.dataset_options import in_both_parts, of_classes, relabelled, with_side
 from intarsia.description import Source
-from intarsia.errors import ExperimentError, TableError
+from intarsia.errors import ExperimentError
+from intarsia.images import idx, pixels
 from intarsia.labels import LabelColumn, LabelSettings, encode_labels, meaning
+from intarsia.set_files import file_in, home_of, number_columns, whole_numbers
 from intarsia.sources import read
 from intarsia.spelling import nearest
 from intarsia.tables import encode, encoding_of
 
-__all__ = ["Dataset", "dataset_names", "encoded", "load", "of_file"]
+__all__ = ["Dataset", "apart", "dataset_names", "encoded", "encoded_alike", "load", "of_file"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,7 @@ class Dataset:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     departures: str = ""  # from the usual set of this name; "" = none
     clients: NDArray[np.str_] | None = None  # (samples,) whose each is by nature; None: nobody's
+    classes: tuple[float, ...] = ()  # all values of encoded labels, whatever rows are taken
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -79,10 +83,12 @@ class Dataset:
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names that `load` knows."""
-    return tuple(sorted(_LOADERS))
+    return tuple(sorted({*_LOADERS, *_DRAWN}))
 
 
-def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Dataset:
+def load(
+    name: str, *, folder: str | Path | None = None, drawn_from: int = 0, **options: Any
+) -> Dataset:
     """Return a named data set.
 
     Parameters
@@ -91,31 +97,51 @@ def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Data
         One of `dataset_names()`.
     folder
         Where the files lie, one sub-folder per set; None: the setting INTARSIA_DATA.
+    drawn_from
+        Seed of what is drawn, unless the options have a `seed`.
     options
-        For every set `positive`, a class or a list of classes: the labels become 1 for these and
-        0 for all others. For the sets of digits (mnist, usps, mfeat, digits) `labels`: "digits"
-        (default) or "parity", which makes them the text "even" and "odd".
+        For every set `only`, a list of classes: all other samples are left out; and `positive`, a
+        class or a list of classes: the labels become 1 for these and 0 for all others. For the
+        sets of digits (mnist, usps, mfeat, digits) `labels`: "digits" (default) or "parity", which
+        makes them the text "even" and "odd". For those of images (mnist, usps, digits, femnist)
+        `side`: their height and width in pixels. For `gaussians` the arguments of
+        `generated.gaussians`.
 
     Raises
     ------
     ExperimentError
         If the name or an option is unknown, or the folder or a file is missing.
     """
-    if name not in _LOADERS:
-        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, _LOADERS)}.")
-    digits = name in _DIGITS
-    allowed = {"positive", "labels"} if digits else {"positive"}
+    if name not in _LOADERS and name not in _DRAWN:
+        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, dataset_names())}.")
+    own = _own_options(name)
     for key in options:
-        if key not in allowed:
+        if key not in own | _COMMON:
             raise ExperimentError(
-                f"The data set {name!r} has no option {key!r}; {nearest(key, allowed)}."
+                f"The data set {name!r} has no option {key!r}; {nearest(key, own | _COMMON)}."
             )
-    dataset = _LOADERS[name](Path() if name in _BUNDLED else _folder(name, folder))
-    if digits:
-        dataset = _relabel(dataset, options.get("labels", "digits"))
+    if name in _DRAWN:
+        given = {key: value for key, value in options.items() if key in own}
+        dataset = _drawn(name, **{"seed": drawn_from, **given})
+    else:
+        dataset = _LOADERS[name](Path() if name in _BUNDLED else home_of(name, folder))
+    if "side" in options:
+        dataset = with_side(dataset, options["side"])
+    if name in _DIGITS:
+        dataset = relabelled(dataset, options.get("labels", "digits"))
+    if "only" in options:
+        dataset = dataset.take(of_classes(dataset, "only", options))
     if "positive" in options:
-        dataset = _against_the_rest(dataset, options["positive"])
-    return dataset
+        y = of_classes(dataset, "positive", options).astype(np.int64)
+        dataset = replace(dataset, y=y)
+    return in_both_parts(dataset)
+
+
+def _own_options(name: str) -> set[str]:
+    """Return the options that not every set has."""
+    if name in _DRAWN:
+        return set(inspect.signature(_DRAWN[name]).parameters)
+    return {*(["labels"] if name in _DIGITS else []), *(["side"] if name in _IMAGES else [])}
 
 
 def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
@@ -147,83 +173,65 @@ def encoded(dataset: Dataset, settings: LabelSettings | None = None) -> tuple[Da
     FederationError
         If the labels do not fit the settings.
     """
-    text = dataset.y.dtype.kind in "UT"
-    column = LabelColumn("label", dataset.y if text else dataset.y.astype(np.float64))
-    labels, codes = meaning({dataset.name: column}, settings or LabelSettings(), [dataset.name])
-    return replace(dataset, y=encode_labels(column, dataset.name, labels, codes)), labels
+    (found,), labels = encoded_alike([dataset], settings)
+    return found, labels
 
 
-def _relabel(dataset: Dataset, labels: Any) -> Dataset:
-    if labels == "digits":
-        return dataset
-    if labels == "parity":
-        return replace(dataset, y=np.where(dataset.y % 2 == 0, "even", "odd"))
-    raise ExperimentError(
-        f"The data set {dataset.name!r} has labels = {labels!r}; "
-        f"{nearest(str(labels), ('digits', 'parity'))}."
-    )
+def encoded_alike(
+    sets: Sequence[Dataset], settings: LabelSettings | None = None
+) -> tuple[list[Dataset], Labels]:
+    """Return data sets with labels that mean the same in all, and what they mean.
+
+    Raises
+    ------
+    FederationError
+        If the labels do not fit the settings.
+    """
+    columns = {
+        one.name: LabelColumn("label", one.y if one.y.dtype.kind in "UT" else one.y.astype(float))
+        for one in sets
+    }
+    labels, codes = meaning(columns, settings or LabelSettings(), list(columns))
+    known = tuple(sorted(set(codes.values())))
+    return [
+        replace(one, y=encode_labels(columns[one.name], one.name, labels, codes), classes=known)
+        for one in sets
+    ], labels
 
 
-def _against_the_rest(dataset: Dataset, positive: Any) -> Dataset:
-    wanted = [str(p) for p in (positive if isinstance(positive, (list, tuple)) else [positive])]
-    text = dataset.y.astype(str)
-    classes = np.unique(text).tolist()
-    for name in wanted:
-        if name not in classes:
-            raise ExperimentError(
-                f"The data set {dataset.name!r} has no class {name!r} "
-                f"(positive = {positive!r}); {nearest(name, classes)}."
-            )
-    return replace(dataset, y=np.isin(text, wanted).astype(np.int64))
+def apart(sets: Sequence[Dataset]) -> list[Dataset]:
+    """Return data sets whose samples have ids of their own.
 
-
-def _folder(name: str, folder: str | Path | None) -> Path:
-    if folder is None:
-        beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-        root = Path(os.environ.get("INTARSIA_DATA") or beside)
-    else:
-        root = Path(folder)
-    home = root / name
-    if not home.is_dir():
-        raise ExperimentError(
-            f"The data set {name!r} is not at {home}, which is no folder; set INTARSIA_DATA to the "
-            f"folder that holds {home.name}/ (nothing is downloaded)."
+    Sets with the same columns share them; else each one's columns get its name in front.
+    """
+    if len(sets) == 1:
+        return list(sets)
+    alike = len({one.features for one in sets}) == 1
+    return [
+        replace(
+            one,
+            samples=np.array([f"{one.name}:{sample}" for sample in one.samples.tolist()]),
+            features=one.features if alike else tuple(f"{one.name}:{f}" for f in one.features),
+            groups={},
         )
-    return home
+        for one in sets
+    ]
 
 
-def _file(home: Path, name: str) -> Path:
-    path = home / name
-    if not path.is_file():
-        raise ExperimentError(
-            f"The file {name} is missing in {home}; put the set's own file there or set "
-            "INTARSIA_DATA to a folder that has it (nothing is downloaded)."
-        )
-    return path
-
-
-def _csv(path: Path, missing: tuple[str, ...] = ()) -> dict[str, NDArray[np.float64]]:
-    """Read a table of numbers: column name to float64 values, NaN where missing."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        names = [name.strip('"') for name in next(lines).rstrip("\n").split(",")]
-    # as float64 from the start: a few whole numbers are written as 1e+05
-    options = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pyarrow.float64()), null_values=["", *missing]
+def _drawn(name: str, **options: Any) -> Dataset:
+    found = _DRAWN[name](**options)
+    return Dataset(
+        name,
+        np.arange(len(found.y), dtype=np.int64),
+        tuple(f"x{number}" for number in range(found.x.shape[1])),
+        found.x,
+        found.y,
+        test=found.test if found.test.any() else None,
     )
-    table = pyarrow.csv.read_csv(path, convert_options=options)
-    return {name: table[name].to_numpy() for name in names}
-
-
-def _whole(columns: Mapping[str, NDArray[np.float64]], kind: type[np.integer[Any]]) -> NDArray[Any]:
-    """Stack columns of whole numbers in a compact type."""
-    x = np.empty((len(next(iter(columns.values()))), len(columns)), kind)
-    for place, values in enumerate(columns.values()):
-        x[:, place] = values
-    return x
 
 
 def _bci(home: Path) -> Dataset:
-    with np.load(_file(home, "bci_common.npz"), allow_pickle=False) as file:
+    with np.load(file_in(home, "bci_common.npz"), allow_pickle=False) as file:
         x, y, test = file["features"], file["label"].astype(np.int64), file["is_test"]
         clients = np.array([f"subject{number:02d}" for number in file["client"]])
     return Dataset(
@@ -239,24 +247,41 @@ def _bci(home: Path) -> Dataset:
 
 
 def _covtype15k(home: Path) -> Dataset:
-    table = _csv(_file(home, "covtype15k.csv.gz"))
+    table = number_columns(file_in(home, "covtype15k.csv.gz"))
     samples = table.pop("Id").astype(np.int64)
     y = table.pop("Cover_Type").astype(np.int64)
     return Dataset(
         "covtype15k",
         samples,
         tuple(table),
-        _whole(table, np.int16),
+        whole_numbers(table, np.int16),
         y,
         departures="the balanced subset of 15,120 rows (2,160 per class), not the 581,012 rows",
     )
 
 
 def _credit_default(home: Path) -> Dataset:
-    table = _csv(_file(home, "credit_default.csv.gz"))
+    table = number_columns(file_in(home, "credit_default.csv.gz"))
     samples = table.pop("ID").astype(np.int64)
     y = table.pop("default.payment.next.month").astype(np.int64)
-    return Dataset("credit_default", samples, tuple(table), _whole(table, np.int32), y)
+    return Dataset("credit_default", samples, tuple(table), whole_numbers(table, np.int32), y)
+
+
+def _femnist(home: Path) -> Dataset:
+    with np.load(file_in(home, "femnist.npz"), allow_pickle=False) as file:
+        x, y, test = file["x"], file["y"].astype(np.int64), file["split"] == "test"
+        clients = file["user"].astype(np.str_)
+    return Dataset(
+        "femnist",
+        np.arange(len(y), dtype=np.int64),
+        pixels(28, 28),
+        x,
+        y,
+        test=test,
+        scale=1 / 255,
+        departures="a part of LEAF's FEMNIST: those of 198 writers with both train and test images",
+        clients=clients,
+    )
 
 
 def _heart(home: Path) -> Dataset:
@@ -264,7 +289,7 @@ def _heart(home: Path) -> Dataset:
     parts: list[NDArray[np.float64]] = []
     columns: tuple[str, ...] = ()
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-        table = _csv(_file(home, f"{hospital}.csv"), missing=("?",))
+        table = number_columns(file_in(home, f"{hospital}.csv"), missing=("?",))
         columns = tuple(table)
         part = np.column_stack(list(table.values()))
         parts.append(part)
@@ -279,7 +304,7 @@ def _heart(home: Path) -> Dataset:
 def _a9a(home: Path) -> Dataset:
     from sklearn.datasets import load_svmlight_file  # here: it takes a second to import
 
-    x, y = load_svmlight_file(str(_file(home, "a9a.libsvm.gz")), n_features=123)
+    x, y = load_svmlight_file(str(file_in(home, "a9a.libsvm.gz")), n_features=123)
     return Dataset(
         "a9a",
         np.arange(len(y), dtype=np.int64),
@@ -290,38 +315,19 @@ def _a9a(home: Path) -> Dataset:
     )
 
 
-def _idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped idx file of unsigned bytes (yann.lecun.com/exdb/mnist)."""
-    raw = gzip.decompress(path.read_bytes())
-    dimensions = raw[3] if len(raw) >= 4 else 0
-    start = 4 + 4 * dimensions
-    shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist())
-    if raw[:3] != b"\x00\x00\x08" or len(raw) - start != int(np.prod(shape, dtype=np.int64)):
-        raise TableError(
-            f"The file {path} is not an idx file of bytes (starts with {raw[:4].hex()}, "
-            f"{len(raw)} bytes); expected 0000 08 and the number of dimensions: "
-            "replace it by the official file."
-        )
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
-
-
 def _mnist(home: Path) -> Dataset:
-    images = [_idx(_file(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
-    labels = [_idx(_file(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
+    images = [idx(file_in(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
+    labels = [idx(file_in(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
     x = np.concatenate(images)
     return Dataset(
         "mnist",
         np.arange(len(x), dtype=np.int64),
-        _pixels(28, 28),
+        pixels(28, 28),
         x.reshape(len(x), -1),
         np.concatenate(labels).astype(np.int64),
         test=np.arange(len(x)) >= len(images[0]),
         scale=1 / 255,
     )
-
-
-def _pixels(height: int, width: int) -> tuple[str, ...]:
-    return tuple(f"pixel{row:02d}_{column:02d}" for row in range(height) for column in range(width))
 
 
 def _usps(home: Path) -> Dataset:
@@ -332,7 +338,7 @@ def _usps(home: Path) -> Dataset:
             "The data set 'usps' is an HDF5 file and the library h5py is not installed; "
             "install it with `pip install h5py`."
         ) from error
-    with h5py.File(_file(home, "usps.h5")) as file:
+    with h5py.File(file_in(home, "usps.h5")) as file:
         parts = {
             part: (file[part]["data"][:], file[part]["target"][:]) for part in ("train", "test")
         }
@@ -340,7 +346,7 @@ def _usps(home: Path) -> Dataset:
     return Dataset(
         "usps",
         np.arange(len(x), dtype=np.int64),
-        _pixels(16, 16),
+        pixels(16, 16),
         x,
         np.concatenate([target for _, target in parts.values()]).astype(np.int64),
         test=np.arange(len(x)) >= len(parts["train"][0]),
@@ -348,7 +354,7 @@ def _usps(home: Path) -> Dataset:
 
 
 def _mfeat(home: Path) -> Dataset:
-    with np.load(_file(home, "mfeat.npz"), allow_pickle=False) as file:
+    with np.load(file_in(home, "mfeat.npz"), allow_pickle=False) as file:
         views = {name: file[name] for name in file.files if name != "label"}
         y = file["label"].astype(np.int64)
     groups = {
@@ -375,7 +381,7 @@ def _news(home: Path) -> Dataset:
     """
     from sklearn.feature_extraction.text import TfidfVectorizer  # here: it takes a second
 
-    table = pyarrow.parquet.read_table(_file(home, "20news.parquet")).to_pydict()
+    table = pyarrow.parquet.read_table(file_in(home, "20news.parquet")).to_pydict()
     test = np.array([part == "test" for part in table["split"]])
     documents = table["text"]
     vectoriser = TfidfVectorizer()
@@ -415,7 +421,7 @@ def _digits(_: Path) -> Dataset:
     return Dataset(
         "digits",
         np.arange(len(table.target), dtype=np.int64),
-        _pixels(8, 8),
+        pixels(8, 8),
         table.data.astype(np.uint8),
         table.target.astype(np.int64),
         scale=1 / 16,
@@ -430,10 +436,14 @@ _LOADERS: Mapping[str, Callable[[Path], Dataset]] = {
     "covtype15k": _covtype15k,
     "credit_default": _credit_default,
     "digits": _digits,
+    "femnist": _femnist,
     "heart": _heart,
     "mfeat": _mfeat,
     "mnist": _mnist,
     "usps": _usps,
 }
+_DRAWN: Mapping[str, Callable[..., generated.Drawn]] = {"gaussians": generated.gaussians}
+_COMMON = frozenset({"only", "positive"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
+_IMAGES = frozenset({"digits", "femnist", "mnist", "usps"})
 _BUNDLED = frozenset({"breast_cancer", "digits"})  # with scikit-learn

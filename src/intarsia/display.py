@@ -148,12 +148,18 @@ def show_holdings(
     table.add_section()
     table.add_row(*total)
     console.print(table)
-    if len(overlaps.clients) > 1:
+    if len(overlaps.clients) > 1 and _overlap(overlaps):
         console.print(_pairs(overlaps))
         console.print(_depths(schema))
     for remark in advice.remarks:
         _print(console, f"note: {remark}")
     _print(console, f"fits: {advice.algorithm or 'nothing that is available'}: {advice.why}")
+
+
+def _overlap(overlaps: OverlapCounts) -> bool:
+    """Return whether any two clients have something in common."""
+    counts = overlaps.samples + overlaps.features
+    return bool(counts.sum() > counts.trace())
 
 
 def _pairs(overlaps: OverlapCounts) -> Table:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from intarsia.errors import ExperimentError
 from intarsia.hyperparameters import frozen, hyperparameters, toml_text, wrong_value
 from intarsia.labels import LabelSettings
+from intarsia.overrides import overridden
 from intarsia.privacy.identifiers import Rule
 from intarsia.privacy.settings import Privacy
 from intarsia.sources import Source, located
@@ -49,6 +50,7 @@ _TABLES = (
     "alignment",
     "privacy",
 )
+_ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advice names them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +94,15 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDataset:
-    """A named data set, with its own keys."""
+    """A named data set, with its own keys; or several, each dealt to clients of its own."""
 
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    name: str | tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of each
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the data sets."""
+        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +219,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{path}: not valid TOML: {_place(str(error), content)}.") from None
     for override in overrides:
-        tree = _overridden(tree, override)
+        tree = overridden(tree, override, _ORDER)
     return from_dict(tree, path.parent, path.stem)
 
 
@@ -229,7 +236,9 @@ def from_dict(
     folder = Path(folder).resolve()
     for key, value in tree.items():
         if key not in _TABLES:
-            raise ExperimentError(f"[{key}] is not a table of an experiment; {_advice(key)}.")
+            raise ExperimentError(
+                f"[{key}] is not a table of an experiment; {nearest(key, _ORDER)}."
+            )
         if key not in ("client", "privacy") and not isinstance(value, Mapping):
             raise wrong_value("The file's", key, value, f"a table [{key}]")
     algorithm = dict(tree.get("algorithm", {}))
@@ -287,7 +296,8 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     if experiment.out:
         tree["experiment"]["out"] = experiment.out
     if isinstance(experiment.dataset, NamedDataset):
-        tree["dataset"] = {"name": experiment.dataset.name, **_plain(experiment.dataset.options)}
+        named = experiment.dataset
+        tree["dataset"] = {"name": _plain(named.name), **_plain(named.options)}
     elif experiment.dataset is not None:
         tree["dataset"] = _table(experiment.dataset)
         del tree["dataset"]["name"]  # the name would make it a named data set
@@ -326,11 +336,6 @@ def _outside(table: str, key: str, value: Any, expected: str, example: str) -> E
     )
 
 
-def _advice(key: str) -> str:
-    names = [name for name in _TABLES if name != "client"] + ["client"]
-    return nearest(key, names)
-
-
 def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:
     if table is None:
         return None
@@ -339,13 +344,14 @@ def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | So
         return located(source, folder)
     options = dict(table)
     name = options.pop("name", None)
-    if not isinstance(name, str) or not name:
-        raise wrong_value(
-            "[dataset]", "name", name, 'the name of a data set such as "a9a", or path for a file'
-        )
+    several = isinstance(name, list | tuple) and bool(name)
+    names = list(name) if several else [name]
+    if not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
+        expected = 'the name of a data set such as "a9a" (or different ones), or path for a file'
+        raise wrong_value("[dataset]", "name", name, expected)
     if isinstance(options.get("path"), str):
         options["path"] = str((folder / Path(options["path"]).expanduser()).resolve())
-    return NamedDataset(name=name, options=frozen(options))
+    return NamedDataset(name=frozen(name), options=frozen(options))
 
 
 def _alignment(table: Mapping[str, Any], folder: Path, privacy: Privacy) -> Alignment:
@@ -400,54 +406,3 @@ def _place(message: str, content: str) -> str:
     said = message.split(" (at ")[0]
     shown = lines[line - 1].strip()[:60] if 0 < line <= len(lines) else ""
     return f"{said} at line {line}, column {column} ({shown!r}); correct this line"
-
-
-def _overridden(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """Return the tables with one `key=value` set."""
-    key, equals, text = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if parts == ["privacy"]:
-        parts = ["privacy", "mode"]
-    if not equals or len(parts) < 2 or not all(parts):
-        raise ExperimentError(
-            f"-c {override!r} is not of the form table.key=value; write e.g. -c "
-            "experiment.rounds=50."
-        )
-    if parts[0] not in _TABLES:
-        raise ExperimentError(f"-c {override!r}: {parts[0]!r} is not a table; {_advice(parts[0])}.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    if parts[0] == "privacy" and isinstance(tree.get("privacy"), str):
-        tree = {**tree, "privacy": {"mode": tree["privacy"]}}
-    if parts[0] != "client":
-        return {**tree, parts[0]: _set(tree.get(parts[0], {}), parts[1:], value, override)}
-    clients = list(tree.get("client", []))
-    names = [str(client.get("name")) for client in clients]
-    if parts[1] in names:
-        position = names.index(parts[1])
-    elif parts[1].isdecimal() and int(parts[1]) < len(clients):
-        position = int(parts[1])
-    else:
-        raise ExperimentError(
-            f"-c {override!r}: there is no client {parts[1]!r}; {nearest(parts[1], names)}."
-        )
-    if len(parts) < 3:
-        raise ExperimentError(
-            f"-c {override!r} names a client but no key; write e.g. -c "
-            f"client.{parts[1]}.path=x.csv."
-        )
-    clients[position] = _set(clients[position], parts[2:], value, override)
-    return {**tree, "client": clients}
-
-
-def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
-    if not isinstance(table, Mapping):
-        raise ExperimentError(
-            f"-c {override!r} sets a key of {toml_text(table)}, which is not a table; shorten the "
-            "key."
-        )
-    if len(parts) == 1:
-        return {**table, parts[0]: value}
-    return {**table, parts[0]: _set(table.get(parts[0], {}), parts[1:], value, override)}

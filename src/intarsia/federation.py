@@ -229,25 +229,35 @@ def _dealt(
         )
     if isinstance(described, Source):
         dataset, labels = datasets.of_file(described, experiment.labels)
+        sets = [dataset]
+        del dataset
     else:
-        raw = datasets.load(described.name, **described.options)
-        dataset, labels = datasets.encoded(raw, experiment.labels)
+        raw = [
+            datasets.load(name, drawn_from=experiment.seed, **described.options)
+            for name in described.names
+        ]
+        sets, labels = datasets.encoded_alike(datasets.apart(raw), experiment.labels)
         del raw
-    notes = [f"Data set: {dataset.departures}."] if dataset.departures else []
-    train, test = _held_out(dataset, experiment.split.test, experiment.split.salt)
-    del dataset
+    notes = [f"Data set: {one.departures}." for one in sets if one.departures]
+    parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
+    del sets
     kind, keys = experiment.partition.kind, experiment.partition.options
+    test = [held for _, held in parts if held is not None]
+    train = [kept for kept, _ in parts]
+    del parts
     blocks = partition(kind, train, **{"seed": experiment.seed, **keys})
+    every = len(test) == len(train)
     del train
-    if test is None:
+    if not every:
         none = np.zeros(0, np.intp)
         return blocks, {name: block.take(none) for name, block in blocks.items()}, labels, notes
     try:
         return blocks, partition(kind, test, **{"seed": experiment.seed, **keys}), labels, notes
     except ExperimentError as problem:
         raise ExperimentError(
-            f"The test part has {len(test.samples)} samples and cannot be dealt as the training "
-            f"part is ({str(problem).rstrip('.')}); raise test in [split], or set it to 0."
+            f"The test part has {sum(len(one.samples) for one in test)} samples and cannot be "
+            f"dealt as the training part is ({str(problem).rstrip('.')}); raise test in [split], "
+            "or set it to 0."
         ) from None
 
 
@@ -261,7 +271,7 @@ def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Datas
     chosen = np.isin(dataset.samples, split(ids, share, salt)[1].samples)
     if not chosen.any():
         return dataset, None
-    return dataset.take(np.flatnonzero(~chosen)), dataset.take(np.flatnonzero(chosen))
+    return replace(dataset, test=chosen).split()
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:

@@ -1,29 +1,39 @@
 """Splits of one data set over clients, for simulations: who would hold which rectangle.
 
 Rows are dealt after a shuffle by the seed; columns stay in the data set's order, in contiguous
-runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0".
+runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0"; where
+whole samples are dealt by their classes, by a number.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from intarsia.data import Array, Block, ClientId
 from intarsia.datasets import Dataset
+from intarsia.dealing import Positions, check_count, check_fraction, floats, numbers
 from intarsia.errors import ExperimentError
+from intarsia.prior_shift import prior_shift
 from intarsia.spelling import nearest
 
-__all__ = ["KINDS", "LabelsAt", "grid", "horizontal", "overlap", "partition", "vertical"]
+__all__ = [
+    "KINDS",
+    "LabelsAt",
+    "grid",
+    "horizontal",
+    "natural",
+    "overlap",
+    "partition",
+    "prior_shift",
+    "vertical",
+]
 
 LabelsAt = Literal["all", "first"]
-Positions = NDArray[np.intp]
-_CHUNK = 1024  # rows converted to float64 at a time
 
 
 def grid(
@@ -60,7 +70,7 @@ def grid(
 
 def horizontal(dataset: Dataset, *, clients: int, seed: int = 0) -> dict[ClientId, Block]:
     """Deal whole rows to clients: all features at each, no shared sample."""
-    _check_count("clients", clients, dataset.shape[0], "samples")
+    check_count("clients", clients, dataset.shape[0], "samples")
     return grid(dataset, rows=clients, columns=1, seed=seed)
 
 
@@ -76,7 +86,7 @@ def vertical(
 
     `labels="first"` is vertical federated learning with one label holder.
     """
-    _check_count("clients", clients, dataset.shape[1], "features")
+    check_count("clients", clients, dataset.shape[1], "features")
     return grid(
         dataset,
         rows=1,
@@ -87,22 +97,31 @@ def vertical(
     )
 
 
-def natural(dataset: Dataset, *, seed: int = 0) -> dict[ClientId, Block]:
-    """Deal each sample to the client whose it is by nature; nothing is drawn.
+def natural(
+    dataset: Dataset, *, clients: int | None = None, seed: int = 0
+) -> dict[ClientId, Block]:
+    """Deal each sample to the client whose it is by nature.
+
+    `clients` is how many take part, drawn from all; None: all, and nothing is drawn.
 
     Raises
     ------
     ExperimentError
-        If the data set does not say whose its samples are, or the labels are text.
+        If the data set does not say whose its samples are, there are fewer clients than asked for,
+        or the labels are text.
     """
     if dataset.clients is None:
         raise ExperimentError(
             f"The data set {dataset.name!r} does not say whose its samples are; deal them by "
             'kind = "horizontal".'
         )
-    y, columns = _numbers(dataset), np.arange(dataset.shape[1])
+    names = np.unique(dataset.clients)
+    if clients is not None:
+        check_count("clients", clients, len(names), "those whose the samples are")
+        names = np.sort(np.random.default_rng([seed, 0]).permutation(names)[:clients])
+    y, columns = numbers(dataset), np.arange(dataset.shape[1])
     found: dict[ClientId, Block] = {}
-    for name in np.unique(dataset.clients).tolist():
+    for name in names.tolist():
         rows = np.flatnonzero(dataset.clients == name)
         found[name] = next(block for _, block in _blocks(dataset, y, [rows], [columns], "all"))
     return found
@@ -142,15 +161,15 @@ def overlap(
         If a number is out of range, or the labels are text.
     """
     samples, features = dataset.shape
-    _check_count("rows", rows, samples, "samples")
-    _check_count("columns", columns, features, "features")
-    _check_fraction("shared_rows", shared_rows)
-    _check_fraction("shared_columns", shared_columns)
+    check_count("rows", rows, samples, "samples")
+    check_count("columns", columns, features, "features")
+    check_fraction("shared_rows", shared_rows)
+    check_fraction("shared_columns", shared_columns)
     if labels not in get_args(LabelsAt):
         raise ExperimentError(
             f"The partition has labels = {labels!r}; {nearest(str(labels), get_args(LabelsAt))}."
         )
-    y = _numbers(dataset)
+    y = numbers(dataset)
     # rows and columns have a stream each, so that a train and a test part get the same columns
     row_order = np.random.default_rng([seed, 0]).permutation(samples)
     column_order = np.arange(features)
@@ -189,7 +208,7 @@ def _blocks(
             if dataset.sparse:
                 values = table[:, run].astype(np.float64)
             else:
-                values = _floats(table, rows, run, len(columns), dataset.scale)
+                values = floats(table, rows, run, len(columns), dataset.scale)
             features = tuple(dataset.features[column] for column in columns)
             held = set(features)
             groups = {
@@ -208,43 +227,6 @@ def _run(columns: Positions) -> slice | Positions:
     return slice(first, last + 1) if last - first + 1 == len(columns) else columns
 
 
-def _floats(
-    x: NDArray[Any], rows: Positions, run: slice | Positions, width: int, scale: float
-) -> Array:
-    values = np.empty((len(rows), width))
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
-        part = x[chunk, run] if isinstance(run, slice) else x[np.ix_(chunk, run)]
-        np.multiply(part, scale, out=values[start : start + _CHUNK], dtype=np.float64)
-    return values
-
-
-def _numbers(dataset: Dataset) -> Array:
-    if dataset.y.dtype.kind not in "biuf":
-        raise ExperimentError(
-            f"The labels of {dataset.name!r} are text (first: {str(dataset.y[0])!r}) and a block "
-            "holds numbers; encode them first with `encoded`."
-        )
-    return dataset.y.astype(np.float64)
-
-
-def _check_count(key: str, value: Any, available: int, what: str) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= available:
-        raise ExperimentError(
-            f"The partition has {key} = {value!r}; expected a whole number from 1 to {available}, "
-            f"the number of {what}."
-        )
-
-
-def _check_fraction(key: str, value: Any) -> None:
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:
-        raise ExperimentError(
-            f"The partition has {key} = {value!r}; expected a fraction from 0 to 1."
-        )
-
-
 # kind -> (function, its keys in [partition]); `seed` comes from [experiment] unless given
 KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]] = MappingProxyType(
     {
@@ -252,20 +234,23 @@ KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]]
             function,
             frozenset(inspect.signature(function).parameters) - {"dataset"},
         )
-        for function in (grid, horizontal, natural, overlap, vertical)
+        for function in (grid, horizontal, natural, overlap, prior_shift, vertical)
     }
 )
 
 
-def partition(kind: str, dataset: Dataset, **keys: Any) -> dict[ClientId, Block]:
+def partition(
+    kind: str, dataset: Dataset | Sequence[Dataset], **keys: Any
+) -> dict[ClientId, Block]:
     """Deal a data set by the split of the given kind.
 
     Parameters
     ----------
     kind
-        "grid", "horizontal", "natural", "overlap" or "vertical".
+        "grid", "horizontal", "natural", "overlap", "prior_shift" or "vertical".
     dataset
-        With labels as numbers: encoded as in `Labels`, or a regression's targets.
+        With labels as numbers: encoded as in `Labels`, or a regression's targets. Several are for
+        "prior_shift" only.
     keys
         The arguments of the function of that name.
 
@@ -288,4 +273,11 @@ def partition(kind: str, dataset: Dataset, **keys: Any) -> dict[ClientId, Block]
                 f"[partition] of kind {kind!r} lacks the key {key!r}; "
                 f"expected {', '.join(sorted(allowed))}."
             )
+    if not isinstance(dataset, Dataset) and len(dataset) == 1:
+        dataset = dataset[0]
+    if not isinstance(dataset, Dataset) and function is not prior_shift:
+        raise ExperimentError(
+            f"[dataset] names {len(dataset)} data sets ({', '.join(one.name for one in dataset)}), "
+            f'and [partition] of kind {kind!r} deals one; set kind = "prior_shift".'
+        )
     return function(dataset, **keys)

@@ -1,0 +1,96 @@
+"""What all ways of dealing a data set out have in common: checks of keys, values as a block's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data import Array
+from intarsia.datasets import Dataset
+from intarsia.errors import ExperimentError
+
+__all__ = ["Positions", "check_count", "check_fraction", "check_range", "floats", "numbers"]
+
+Positions = NDArray[np.intp]
+_CHUNK = 1024  # rows converted to float64 at a time
+
+
+def floats(
+    x: NDArray[Any], rows: Positions, run: slice | Positions, width: int, scale: float
+) -> Array:
+    """Return the values at rows and at a run of columns, (rows, width)."""
+    values = np.empty((len(rows), width))
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        part = x[chunk, run] if isinstance(run, slice) else x[np.ix_(chunk, run)]
+        np.multiply(part, scale, out=values[start : start + _CHUNK], dtype=np.float64)
+    return values
+
+
+def numbers(dataset: Dataset) -> Array:
+    """Return the labels as a block holds them, (samples,).
+
+    Raises
+    ------
+    ExperimentError
+        If they are text.
+    """
+    if dataset.y.dtype.kind not in "biuf":
+        raise ExperimentError(
+            f"The labels of {dataset.name!r} are text (first: {str(dataset.y[0])!r}) and a block "
+            "holds numbers; encode them first with `encoded`."
+        )
+    return dataset.y.astype(np.float64)
+
+
+def check_count(key: str, value: Any, available: int, what: str) -> None:
+    """Raise unless a value is a whole number from 1 to what there is.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= available:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a whole number from 1 to {available}, "
+            f"the number of {what}."
+        )
+
+
+def check_fraction(key: str, value: Any) -> None:
+    """Raise unless a value is a fraction.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a fraction from 0 to 1."
+        )
+
+
+def check_range(key: str, value: Any, least: float, most: float, *, whole: bool = True) -> None:
+    """Raise unless a value is a smallest and a largest number.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    kinds = (int,) if whole else (int, float)
+    sound = isinstance(value, Sequence) and len(value) == 2 and not isinstance(value, str)
+    if sound:
+        sound = all(isinstance(one, kinds) and not isinstance(one, bool) for one in value)
+    if not sound or not least <= value[0] <= value[1] <= most:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected the smallest and the largest "
+            f"{'whole number' if whole else 'fraction'}, from {least:g} to {most:g}."
+        )
