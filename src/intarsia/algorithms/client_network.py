@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from intarsia.algorithm import RandomKey
+from intarsia.algorithms.embeddings import Kind, embedding, ragged, width_of_structure
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ExperimentError, FederationError
@@ -55,15 +56,15 @@ __all__ = [
 ]
 
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
-_RAGGED: Mapping[str, int] = {"x": 1, "embedding.0.weight": 1}  # axes of the client's own features
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """What a network is made of, apart from the client's own features."""
 
-    hidden: int  # units of φ's two hidden layers
+    hidden: int  # units of φ's two hidden layers, if it is a perceptron
     latent: int  # k, the width of the latent space
+    embedding: Kind = "perceptron"  # what φ is
     layer: bool = False  # whether there is an α
     anchors: bool = False  # whether it holds the anchors' means
 
@@ -125,18 +126,12 @@ class _Anchors(nn.Module):
 
 
 class Network(nn.Module):
-    """φ with two hidden layers, α if there is one, β, and the anchors' means if it holds them."""
+    """φ, α if there is one, β, and the anchors' means if it holds them."""
 
     def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
         super().__init__()
-        hidden, latent = made_of.hidden, made_of.latent
-        self.embedding = nn.Sequential(
-            nn.Linear(features, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, latent),
-        )
+        latent = made_of.latent
+        self.embedding = embedding(made_of.embedding, features, made_of.hidden, latent)
         self.classifier = nn.Linear(latent, outputs)
         if made_of.layer:
             self.shared = nn.Sequential(nn.Linear(latent, latent), nn.LeakyReLU())
@@ -203,7 +198,7 @@ def changed(before: Arrays, after: Arrays) -> Arrays:
 @lru_cache(maxsize=32)
 def _structure(outputs: int, made_of: Architecture) -> Network:
     """Return a network whose own values are not read; its embedding takes any width."""
-    return Network(1, outputs, made_of)
+    return Network(width_of_structure(made_of.embedding), outputs, made_of)
 
 
 def training_of(
@@ -239,7 +234,7 @@ def training_of(
         train=tuple(parts),
         decay=dict.fromkeys(heads, options.weight_decay),
         noise={} if noise is None else noise,
-        ragged=_RAGGED,
+        ragged=ragged(made_of.embedding),
     )
 
 

@@ -71,6 +71,7 @@ from intarsia.algorithms.client_network import (
     cross_entropy,
     training_of,
 )
+from intarsia.algorithms.embeddings import Kind
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -117,7 +118,8 @@ class Flic:
     weight_decay: float = 0.0  # on α and β
     batch: int = 100
     pretraining_batch: int = 100
-    hidden: int = 64  # units of φ's two hidden layers
+    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
     anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
     anchor_variance: float = 1.0  # e
@@ -158,7 +160,13 @@ class Flic:
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
         layer = self.variant == "hl"
-        return Architecture(hidden=self.hidden, latent=self.latent, layer=layer, anchors=True)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            layer=layer,
+            anchors=True,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

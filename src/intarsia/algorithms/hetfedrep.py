@@ -45,6 +45,7 @@ from intarsia.algorithms.client_network import (
     plain_loss,
     training_of,
 )
+from intarsia.algorithms.embeddings import Kind
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -83,7 +84,8 @@ class HetFedRep:
     rate: float = 1e-3  # of Adam, fresh in each round
     weight_decay: float = 0.0  # on α and β
     batch: int = 100
-    hidden: int = 64  # units of φ's two hidden layers
+    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
@@ -103,7 +105,9 @@ class HetFedRep:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(hidden=self.hidden, latent=self.latent, layer=True)
+        return Architecture(
+            embedding=self.embedding, hidden=self.hidden, latent=self.latent, layer=True
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -120,6 +124,7 @@ class Local:
     rate: float = 1e-3  # of Adam, fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
+    embedding: Kind = "perceptron"
     hidden: int = 64
     latent: int = 64
     precision: Literal["single", "double"] = "single"
@@ -140,7 +145,7 @@ class Local:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(hidden=self.hidden, latent=self.latent)
+        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from intarsia.algorithms.client_network import (
     train_networks,
     with_parts,
 )
+from intarsia.algorithms.embeddings import width_of_structure
 from intarsia.algorithms.labelled_rows import labelled_rows
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ConvergenceError
@@ -230,7 +231,7 @@ def start(
     options: Options,
     schema: Schema,
     rng: RandomKey,
-    features: int = 1,
+    features: int | None = None,
     given: Mapping[str, Array] | None = None,
 ) -> Server:
     """Return the server's state before the set-up: it draws what all share.
@@ -244,7 +245,8 @@ def start(
     """
     if not options.shared_parts:
         return Server(options, Start())
-    parameters = drawn(features, class_count(schema), options, rng.fold_in("shared"))
+    width = features or width_of_structure(options.architecture.embedding)
+    parameters = drawn(width, class_count(schema), options, rng.fold_in("shared"))
     parameters = {**parameters, **(given or {})}
     return Server(options, Start(part_vector(parameters, options.shared_parts)))
 

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scipy.signal import correlate2d  # noqa: E402  after the skip where torch is missing
+
+import intarsia  # noqa: E402
+from intarsia.algorithms.embeddings import Convolutional, embedding  # noqa: E402
+from intarsia.errors import FederationError  # noqa: E402
+
+
+def by_hand(image, module):
+    """Return the latent point of one image, with another library's correlation."""
+    maps = [image]
+    for layer in (module.first, module.second):
+        weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        found = []
+        for kernels, shift in zip(weight, bias, strict=True):
+            total = shift + sum(
+                correlate2d(one, kernel, mode="valid")
+                for one, kernel in zip(maps, kernels, strict=True)
+            )
+            side = total.shape[0] // 2
+            pooled = total[: 2 * side, : 2 * side].reshape(side, 2, side, 2).max((1, 3))
+            found.append(1 / (1 + np.exp(-pooled)))
+        maps = found
+    flat = np.concatenate([one.ravel() for one in maps])
+    return module.last.weight.detach().numpy() @ flat + module.last.bias.detach().numpy()
+
+
+@pytest.mark.parametrize("side", [16, 19, 28])
+def test_the_convolutional_embedding_is_what_its_layers_say(side):
+    torch.manual_seed(0)
+    module = Convolutional(side * side, 7).double()
+    images = np.random.default_rng(0).random((2, side, side))
+    found = module(torch.from_numpy(images.reshape(2, -1))).detach().numpy()
+    for mine, image in zip(found, images, strict=True):
+        np.testing.assert_allclose(mine, by_hand(image, module), atol=1e-12)
+
+
+def test_the_papers_sizes_for_mnist_and_usps_follow_from_the_images():
+    assert embedding("convolutional", 784, 64, 64).last.in_features == 320
+    assert embedding("convolutional", 256, 64, 64).last.in_features == 20
+
+
+@pytest.mark.parametrize("features", [255, 225])
+def test_what_is_no_large_enough_square_is_said(features):
+    with pytest.raises(FederationError, match=f"has {features} columns.*dataset.side"):
+        Convolutional(features, 4)
+
+
+def test_clients_with_images_of_two_sizes_train_together_whatever_the_engine():
+    rng = np.random.default_rng(0)
+    tables = {}
+    for name, side in (("a", 16), ("b", 18), ("c", 16)):
+        y = rng.integers(0, 3, 30)
+        x = rng.normal(size=(30, side, side)) * 0.1
+        for row, label in enumerate(y):
+            x[row, 4 * label : 4 * label + 4] += 1
+        tables[name] = (x.reshape(30, -1), y)
+    settings = {
+        "embedding": "convolutional",
+        "latent": 4,
+        "rate": 0.02,
+        "precision": "double",
+        "pretraining_epochs": 2,
+        "local_epochs": 2,
+        "final_epochs": 2,
+        "rounds": 1,
+        "batch": 20,
+        "standardise": False,
+        "intercept": False,
+        "yardsticks": False,
+    }
+    found = [
+        intarsia.run(tables=tables, algorithm="flic", engine=engine, **settings)
+        for engine in ("loop", "vmap")
+    ]
+    for name, score in found[0].metrics.clients.items():
+        assert found[1].metrics.clients[name].loss == pytest.approx(score.loss, abs=1e-8)
