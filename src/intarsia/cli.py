@@ -178,10 +178,10 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
     as_json: AsJson = False,
 ) -> None:
-    """Compare finished runs over seeds, against both yardsticks.
+    """Compare finished runs over seeds, against both yardsticks and published figures.
 
-    Each DIR is the output folder of a run; those of one experiment and algorithm are shown as
-    mean ± standard deviation.
+    Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
+    as mean ± standard deviation.
     """
     from dataclasses import asdict
 

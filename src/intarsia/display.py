@@ -277,6 +277,8 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
                     *(_spread(spread, measure) for spread in three),
                 )
         console.print(table)
+    if any(group.published for group in groups):
+        console.print(_beside_published(groups))
     costs = ("rounds", "exchanges", "bytes", "training")
     table = _table("loss and costs, mean over runs", *names, "loss", "gap", *costs)
     for group in groups:
@@ -299,6 +301,28 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
                 f"note: {group.experiment}, {_method(group)}: more than one run has the seed "
                 f"{', '.join(map(str, seeds))}; each counts in the mean: give every run once.",
             )
+
+
+def _beside_published(groups: Sequence[Group]) -> Table:
+    """Return the accuracies, as means over clients, beside those that others published."""
+    title = "accuracy as the mean over clients, beside published figures"
+    columns = ("runs", "here", "published", "difference", "source")
+    table = _table(title, "experiment", "algorithm", *columns)
+    table.columns[-1].justify = "left"
+    for group in groups:
+        theirs, ours = group.published, group.clients
+        if theirs is None or ours is None or group.measure != "accuracy":
+            continue
+        table.add_row(
+            Text(group.experiment),
+            Text(_method(group)),
+            str(len(group.seeds)),
+            _spread(ours, "accuracy"),
+            _spread(Spread(theirs.accuracy, theirs.deviation), "accuracy"),
+            f"{100 * (ours.mean - theirs.accuracy):+.2f} %",
+            Text(theirs.source),
+        )
+    return table
 
 
 def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -> None:

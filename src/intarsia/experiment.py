@@ -22,6 +22,7 @@ from intarsia.labels import LabelSettings
 from intarsia.overrides import overridden
 from intarsia.privacy.identifiers import Rule
 from intarsia.privacy.settings import Privacy
+from intarsia.published import Published, of_tables
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
 
@@ -49,6 +50,7 @@ _TABLES = (
     "labels",
     "alignment",
     "privacy",
+    "published",
 )
 _ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advice names them
 
@@ -146,6 +148,7 @@ class Experiment:
     dataset: NamedDataset | Source | None = None
     partition: Partition | None = None
     clients: tuple[Source, ...] = ()
+    published: tuple[Published, ...] = ()  # for comparisons; nothing of a run depends on them
 
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
@@ -239,7 +242,7 @@ def from_dict(
             raise ExperimentError(
                 f"[{key}] is not a table of an experiment; {nearest(key, _ORDER)}."
             )
-        if key not in ("client", "privacy") and not isinstance(value, Mapping):
+        if key not in ("client", "privacy", "published") and not isinstance(value, Mapping):
             raise wrong_value("The file's", key, value, f"a table [{key}]")
     algorithm = dict(tree.get("algorithm", {}))
     chosen = algorithm.pop("name", None)
@@ -276,6 +279,7 @@ def from_dict(
             "dataset": _dataset(tree.get("dataset"), folder),
             "partition": _partition(tree.get("partition")),
             "clients": _clients(tree.get("client", []), folder),
+            "published": of_tables(tree.get("published", [])),
         },
         "[experiment]",
         _keys(),
@@ -306,6 +310,8 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
         tree["partition"] = {"kind": experiment.partition.kind, **options}
     if experiment.clients:
         tree["client"] = [_table(client) for client in experiment.clients]
+    if experiment.published:
+        tree["published"] = [_table(one) for one in experiment.published]
     return tree
 
 

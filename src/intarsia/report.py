@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia import run_folder
 from intarsia.data import Cell, ClientId, Schema
+from intarsia.experiment import to_dict
 from intarsia.labels import label_among_features
+from intarsia.published import Published, matching
 from intarsia.result import Result, Score
 
 __all__ = [
@@ -194,12 +197,14 @@ class Group:
 
     experiment: str
     algorithm: str
-    settings: Mapping[str, Any]  # the hyperparameters that differ between groups of this name
+    settings: Mapping[str, Any]  # those that differ between groups of this name
     seeds: tuple[int, ...]
     measure: str  # "accuracy", "R²" or "loss": what the three are
     standalone: Spread | None
     federated: Spread | None
     centralised: Spread | None
+    clients: Spread | None  # the federated model's, as the mean over clients
+    published: Published | None  # what others came to in this setting, as the mean over clients
     loss: Spread | None  # the federated model's
     gap_relative: Spread | None
     rounds: Spread | None
@@ -208,14 +213,52 @@ class Group:
     seconds: Spread | None  # the training's
 
 
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A finished run, and what tells it from others of its experiment and algorithm."""
+
+    result: Result
+    tables: Mapping[str, Mapping[str, Any]]  # its settings
+    figures: tuple[Published, ...]
+
+    @classmethod
+    def of(cls, result: Result) -> _Run:
+        """Return a run with the settings that its folder holds."""
+        described = None if result.folder is None else run_folder.described(result.folder)
+        own: dict[str, Mapping[str, Any]] = {"algorithm": result.hyperparameters}
+        if described is None:
+            return cls(result, own, ())
+        tree = to_dict(described)
+        setting = {key: tree["experiment"][key] for key in ("rounds", "participation")}
+        data = {name: tree[name] for name in _DATA_TABLES if name in tree}
+        return cls(result, {**own, "experiment": setting, **data}, described.published)
+
+    def setting(self, key: str) -> Any:
+        table, _, name = key.rpartition(".")
+        return self.tables.get(table or "algorithm", {}).get(name)
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the names of its settings; those of the algorithm without their table."""
+        return [
+            key if table == "algorithm" else f"{table}.{key}"
+            for table, settings in self.tables.items()
+            for key in settings
+        ]
+
+
+_DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "privacy")
+
+
 def compare(results: Iterable[Result]) -> list[Group]:
     """Return mean and deviation over seeds, in the results' order.
 
-    A group has one experiment, one algorithm and one set of hyperparameters.
+    A group has one experiment, one algorithm and one set of hyperparameters; where the runs'
+    folders are there, also one way of dealing the data out, and the figure published for it.
     """
-    named: dict[tuple[str, str], list[Result]] = {}
+    named: dict[tuple[str, str], list[_Run]] = {}
     for result in results:
-        named.setdefault((result.experiment, result.algorithm), []).append(result)
+        named.setdefault((result.experiment, result.algorithm), []).append(_Run.of(result))
     return [
         _group(key, settings, alike)
         for key, runs in named.items()
@@ -223,14 +266,14 @@ def compare(results: Iterable[Result]) -> list[Group]:
     ]
 
 
-def _by_settings(runs: Sequence[Result]) -> list[tuple[dict[str, Any], list[Result]]]:
-    """Return runs with the same hyperparameters together, beside those that tell them apart."""
-    keys = dict.fromkeys(key for run in runs for key in run.hyperparameters)
-    values = {key: [run.hyperparameters.get(key) for run in runs] for key in keys}
+def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:
+    """Return runs with the same settings together, beside those that tell them apart."""
+    keys = dict.fromkeys(key for run in runs for key in run.keys)
+    values = {key: [run.setting(key) for run in runs] for key in keys}
     differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
-    groups: list[tuple[dict[str, Any], list[Result]]] = []
+    groups: list[tuple[dict[str, Any], list[_Run]]] = []
     for run in runs:
-        settings = {key: run.hyperparameters.get(key) for key in differing}
+        settings = {key: run.setting(key) for key in differing}
         alike = next((some for known, some in groups if known == settings), None)
         if alike is None:
             groups.append((settings, [run]))
@@ -254,7 +297,9 @@ def value_of(score: Score | None, measure: str) -> float | None:
     return {"accuracy": score.accuracy, "R²": score.r2, "loss": score.loss}[measure]
 
 
-def _group(key: tuple[str, str], settings: Mapping[str, Any], runs: Sequence[Result]) -> Group:
+def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_Run]) -> Group:
+    runs = [run.result for run in group]
+    figures = [matching(run.figures, key[1], run.tables) for run in group]
     # The whole model's score where the run has one: the clients' mean is the same rows cut up.
     federated = [run.metrics.server or run.metrics.clients_mean for run in runs]
     measure = measure_of(federated)
@@ -270,6 +315,8 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], runs: Sequence[Res
         standalone=spread(run.metrics.standalone_mean for run in runs),
         federated=spread(federated),
         centralised=spread(run.metrics.centralised for run in runs),
+        clients=spread(run.metrics.clients_mean for run in runs),
+        published=figures[0] if all(one == figures[0] for one in figures) else None,
         loss=Spread.of(value_of(score, "loss") for score in federated),
         gap_relative=Spread.of(
             None if run.certificate is None else run.certificate.gap_relative for run in runs

@@ -25,6 +25,7 @@ __all__ = [
     "check_fingerprints",
     "claim",
     "describe",
+    "described",
     "draw",
     "draw_missing",
     "finish",
@@ -122,6 +123,11 @@ def describe(folder: Path) -> Experiment:
             f"{path} holds no tables of an experiment; run the experiment again with --overwrite."
         )
     return replace(experiment.from_dict(tree, folder), out=str(folder))
+
+
+def described(folder: Path) -> Experiment | None:
+    """Return the experiment of the run in a folder, or None where the folder does not say."""
+    return describe(folder) if (folder / "experiment.json").is_file() else None
 
 
 def reopen(folder: Path, fingerprint: str) -> Checkpoints:
