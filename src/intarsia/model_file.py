@@ -177,7 +177,8 @@ def _network(
 
     parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
     features = tuple(own["features"].tolist())
-    width = parameters["embedding.0.weight"].shape[1]
+    first = parameters.get("embedding.0.weight")  # of a perceptron: patches fit any width
+    width = len(features) if first is None else first.shape[1]
     if not width == len(features) == len(own["means"]) == len(own["scales"]):
         raise ValueError(f"a network takes {width} features and {len(features)} are named")
     return ClientNetwork(labels, features, own["means"], own["scales"], architecture, parameters)

@@ -118,6 +118,8 @@ class Networks(Mapping[ClientId, ClientNetwork]):
 
 def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:
     """Return a network that has the weights of features that are always 1 in its first bias."""
+    if not constant.any():
+        return parameters
     weight, bias = parameters["embedding.0.weight"], parameters["embedding.0.bias"]
     return {
         **parameters,
