@@ -145,3 +145,14 @@ def test_no_client_and_mixed_ids_are_errors(tmp_path):
         holdings_picture({}, tmp_path / "none.png")
     with pytest.raises(FederationError, match=r"'a' has whole numbers.*'b' has text"):
         holdings_table({"a": block([1], "x"), "b": block(["1"], "x")})
+
+
+def test_of_very_many_clients_the_first_are_drawn(tmp_path, monkeypatch):
+    many = {f"c{k}": block([2 * k, 2 * k + 1], [f"f{k}"], [1, -1]) for k in range(203)}
+    monkeypatch.setattr("intarsia.picture._MOST_CLIENTS", 3)
+    few = {name: many[name] for name in ("c0", "c1", "c2")}
+    drawn = [
+        np.asarray(Image.open(holdings_picture(some, tmp_path / f"{len(some)}.png", title="x")))
+        for some in (many, few)
+    ]
+    np.testing.assert_array_equal(*drawn)

@@ -277,20 +277,39 @@ class Index:
         found = {name for cell in self.cells for name in cell.owners}
         return tuple(name for name in self.positions if name in found)
 
+    @cached_property
+    def cells_of(self) -> Mapping[ClientId, Mapping[int, int]]:
+        """Return the numbers of each client's cells, with its place among their owners.
+
+        For all clients at once: each by itself would go through the cells of all.
+        """
+        found: dict[ClientId, dict[int, int]] = {name: {} for name in self.positions}
+        for number, cell in enumerate(self.cells):
+            for place, name in enumerate(cell.owners):
+                found[name][number] = place
+        return found
+
+    @cached_property
+    def owner_sets(self) -> tuple[frozenset[ClientId], ...]:
+        """Return the owners of each cell as a set."""
+        return tuple(frozenset(cell.owners) for cell in self.cells)
+
     def rank(self, client: ClientId, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the client's place among the owners of some of its entries."""
-        places = [c.owners.index(client) if client in c.owners else 0 for c in self.cells]
-        return np.array(places, np.intp)[self.cell_of[positions]]
+        places = np.zeros(len(self.cells), np.intp)
+        for number, place in self.cells_of[client].items():
+            places[number] = place
+        return places[self.cell_of[positions]]
 
     def own_cells(self, client: ClientId) -> tuple[tuple[int, int, int, int], ...]:
         """Return start, stop (in the client's order), holders and own rank of each of its cells."""
         found: list[tuple[int, int, int, int]] = []
         start = 0
-        for cell in self.cells:
-            if client in cell.owners:
-                stop = start + cell.stop - cell.start
-                found.append((start, stop, len(cell.owners), cell.owners.index(client)))
-                start = stop
+        for number, place in self.cells_of[client].items():
+            cell = self.cells[number]
+            stop = start + cell.stop - cell.start
+            found.append((start, stop, len(cell.owners), place))
+            start = stop
         return tuple(found)
 
     @classmethod
@@ -413,9 +432,7 @@ class Schema:
 
     def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
         """Return which samples of an aligned block have a label at the client, (samples,)."""
-        found = np.zeros(len(self.samples), bool)
-        found[self._aligned(client)] = self.holdings[client].labelled
-        return found[self.samples.own(client)]
+        return self.holdings[client].labelled[np.argsort(self._aligned(client))]
 
     def _aligned(self, client: ClientId) -> NDArray[np.intp]:
         """Return the position of each row of a client's holding, in the holding's order."""
@@ -447,7 +464,7 @@ class Schema:
         counts = np.array(
             [
                 [
-                    len({*self.samples.cells[r].owners} & {*self.features.cells[c].owners})
+                    len(self.samples.owner_sets[r] & self.features.owner_sets[c])
                     for c in column_kinds
                 ]
                 for r in kinds

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,12 +185,10 @@ class Experiment:
                 f"The experiment has [partition] and {len(self.clients)} [[client]] tables, which "
                 "are parts already; remove [partition]."
             )
-        names = [client.name for client in self.clients]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(client.name for client in self.clients).items():
+            if count > 1:
                 raise ExperimentError(
-                    f"{names.count(name)} [[client]] tables have the name {name!r}; rename all but "
-                    "one."
+                    f"{count} [[client]] tables have the name {name!r}; rename all but one."
                 )
 
 

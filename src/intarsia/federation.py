@@ -276,15 +276,22 @@ def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Datas
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
     """Take the samples that no client has a label of out of the blocks; return their number."""
-    known = [b.samples[~np.isnan(b.y)] for b in blocks.values() if b.y is not None]
-    labelled = np.unique(np.concatenate(known)) if known else np.zeros(0)
-    if not len(labelled):
+    known = [
+        np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
+        for block in blocks.values()
+    ]
+    ids = [block.samples for block in blocks.values()]
+    if not any(one.any() for one in known):
         raise FederationError(
             "No training sample has a label at any client; name a label column at one of them."
         )
+    # all at once: each block by itself would be compared with all labelled samples
+    _, number = np.unique(np.concatenate(ids), return_inverse=True)
+    labelled = np.zeros(number.max() + 1, bool)
+    labelled[number[np.concatenate(known)]] = True
+    kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
     without: set[object] = set()
-    for name, block in blocks.items():
-        keep = np.isin(block.samples, labelled)
+    for (name, block), keep in zip(list(blocks.items()), kept, strict=True):
         if keep.all():
             continue
         if not keep.any():

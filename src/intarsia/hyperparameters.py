@@ -6,6 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -36,7 +37,7 @@ def hyperparameters(
     """
     fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]  # T is a dataclass
     valid = list(keys if keys is not None else fields)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class can be hashed
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
@@ -56,10 +57,20 @@ def _checked(hint: Any, value: Any, where: str, key: str) -> Any:
     if dataclasses.is_dataclass(value):  # made and checked by the caller
         return value
     try:
-        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
-        return TypeAdapter(hint, config=config).validate_python(value)
+        return _adapter(hint).validate_python(value)
     except ValidationError:
         raise wrong_value(where, key, value, _wording(hint), hint) from None
+
+
+# kept: a federation has a source for each of its clients, and thousands of these
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
 def frozen(value: Any) -> Any:

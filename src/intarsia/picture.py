@@ -10,6 +10,7 @@ import colorsys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _STRIPE = 8  # pixels
 _INK = "#222222"
 _NOBODY = (0.935, 0.935, 0.93)
 _COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
+_MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
 _MOST_FEATURE_NAMES = 100
 _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
@@ -48,14 +50,16 @@ def holdings_picture(parties: Parties, path: str | Path, *, title: str | None = 
     Rows are all samples, columns all features, ordered so that entries with the same owners lie
     together. Every client has a colour; entries of several clients are striped in theirs, missing
     values are pale, what nobody holds is grey. The strip beside it says who holds the labels.
-    Parts too thin to be seen are drawn a little wider than to scale.
+    Parts too thin to be seen are drawn a little wider than to scale; of very many clients the
+    first are drawn.
 
     Raises
     ------
     FederationError
         If there is no client, or ids are text at one party and numbers at another.
     """
-    holdings = holdings_of(parties)
+    everyone = holdings_of(parties)
+    holdings = dict(islice(everyone.items(), _MOST_CLIENTS))
     blocks = {} if isinstance(parties, Schema) else parties
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
@@ -76,8 +80,10 @@ def holdings_picture(parties: Parties, path: str | Path, *, title: str | None = 
     main.set_ylabel(f"{rows.entries:,} samples", fontsize=11, color=_INK)
     _name_features(main, columns)
     _name_clients(main, rows, columns, holdings)
+    drawn = "" if len(holdings) == len(everyone) else f"the first {len(holdings)} of "
     heading = title or (
-        f"Who holds what: {_plural(len(holdings), 'client')}, {_plural(rows.entries, 'sample')} × "
+        f"Who holds what: {drawn}{_plural(len(everyone), 'client')}, "
+        f"{_plural(rows.entries, 'sample')} × "
         f"{_plural(columns.entries, 'feature')}"
     )
     figure.text(left, 0.955, heading, size=14, weight="bold", color=_INK, parse_math=False)

@@ -74,11 +74,10 @@ class Geometry:
 def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
     found: list[tuple[int, int, int]] = []
     start = 0
-    for number, cell in enumerate(index.cells):
-        if client in cell.owners:
-            stop = start + cell.stop - cell.start
-            found.append((number, start, stop))
-            start = stop
+    for number in index.cells_of[client]:
+        stop = start + index.cells[number].stop - index.cells[number].start
+        found.append((number, start, stop))
+        start = stop
     return tuple(found)
 
 
