@@ -83,16 +83,16 @@ def test_a_client_name_never_becomes_a_path(tmp_path, name):
 
 def test_a_half_written_checkpoint_is_ignored_and_removed(tmp_path):
     checkpoints = saved(tmp_path, 1)
-    half = tmp_path / "checkpoints" / "round-00000002.tmp" / "clients"
+    half = tmp_path / "checkpoints" / "round-00000002.tmp"
     half.mkdir(parents=True)
-    (half / "00000.state").write_bytes(b"half")
+    (half / "clients.state").write_bytes(b"half")
     found = checkpoints.latest([State])
     assert found is not None
     assert found.round == 1
     assert not half.exists()
 
 
-@pytest.mark.parametrize("file", ["server.state", "clients/00000.state", "extra.json"])
+@pytest.mark.parametrize("file", ["server.state", "clients.state", "extra.json"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, file, damage):
     checkpoints = saved(tmp_path, 1, 2)

@@ -82,3 +82,22 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, algorithm):
         )
     again = intarsia.resume(tmp_path / "stopped", tables=tables())
     assert again.metrics == whole.metrics
+
+
+def test_states_on_disk_give_the_same_bits_and_can_be_gone_on_from(tmp_path):
+    whole = intarsia.run(tables=tables(), **FLIC)
+
+    def stop(progress):
+        if progress.round == 1:
+            raise StopError
+
+    with pytest.raises(StopError):
+        intarsia.run(
+            tables=tables(),
+            out=tmp_path / "run",
+            progress=stop,
+            checkpoint_seconds=0,
+            state_megabytes=0,
+            **FLIC,
+        )
+    assert intarsia.resume(tmp_path / "run", tables=tables()).metrics == whole.metrics

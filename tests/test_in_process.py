@@ -426,3 +426,29 @@ def test_a_function_for_several_clients_gives_each_its_own_answer():
         engines[0].ask(own_mean, dict.fromkeys(blocks, Mean(np.zeros(1))))
     assert "own_mean" in caught.value.__notes__[0]
     assert engines[0].get_states() == dict.fromkeys(blocks, 10)  # nobody's changed
+
+
+def test_a_function_for_several_clients_gets_as_many_as_fit_into_memory(monkeypatch):
+    calls = []
+
+    @cohort_function
+    def numbered(visits):
+        calls.append(len(visits))
+        return [
+            (np.zeros(10), Mean(np.array([float(len(block.samples))]))) for _, block, *_ in visits
+        ]
+
+    x, y = table(30, 4)
+    blocks = rectangles(x, y, 3, 1)
+    engine = InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
+    monkeypatch.setattr("intarsia.engines.in_process._TOGETHER_BYTES", 900)
+    messages = dict.fromkeys(blocks, Ask())
+    first = engine.ask(numbered, messages)  # blocks of 10 x 4 x 8 = 320 bytes
+    assert calls == [2, 1]
+    engine.ask(numbered, messages)  # and 80 bytes of state, which take 128
+    assert calls == [2, 1, 2, 1]
+    engine.set_states(dict.fromkeys(blocks, np.zeros(100)))
+    engine.ask(numbered, messages)
+    assert calls[4:] == [1, 1, 1]
+    assert list(first) == list(blocks)
+    assert all(reply.mean == 10.0 for reply in first.values())

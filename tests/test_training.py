@@ -230,3 +230,18 @@ def test_the_time_left_is_shown_once_a_round_s_length_is_known():
     assert left(experiment, replace(falling, round=99), 2.0) == pytest.approx(2.0)
     assert left(experiment, replace(falling, finished="tolerance"), None) == 0.0
     assert left(replace(experiment, tolerance=0.0), Standing(round=5), 2.0) == 190.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "since", "taken", "due"),
+    [
+        (1.0, 0.9, 0.0, False),
+        (1.0, 1.0, 0.1, True),
+        (1.0, 29.0, 3.0, False),  # of very many clients: a tenth of the time at most
+        (1.0, 30.0, 3.0, True),
+        (60.0, 50.0, 3.0, False),
+        (0.0, 0.0, 3.0, True),  # after every round
+    ],
+)
+def test_checkpoints_take_a_tenth_of_the_time_at_most(seconds, since, taken, due):
+    assert training._due(described(checkpoint_seconds=seconds), since, taken) is due

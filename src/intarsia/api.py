@@ -34,6 +34,7 @@ _EXPERIMENT = (
     "participation_pattern",
     "rounds",
     "seed",
+    "state_megabytes",
     "tolerance",
     "yardsticks",
 )

@@ -1,8 +1,9 @@
 """Keep the state of a run on disk so that a killed run goes on to the same bits.
 
-A checkpoint is a folder `checkpoints/round-00000012`: server.state, one clients/<number>.state
-for each client (it names its client), and extra.json. It is filled under another name and renamed
-when it is whole, so that a run that dies while writing leaves the checkpoint before it in force.
+A checkpoint is a folder `checkpoints/round-00000012`: server.state, clients.state with a record for
+each client (its length, then its name and its state), and extra.json. It is filled under another
+name and renamed when it is whole, so that a run that dies while writing leaves the checkpoint
+before it in force.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,14 @@ __all__ = ["Checkpoint", "Checkpoints", "write_atomically"]
 
 _KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".tmp"
+_LENGTH = struct.Struct("<Q")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
     try:
-        _write(temporary, data)
+        _write(temporary, [data])
         temporary.replace(path)
     except OSError as problem:
         if problem.filename == str(temporary):
@@ -67,6 +70,11 @@ class Checkpoints:
         self._history = folder / "history.jsonl"
 
     @property
+    def folder(self) -> Path:
+        """Return the output folder."""
+        return self._history.parent
+
+    @property
     def rounds(self) -> tuple[int, ...]:
         """Return the rounds with a checkpoint, in ascending order."""
         names = [path.name for path in self._folder.glob("round-*") if path.is_dir()]
@@ -90,13 +98,12 @@ class Checkpoints:
         filling = final.with_name(final.name + _UNFINISHED)
         self._clean()
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the parties
-        (filling / "clients").mkdir(parents=True)
-        _write(filling / "server.state", codec.encode(server))
-        for number, (client, state) in enumerate(clients.items()):
-            _write(filling / "clients" / f"{number:05d}.state", codec.encode((client, state)))
+        filling.mkdir()
+        _write(filling / "server.state", [codec.encode(server)])
+        # one file: for thousands of clients, making a file durable takes longer than all the rest
+        _write(filling / "clients.state", _records(clients))
         content = {"round": round, "clients": len(clients), "extra": dict(extra)}
-        _write(filling / "extra.json", _with_checksum(content))
-        _sync_folder(filling / "clients")
+        _write(filling / "extra.json", [_with_checksum(content)])
         _sync_folder(filling)
         if self._history.exists():
             # The lines up to this round must not be newer than the checkpoint that follows them.
@@ -185,11 +192,11 @@ class Checkpoints:
         path = self._path(round)
         content = _checked((path / "extra.json").read_bytes())
         server = codec.decode((path / "server.state").read_bytes(), *classes)
-        clients: dict[ClientId, Any] = {}
-        for number in range(content["clients"]):
-            data = (path / "clients" / f"{number:05d}.state").read_bytes()
-            client, state = codec.decode(data, *classes)
-            clients[client] = state
+        clients = _Clients(path / "clients.state", classes)
+        if len(clients) != content["clients"]:
+            raise CodecError(
+                f"clients.state holds {len(clients)} clients where {content['clients']} were saved"
+            )
         return Checkpoint(content["round"], server, clients, content["extra"])
 
     def _clean(self) -> None:
@@ -198,9 +205,44 @@ class Checkpoints:
             shutil.rmtree(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+class _Clients(Mapping[ClientId, Any]):
+    """The clients' states in a file: all are checked at first, and read when they are asked for."""
+
+    def __init__(self, path: Path, classes: Sequence[type]) -> None:
+        self._path, self._classes = path, classes
+        self._places: dict[ClientId, tuple[int, int]] = {}
+        end = path.stat().st_size
+        with path.open("rb") as file:
+            while (start := file.tell() + _LENGTH.size) <= end:
+                (size,) = _LENGTH.unpack(file.read(_LENGTH.size))
+                client, _ = codec.decode(file.read(min(size, end)), *classes)
+                self._places[client] = start, size
+        if start != end + _LENGTH.size:
+            raise CodecError(f"clients.state was cut in its last {_LENGTH.size} bytes")
+
+    def __getitem__(self, client: ClientId) -> Any:
+        start, size = self._places[client]
+        with self._path.open("rb") as file:
+            file.seek(start)
+            return codec.decode(file.read(size), *self._classes)[1]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes]:
+    for client, state in clients.items():
+        record = codec.encode((client, state))
+        yield _LENGTH.pack(len(record))
+        yield record
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
     with path.open("wb") as file:
-        file.write(data)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from intarsia.algorithms import clipping, preparation
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engines.in_process import InProcess
+from intarsia.engines.states import States
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.experiment import Experiment
 from intarsia.privacy import modes
@@ -54,6 +55,7 @@ def prepared_engine(
     labels: Labels,
     sealed: SealedSums,
     clip: float | None,
+    states: States,
 ) -> Prepared:
     """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
     tested = any(len(block.samples) for block in parts["test"].values())
@@ -72,20 +74,21 @@ def prepared_engine(
         description.seed,
         sealed.sealing,
         sealed.recorder,
+        states,
     )
     for blocks in parts.values():
         blocks.clear()
-    engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
+    engine.make_states(lambda name: preparation.initial(engine.block(name)))
     notes = preparation.prepare(
         engine,
         schemas,
         standardise=description.preprocessing.standardise,
         rng=engine.key("preparation"),
     )
-    states = engine.get_states()
-    engine.transform(lambda name, part, block: preparation.prepared(states[name], part, block))
+    scaling = engine.get_states()
+    engine.transform(lambda name, part, block: preparation.prepared(scaling[name], part, block))
     if clip is not None:
         clipping.clip_rows(engine, clip)
-        states = engine.get_states()
-        engine.transform(lambda name, part, block: clipping.clipped(states[name], part, block))
-    return Prepared(engine, states, tested, notes)
+        scaling = engine.get_states()
+        engine.transform(lambda name, part, block: clipping.clipped(scaling[name], part, block))
+    return Prepared(engine, scaling, tested, notes)

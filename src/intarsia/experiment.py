@@ -138,6 +138,7 @@ class Experiment:
     participation: float = 1.0  # fraction of clients in a round
     participation_pattern: Literal["random", "cyclic"] = "random"
     checkpoint_seconds: float = 1.0
+    state_megabytes: int = 2048  # of the clients' states in memory; the others are mapped from disk
     evaluate_every: int = 10  # rounds; 0 = only at the end
     threads: int = 1  # of the linear algebra library
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
@@ -159,6 +160,7 @@ class Experiment:
             ("tolerance", self.tolerance >= 0, "a number of at least 0", "1e-6"),
             ("participation", 0 < self.participation <= 1, "a fraction in (0, 1]", "1.0"),
             ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0 seconds", "1.0"),
+            ("state_megabytes", self.state_megabytes >= 0, "at least 0 MB", "2048"),
             ("evaluate_every", self.evaluate_every >= 0, "at least 0 rounds", "10"),
         ):
             if not sound:

@@ -20,6 +20,7 @@ from intarsia.clock import Clock
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engine_setup import SealedSums, prepared_engine, sealed_sums
 from intarsia.engines.in_process import InProcess
+from intarsia.engines.states import States
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.federation import Tables, build
@@ -242,7 +243,10 @@ def _fit(
 ) -> _Fitted:
     """Prepare, train, grade and measure; `parts` is emptied."""
     with clock.part("preprocessing"):
-        prepared = prepared_engine(description, parts, labels, sealed, clip)
+        states = States(
+            description.state_megabytes * 1_000_000, None if store is None else store.folder
+        )
+        prepared = prepared_engine(description, parts, labels, sealed, clip, states)
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}

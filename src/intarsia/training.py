@@ -25,6 +25,7 @@ __all__ = ["Progress", "Standing", "Task", "grade", "present", "start", "train"]
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+_WRITING = 0.1  # share of the time that checkpoints of very many clients may take
 _STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
 
 
@@ -87,13 +88,10 @@ def start(task: Task) -> tuple[Any, Standing]:
     with task.clock.part("training"):
         key = engine.key("init")
         server = algorithm.init_server(options, schema, key)
-        engine.set_states(
-            {
-                name: algorithm.init_client(
-                    options, schema, name, engine.block(name), engine.client_key(name)
-                )
-                for name in engine.ids
-            }
+        engine.make_states(
+            lambda name: algorithm.init_client(
+                options, schema, name, engine.block(name), engine.client_key(name)
+            )
         )
         server = algorithm.setup(server, engine, key)
     _save(task, server, Standing())
@@ -110,7 +108,7 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
     """
     description, engine, clock = task.description, task.engine, task.clock
     clients = tuple(engine.ids)
-    saved = time.perf_counter()
+    saved, taken = time.perf_counter(), 0.0
     warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
     while standing.finished is None:
         number = standing.round + 1
@@ -145,14 +143,22 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
                 task.store.append_history(
                     _line(standing, info, engine, seconds, evaluated=evaluated)
                 )
-            since = time.perf_counter() - saved
-            if since >= description.checkpoint_seconds or standing.finished is not None:
+            begin = time.perf_counter()
+            if _due(description, begin - saved, taken) or standing.finished is not None:
                 _save(task, server, standing)
                 saved = time.perf_counter()
+                taken = saved - begin
         if task.progress is not None:
             pace = _pace(number - warm[0], seconds - warm[1])
             task.progress(_progress(description, standing, info, engine, seconds, pace))
     return server, standing
+
+
+def _due(description: Experiment, since: float, taken: float) -> bool:
+    """Return whether to write a checkpoint, `since` seconds after one that took `taken`."""
+    if not description.checkpoint_seconds:
+        return True  # after every round, whatever it takes
+    return since >= max(description.checkpoint_seconds, taken / _WRITING)
 
 
 def _certified(
@@ -342,4 +348,4 @@ def _save(task: Task, server: Any, standing: Standing) -> None:
         "standing": dataclasses.asdict(standing),
     }
     with clock.part("checkpoints"):
-        task.store.save(standing.round, engine.seal(server), engine.get_states(), extra)
+        task.store.save(standing.round, engine.seal(server), engine.states, extra)

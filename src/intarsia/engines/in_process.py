@@ -17,6 +17,7 @@ from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
 from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal
+from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import IntarsiaError
@@ -48,13 +49,12 @@ class Traffic:
 
 
 class _Party:
-    """A client in this process: its blocks and its state."""
+    """A client in this process: its blocks."""
 
-    __slots__ = ("blocks", "state", "whole")
+    __slots__ = ("blocks", "whole")
 
     def __init__(self, blocks: Mapping[str, Block]) -> None:
         self.blocks = dict(blocks)
-        self.state: Any = None
         self.whole: dict[str, Block] = {}
 
 
@@ -71,6 +71,8 @@ class InProcess:
         How contributions are sealed; None = not at all, for simulation and tests.
     recorder
         Takes down all that the server could read.
+    states
+        Where the clients' states lie; None = in memory.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class InProcess:
         seed: int,
         sealing: Sealing | None = None,
         recorder: Recorder | None = None,
+        states: States | None = None,
     ) -> None:
         self.traffic = Traffic()
         self._seed = seed
@@ -98,6 +101,8 @@ class InProcess:
             )
             for name in names
         }
+        self._states = States() if states is None else states
+        self._states.begin(dict.fromkeys(names).items())
         geometry = Geometry(self._schemas)
         self._totals: Totals = (
             PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
@@ -243,14 +248,22 @@ class InProcess:
             ),
         )
 
+    @property
+    def states(self) -> Mapping[ClientId, Any]:
+        """Return every client's state of now, for the checkpoint that the client writes."""
+        return self._states
+
     def get_states(self) -> dict[ClientId, Any]:
-        """Return every client's state, for the checkpoint that the client writes."""
-        return {name: party.state for name, party in self._parties.items()}
+        """Return every client's state as it is now, to look at it or to put it back later."""
+        return dict(self._states)
 
     def set_states(self, states: Mapping[ClientId, Any]) -> None:
         """Put back every client's state."""
-        for name, state in states.items():
-            self._parties[name].state = state
+        self._states.begin(states.items())
+
+    def make_states(self, make: Callable[[ClientId], Any]) -> None:
+        """Give each client the state that is made for it, one after the other."""
+        self._states.begin((name, make(name)) for name in self._parties)
 
     # -- the loop
 
@@ -269,13 +282,10 @@ class InProcess:
         split = _Split((), {}, type(None))
         reply: Any = None
         unsent: set[str] | None = None  # fields that no client so far had anything for
-        pending = list(messages.items())
-        together = 1 if self._totals.mode == "plain" else _TOGETHER
-        if fn.together is not None:
-            together = max(1, len(pending))
-        for first in range(0, len(pending), together):
+        for group in self._groups(fn, list(messages)):
             given: list[tuple[ClientId, Any]] = []
-            for client, message in pending[first : first + together]:
+            for client in group:
+                message = messages[client]
                 if message is not previous:
                     previous = message
                     split = _split(message)
@@ -303,6 +313,23 @@ class InProcess:
             kind, fn.name, split.kind, split.names, type(reply), messages, unsent or ()
         )
 
+    def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
+        """Return the clients in groups: each opens its messages, computes, and seals replies."""
+        if fn.together is None:
+            size = 1 if self._totals.mode == "plain" else _TOGETHER
+            return [clients[first : first + size] for first in range(0, len(clients), size)]
+        groups: list[list[ClientId]] = []
+        room = 0
+        for client in clients:
+            x = self._parties[client].blocks[fn.part].x
+            size = self._states.size(client) + int(x.data.nbytes)
+            if not groups or size > room:
+                groups.append([])
+                room = _TOGETHER_BYTES
+            groups[-1].append(client)
+            room -= size
+        return groups
+
     def _opened(self, client: ClientId, message: Any, split: _Split) -> tuple[Any, int]:
         """Return a message with its totals opened by the client, and the bytes that it took."""
         if not split.sealed:
@@ -323,7 +350,7 @@ class InProcess:
         except IntarsiaError as error:
             error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
             raise
-        self._parties[client].state = state
+        self._states.replace(client, state)
         return reply
 
     def _called_together(
@@ -338,14 +365,14 @@ class InProcess:
             raise
         replies: list[tuple[ClientId, Any]] = []
         for (client, _), (state, reply) in zip(given, answers, strict=True):
-            self._parties[client].state = state
+            self._states.replace(client, state)
             replies.append((client, reply))
         return replies
 
     def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
         party = self._parties[client]
         key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
-        return party.state, party.blocks[fn.part], opened, key
+        return self._states[client], party.blocks[fn.part], opened, key
 
     def _record(
         self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]
@@ -384,6 +411,9 @@ _NOTHING = object()
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
 # caches filled with the data of a computation.
 _TOGETHER = 16
+# Those of a function for several clients: copies of their states and rows, and new states, are
+# there at once, some six times this.
+_TOGETHER_BYTES = 1 << 26
 
 
 def _exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
