@@ -150,7 +150,7 @@ def _train_cohort(
         )
     fixed = engine == "compiled"
     wanted = chunk or _wanted_chunk(training, compiled_steps=fixed)
-    size = _chunk_size(training, learners, wanted, power=fixed)
+    size = _chunk_size(training, learners, wanted, fixed=fixed)
     layout = Layout.of(training, learners)
     gradients = compiled(training, layout) if fixed else batched(training, layout)
     results: list[Trained] = []
@@ -182,15 +182,23 @@ def _wanted_chunk(training: LocalTraining, *, compiled_steps: bool) -> int:
 
 
 def _chunk_size(
-    training: LocalTraining, learners: list[Learner], wanted: int, *, power: bool
+    training: LocalTraining, learners: list[Learner], wanted: int, *, fixed: bool
 ) -> int:
-    """Return how many learners share a step; a power of two where each size compiles anew."""
+    """Return how many learners share a step.
+
+    Where all chunks are of one size, because each size compiles anew, they are as full as whole
+    fours allow, so that not too many sizes come up.
+    """
     each: int = max(
         sum(learner.parameters[name].nbytes for name in training.trained) for learner in learners
     )
     copies = 2 + len(training.optimiser.moments)  # values, gradients, moments
     size = max(1, min(wanted, len(learners), _CHUNK_BYTES // (copies * each)))
-    return min(1 << (size - 1).bit_length(), wanted) if power else size
+    if not fixed:
+        return size
+    chunks = -(-len(learners) // size)
+    even = -(-len(learners) // chunks)
+    return min(-(-even // 4) * 4, max(wanted, size))
 
 
 def _compiler() -> str | None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from intarsia.maths.batches import NoiseStream, batch_order
 from intarsia.maths.local_training import (
     Batch,
@@ -18,7 +20,7 @@ from intarsia.maths.local_training import (
     Trained,
     own_state,
 )
-from intarsia.maths.optimisers import Moving, OptimiserState, optimiser_over
+from intarsia.maths.optimisers import Adam, Moving, OptimiserState, optimiser_over
 from intarsia.maths.tensors import Tensor, torch
 
 __all__ = ["Axes", "Chunk", "Given", "Gradients", "Layout"]
@@ -119,7 +121,9 @@ class Chunk:
         )
 
     def streams(self, training: LocalTraining) -> list[NoiseStream]:
-        """Return the streams of the learners' noise, at their start."""
+        """Return the streams of the learners' noise, at their start; none where none is drawn."""
+        if not training.noise:
+            return []
         return [
             NoiseStream(learner.key, training.noise, training.batch_size, self.weight.dtype)
             for learner in self.learners
@@ -150,6 +154,7 @@ class Chunk:
     def train(self, training: LocalTraining, gradients: Gradients) -> list[Trained]:
         """Take all steps. What is stacked changes in place."""
         streams = self.streams(training)
+        fused = isinstance(training.optimiser, Adam)
         losses = self.weight.new_zeros(self.weight.shape[:2])
         for first, last, active in _stretches(self.counts):
             computing = self.weight.shape[1] if self.filled else active
@@ -161,8 +166,9 @@ class Chunk:
                 slopes, values = gradients(given)
                 losses[step, :active] = values[:active]
                 for name, place, values in parts:
-                    # a fused step on a CPU reads a gradient as if it lay like its parameter
-                    slope = slopes[name][:active].contiguous()
+                    slope = slopes[name][:active]
+                    if fused:  # on a CPU it reads a gradient as if it lay like its parameter
+                        slope = slope.contiguous()
                     values.grad = slope if place is None else slope[place]
                 optimiser.step()
         return [self._result(training, number, losses) for number in range(len(self.learners))]
@@ -258,24 +264,24 @@ def _places(
 
     Where a batch is filled up stands the learner's own first row, so that none sees another's.
     """
-    steps = max(training.steps_of(learner) for learner in learners)
-    places = torch.zeros(steps, size, training.batch_size, dtype=torch.int64)
-    weight = torch.ones(places.shape)
+    counts = [training.steps_of(learner) for learner in learners]
+    places = np.zeros((max(counts), size, training.batch_size), np.int64)
+    weight = np.ones(places.shape, np.float32)
     offset = 0
-    for number, learner in enumerate(learners):
-        count = training.steps_of(learner)
-        order = torch.from_numpy(
-            batch_order(learner.key, learner.samples, training.batch_size, count)
-        )
-        places[:, number] = offset
-        places[:count, number] += order.clamp(min=0)
-        weight[:count, number] = (order >= 0).to(weight.dtype)
-        offset += learner.samples
-    return places, weight
+    for number, (learner, count) in enumerate(zip(learners, counts, strict=True)):
+        samples = learner.samples
+        order = batch_order(learner.key, samples, training.batch_size, count)
+        places[:count, number] = np.maximum(order, 0)
+        weight[:count, number] = order >= 0
+        places[:, number] += offset
+        offset += samples
+    return torch.from_numpy(places), torch.from_numpy(weight)
 
 
 def _noise(streams: Sequence[NoiseStream], count: int, device: Any) -> Batch:
     """Return a step's noise of each stream, (count, batch size, ...)."""
+    if not streams:
+        return {}
     drawn = [stream.step() for stream in streams]
     drawn += drawn[:1] * (count - len(drawn))
     return {name: torch.stack([one[name] for one in drawn]).to(device) for name in drawn[0]}

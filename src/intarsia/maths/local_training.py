@@ -69,6 +69,7 @@ class LocalTraining:
     # name of rows, a constant or a parameter → its axis that may differ from client to client
     # (axis 0 of rows is that of the rows); zeros there must not change the objective
     ragged: Mapping[str, int] = field(default_factory=dict[str, int])
+    names: frozenset[str] = field(init=False)  # of the module's parameters and buffers
     trained: tuple[str, ...] = field(init=False)  # what `train` names, in the module's order
     pulls: Mapping[str, float] = field(init=False)  # η > 0 of what is trained
 
@@ -93,6 +94,8 @@ class LocalTraining:
                 )
         trained = tuple(n for n in known if any(fnmatchcase(n, p) for p in self.train))
         pulls = {name: _first(self.proximal, name) for name in trained}
+        buffers = [name for name, _ in self.model.named_buffers()]
+        object.__setattr__(self, "names", frozenset([*known, *buffers]))
         object.__setattr__(self, "trained", trained)
         object.__setattr__(self, "pulls", {n: pull for n, pull in pulls.items() if pull > 0.0})
 
@@ -237,8 +240,7 @@ def check_learner(training: LocalTraining, learner: Learner) -> None:
     twice = sorted({name for name in taken if taken.count(name) > 1})
     if twice:
         raise ExperimentError(f"The batch would hold {', '.join(twice)} twice; rename one.")
-    named = [*training.model.named_parameters(), *training.model.named_buffers()]
-    different = set(learner.parameters) ^ {name for name, _ in named}
+    different = learner.parameters.keys() ^ training.names
     if different:
         raise ExperimentError(
             f"A learner and the model do not both have {', '.join(sorted(different))}; take the "
