@@ -95,8 +95,9 @@ def run(
         Settings of single tables, by name; they go before those for all.
     algorithm
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
-        "liblinear" or "standalone"; with the library torch "flic", "hetfedrep" or "local". Where
-        it replaces that of an experiment, loss and regularisation stay if it has them.
+        "liblinear" or "standalone"; with the library torch "flic", "hetfedrep", "local",
+        "fedhenn", "fedrep", "fedavg-ft" or "l2gd". Where it replaces that of an experiment, loss
+        and regularisation stay if it has them.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.

@@ -26,9 +26,13 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 # for it, as the library torch, which all but one need, is an extra.
 _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "fedavg-ft": ("intarsia.algorithms.fedrep", "FEDAVG_FT"),
+        "fedhenn": ("intarsia.algorithms.fedhenn", "FEDHENN"),
+        "fedrep": ("intarsia.algorithms.fedrep", "FEDREP"),
         "flic": ("intarsia.algorithms.flic", "FLIC"),
         "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
         "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
+        "l2gd": ("intarsia.algorithms.l2gd", "L2GD"),
         "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
     }
 )

@@ -42,6 +42,7 @@ __all__ = [
     "changed",
     "check_clients",
     "check_options",
+    "check_same_features",
     "class_count",
     "cross_entropy",
     "drawn",
@@ -210,6 +211,7 @@ def training_of(
     epochs: int,
     batch: int | None = None,
     noise: Mapping[str, tuple[int, ...]] | None = None,
+    also_ragged: Mapping[str, int] | None = None,
 ) -> LocalTraining:
     """Return how some parts of the networks train; keep it: compiled functions belong to it.
 
@@ -221,6 +223,8 @@ def training_of(
         0 = one step.
     batch, noise
         None = the options' batch, and none.
+    also_ragged
+        Axes of the client's own features in what a batch holds beside the rows.
     """
     made_of = options.architecture
     heads = ("classifier.*", "shared.*") if made_of.layer else ("classifier.*",)
@@ -234,7 +238,7 @@ def training_of(
         train=tuple(parts),
         decay=dict.fromkeys(heads, options.weight_decay),
         noise={} if noise is None else noise,
-        ragged=ragged(made_of.embedding),
+        ragged={**ragged(made_of.embedding), **(also_ragged or {})},
     )
 
 
@@ -356,6 +360,27 @@ def check_clients(schema: Schema, name: str) -> None:
             f"The sample {schema.samples.ids[shared.start]!r} is at {listed(shared.owners)}, and "
             f"the clients of {name} have samples of their own; give each row an id of its own."
         )
+
+
+def check_same_features(schema: Schema, name: str) -> int:
+    """Raise where clients have different features; return how many they have.
+
+    Raises
+    ------
+    FederationError
+        With the first that one client has and another lacks.
+    """
+    first, *others = schema.clients
+    features = set(schema.holdings[first].features)
+    for other in others:
+        odd = features ^ set(schema.holdings[other].features)
+        if odd:
+            raise FederationError(
+                f"Clients {first!r} and {other!r} differ in {len(odd)} features "
+                f"({listed(sorted(odd), 4)}); {name} shares layers that read the features, and "
+                'needs the same everywhere: use "flic" or "hetfedrep".'
+            )
+    return len(features)
 
 
 def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:

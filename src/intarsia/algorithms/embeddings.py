@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from intarsia.errors import FederationError
 from intarsia.maths.tensors import Tensor, nn
 
-__all__ = ["Convolutional", "Kind", "embedding", "ragged", "width_of_structure"]
+__all__ = ["Convolutional", "Kind", "embedding", "layers", "ragged", "width_of_structure"]
 
 Kind = Literal["perceptron", "convolutional"]
 _PATCH = 5  # pixels
@@ -47,6 +47,12 @@ def embedding(kind: Kind, features: int, hidden: int, latent: int) -> nn.Module:
 def ragged(kind: Kind) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
     return {"x": 1, "embedding.0.weight": 1} if kind == "perceptron" else {}
+
+
+def layers(kind: Kind) -> tuple[str, ...]:
+    """Return patterns of the parameters of each layer, from the features on."""
+    names = ("first", "second", "last") if kind == "convolutional" else ("0", "2", "4")
+    return tuple(f"embedding.{name}.*" for name in names)
 
 
 def width_of_structure(kind: Kind) -> int:
