@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intarsia.api import Inspection, inspect, resume, run
+    from intarsia.api import Inspection, inspect, join, resume, run
     from intarsia.errors import (
         CheckpointError,
         CodecError,
@@ -58,6 +58,7 @@ __all__ = [
     "UserError",
     "compare",
     "inspect",
+    "join",
     "load",
     "predict",
     "resume",
@@ -91,6 +92,7 @@ _HOME = {
     "UserError": "errors",
     "compare": "report",
     "inspect": "api",
+    "join": "api",
     "load": "running",
     "predict": "predictions",
     "resume": "api",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from intarsia import catalogue, federation, frames, holdings, report, running
+from intarsia import catalogue, federation, frames, holdings, joining, report, running
 from intarsia import experiment as description
 from intarsia.data import ClientId, Schema
 from intarsia.errors import ExperimentError, UserError
@@ -21,7 +21,7 @@ from intarsia.run_folder import describe
 from intarsia.spelling import nearest
 from intarsia.training import Progress
 
-__all__ = ["Inspection", "inspect", "resume", "run"]
+__all__ = ["Inspection", "inspect", "join", "resume", "run"]
 
 _LABELS = ("task", "positive", "classes")
 _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
@@ -203,6 +203,71 @@ def inspect(
         holdings.overlap_counts(blocks),
         dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
         None if picture is None else holdings_picture(blocks, picture),
+    )
+
+
+def join(
+    folder: str | Path,
+    table: Any,
+    *,
+    name: ClientId | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    out: str | Path | None = "",
+    overwrite: bool = False,
+) -> Result:
+    """Let a new client with columns of its own join a finished run of flic.
+
+    It gets what all share, and learns an embedding of its own columns and a classifier; in the
+    federation nothing changes. The result has its scores beside those of a network of its own rows
+    alone, and its model.
+
+    Parameters
+    ----------
+    folder
+        The output folder of the run.
+    table
+        The new client's table: the path of a file, a DataFrame, or a pair (x, y).
+    name
+        The new client's; None: the file's name without its ending, or "new".
+    id, label
+        Its columns with ids and labels; None: the label column of the federation, and the column
+        that all its clients have their ids in, where the table has it.
+    id_type, categorical, exclude, missing
+        As in an experiment file.
+    epochs
+        Of embedding and classifier; None: as many as a client of the run had on the average.
+    seed
+        Of the client's own random numbers; None: the run's.
+    out
+        The client's output folder; "" = joined/NAME in the run's, None = nothing is written.
+    overwrite
+        Replace a result in the output folder.
+
+    Raises
+    ------
+    UserError
+        If the run has no anchors to join by, the table or its labels do not fit, or the output
+        folder holds a result.
+
+    Examples
+    --------
+    >>> intarsia.join("runs/clinics", "new.csv", label="diagnosis").metrics.clients
+    """
+    folder = Path(folder)
+    given = (id, label, id_type, categorical, exclude, missing)
+    source, read = joining.described(folder, table, name, _shared(*given))
+    if out == "":
+        out = folder / "joined" / source.name
+    target = None if out is None else Path(out).resolve()
+    return joining.join(
+        folder, source, tables=read, epochs=epochs, seed=seed, out=target, overwrite=overwrite
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Guarantee, Result, Score
 
-__all__ = ["Watch", "show_audit", "show_comparison", "show_holdings", "show_result"]
+__all__ = ["Watch", "show_audit", "show_comparison", "show_holdings", "show_joined", "show_result"]
 
 _MOST_LINES = 20
 _SECONDS_BETWEEN_LINES = 3.0
@@ -227,6 +227,22 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
     for note in result.notes:
         _print(console, f"note: {note}")
     _print(console, f"folder: {result.folder or folder}")
+
+
+def show_joined(console: Console, result: Result) -> None:
+    """Show a client that joined a finished run, beside what it learns alone."""
+    rows = three_way(result)[:-1]  # it has no line for all samples
+    scores = [score for row in rows for score in (row.standalone, row.federated)]
+    console.print(_three_way(result, rows, measure_of(scores)))
+    _print(
+        console,
+        f"{result.experiment}: {result.hyperparameters['final_epochs']:,} epochs on its own rows; "
+        "what all share stays as it is",
+    )
+    for note in result.notes:
+        _print(console, f"note: {note}")
+    if result.folder is not None:
+        _print(console, f"folder: {result.folder}")
 
 
 def _protected(found: Guarantee) -> str:

@@ -10,8 +10,6 @@ feature's mean over the training samples; a column that the model does not know 
 from __future__ import annotations
 
 import csv
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,18 +23,23 @@ from intarsia.data import Array, ClientId, Labels
 from intarsia.errors import ExperimentError, TableError
 from intarsia.linear import LinearRegressor
 from intarsia.model_file import read_model
+from intarsia.new_table import (
+    TableSettings,
+    check_table,
+    column_names,
+    read_table,
+    table_settings,
+)
 from intarsia.result import load
-from intarsia.sources import Source, read
+from intarsia.sources import Source
 from intarsia.spelling import listed, nearest
-from intarsia.tables import Encoding, Table, encode
+from intarsia.tables import Encoding, encode
 
 if TYPE_CHECKING:
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import ClientNetwork
 
 __all__ = ["Predictions", "predict"]
-
-_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +107,10 @@ def predict(
     """
     folder, table = Path(folder), Path(table)
     load(folder)  # says what is wrong with a folder that holds no finished run
-    _check_table(table)
+    check_table(table)
     found_model = read_model(folder / "model")
-    settings = _settings(folder)
-    names = _column_names(table, settings)
+    settings = table_settings(folder)
+    names = column_names(table, settings)
     model, taken = _estimator(found_model, table, names, client)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = _known(features, names)
@@ -129,7 +132,7 @@ def predict(
         categorical=tuple(levels),
         missing=settings.missing,
     )
-    found = _read(source)
+    found = read_table(source)
     text = [name for name in found.categorical if name not in levels]
     if text:
         example = found.categorical[text[0]].levels[0]
@@ -141,28 +144,6 @@ def predict(
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     notes = _notes(features, names, known, levels, block.features, block.x, id, settings)
     return _applied(model, block, ids, (*taken, *notes))
-
-
-def _check_table(path: Path) -> None:
-    """Refuse what is no file, or not of a kind that can be read."""
-    if path.is_dir():
-        raise TableError(f"{path} is a folder; name a CSV or Parquet file in it.")
-    if not path.exists():
-        raise TableError(f"There is no file {path}; give the path of a CSV or Parquet file.")
-    if not path.name.lower().removesuffix(".gz").endswith(_ENDINGS):
-        raise TableError(
-            f"{path} ends in {path.suffix!r}, which is neither CSV nor Parquet; give the file one "
-            f"of the endings {listed(_ENDINGS)}."
-        )
-
-
-def _read(source: Source) -> Table:
-    """Return a table; an error names the file alone, as there is no client here."""
-    try:
-        return read(source)
-    except TableError as problem:
-        sentence = str(problem).replace(source.where, str(source.path))
-        raise TableError(sentence.replace("Client 'table'", "The table")) from problem
 
 
 def _estimator(
@@ -223,57 +204,6 @@ def _applied(
     return Predictions(ids, scores.max(axis=1), labels, best, notes)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """How the parties' tables were read, as far as they agree."""
-
-    ids: tuple[str, ...]
-    labels: tuple[str, ...]
-    missing: tuple[str, ...]
-    separator: str | None
-
-
-def _settings(folder: Path) -> _Settings:
-    path = folder / "experiment.json"
-    tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    tables = [*tree.get("client", []), tree.get("dataset", {})]
-    separators = {table.get("separator") for table in tables if "separator" in table}
-
-    def every(key: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
-
-    missing = [text for table in tables for text in table.get("missing", ())]
-    return _Settings(
-        every("id"),
-        every("label"),
-        tuple(dict.fromkeys(missing or ("?", ""))),
-        separators.pop() if len(separators) == 1 else None,
-    )
-
-
-def _column_names(path: Path, settings: _Settings) -> list[str]:
-    """Return the names of a table's columns; reading it whole says what is wrong with it."""
-    bare = path.name.lower().removesuffix(".gz")
-    try:
-        if bare.endswith((".parquet", ".pq")):
-            from pyarrow import ArrowException, parquet
-
-            try:
-                return list(parquet.read_schema(path).names)
-            except ArrowException:
-                return list(_read(Source(name="table", path=str(path))).columns)
-        separator = settings.separator or ("\t" if bare.endswith(".tsv") else ",")
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            header = next((row for row in csv.reader(file, delimiter=separator) if row), [])
-        if len(header) > 1:
-            return header
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
-        header = []
-    whole = _read(Source(name="table", path=str(path), separator=settings.separator))
-    return header or list(whole.columns)
-
-
 def _known(
     features: Sequence[str], names: Sequence[str]
 ) -> tuple[list[str], dict[str, tuple[str, ...]]]:
@@ -302,7 +232,7 @@ def _notes(
     encoded: Sequence[str],
     x: Any,
     id: str | None,
-    settings: _Settings,
+    settings: TableSettings,
 ) -> tuple[str, ...]:
     notes = []
     covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}

@@ -34,6 +34,7 @@ __all__ = [
     "read_secret",
     "reopen",
     "start",
+    "write_whole",
 ]
 
 
@@ -66,6 +67,19 @@ def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoint
     """Remove what a run before left in the folder, and write down what this one is."""
     _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    _describe(folder, description, fingerprint)
+    return Checkpoints(folder)
+
+
+def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
+    """Write what was done in one go: there is nothing to resume before it is done."""
+    _clear(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    finish(folder, result)
+    _describe(folder, description, fingerprint)
+
+
+def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
     tree = experiment.to_dict(description)
     tree["experiment"]["out"] = "."
     write_atomically(folder / "tables.crc", fingerprint.encode())
@@ -73,7 +87,6 @@ def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoint
     text = json.dumps(tree, indent=2, ensure_ascii=False)
     write_atomically(folder / "experiment.json", text.encode())
     (folder / "experiment.json").chmod(0o600)  # a url may hold a password
-    return Checkpoints(folder)
 
 
 _SECRET = "key of pseudonyms"

@@ -1,0 +1,301 @@
+"""A new client joins a finished federation: it learns its own parts of a network, and nobody else.
+
+FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
+an embedding φ of its own columns and a classifier β; α and the anchors stay as they are. First φ
+alone is aligned with the anchors, then φ and β train, as those of the federation's clients did.
+Beside it a network trains that has the same epochs and has nothing from the federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from threadpoolctl import threadpool_limits
+
+from intarsia import frames, run_folder
+from intarsia.algorithm import Algorithm, ClientFunction, Conclusion, Info
+from intarsia.algorithms.evaluation import Grades, evaluate
+from intarsia.clock import Clock
+from intarsia.data import ClientId
+from intarsia.description import Source
+from intarsia.engine_setup import Prepared, SealedSums, prepared_engine
+from intarsia.engines.states import States
+from intarsia.errors import ExperimentError, FederationError
+from intarsia.experiment import Alignment, Experiment, hyperparameters
+from intarsia.federation import Tables, build
+from intarsia.labels import LabelSettings
+from intarsia.maths import losses
+from intarsia.new_table import check_table, column_names, table_settings
+from intarsia.outcome import Outcome, client_networks, result_of
+from intarsia.privacy.settings import Privacy
+from intarsia.result import Result
+from intarsia.running import load
+
+if TYPE_CHECKING:
+    from intarsia.networks import Networks
+
+__all__ = ["described", "join"]
+
+
+def join(
+    folder: Path,
+    source: Source,
+    *,
+    tables: Tables | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
+) -> Result:
+    """Train a new client's network on what a finished federation shares.
+
+    Parameters
+    ----------
+    folder
+        The output folder of a run of flic; nothing in it changes.
+    source
+        The new client and its table.
+    tables
+        The table, where it is in memory.
+    epochs
+        Of φ and β; None: as many as a client of the federation had on the average.
+    seed
+        Of the client's own numbers; None: the run's.
+    out
+        The new client's output folder: its model and how good it is; None: nothing is written.
+    overwrite
+        Replace what a run before left in the output folder.
+
+    Raises
+    ------
+    UserError
+        If the run shares no anchors, its model knows a client of this name, the table or its
+        labels do not fit, or the output folder holds a result.
+    """
+    clock, started = Clock(), datetime.now(UTC)
+    with clock.part("tables"):
+        run, described = load(folder), run_folder.describe(folder)
+        model = _anchored(run, folder)
+        if source.name in model:
+            raise FederationError(
+                f"The run in {folder} has a client {source.name!r} already; give the new one "
+                "another name."
+            )
+        if out is not None and not overwrite:
+            run_folder.claim(out)
+        rounds = run.rounds * described.participation
+        options = _options(run.hyperparameters, epochs, rounds)
+        experiment = _experiment(described, model, source, options, seed, out)
+        found = build(experiment, tables)
+    with threadpool_limits(limits=described.threads, user_api="blas"):
+        with clock.part("preprocessing"):
+            parts = {"train": dict(found.train), "test": dict(found.test)}
+            prepared = prepared_engine(
+                experiment, parts, model.labels, SealedSums(), None, States()
+            )
+        joined = _joined(prepared, options, model, source.name, clock)
+    networks = client_networks(
+        "flic",
+        prepared.engine.schema("train"),
+        options.architecture,
+        {source.name: joined.parameters},
+        prepared.scaling,
+    )
+    result = result_of(
+        experiment,
+        options,
+        Outcome(
+            rounds=0,
+            finished="algorithm",
+            conclusion=Conclusion(Info()),
+            every=None,
+            own=joined.grades,
+            notes=(*found.notes, *prepared.notes, *_note(prepared)),
+            standalone=joined.alone,
+        ),
+        model=networks,
+        seconds=clock.seconds,
+        traffic=joined.traffic,
+        exchanges=joined.exchanges,
+        started=started,
+        folder=out,
+    )
+    if out is not None:
+        run_folder.write_whole(out, experiment, found.fingerprint(), result)
+    return result
+
+
+def described(
+    folder: Path, table: Any, name: ClientId | None, settings: Mapping[str, Any]
+) -> tuple[Source, Tables | None]:
+    """Return the description of a new client's table, and the table where it is in memory.
+
+    Label and id column are those of the run's clients, if the table has them and no other is named.
+
+    Raises
+    ------
+    UserError
+        If it is no table, or a setting is wrong.
+    """
+    known = table_settings(folder)
+    in_memory = not isinstance(table, str | Path)
+    if in_memory:
+        name = "new" if name is None else name
+        names = [str(column) for column in getattr(table, "columns", ())]
+    else:
+        path = Path(table)
+        check_table(path)
+        name = path.name.split(".")[0] if name is None else name
+        names = column_names(path, known)
+    found = {
+        "label": next((column for column in known.labels if column in names), None),
+        "id": next((column for column in known.ids if column in names), None),
+        **settings,
+    }
+    if "/" in name or name in (".", ".."):
+        raise ExperimentError(f"The client's name is {name!r}; give it one without a slash.")
+    if in_memory:
+        given = {name: table}
+        sources = frames.sources_of(given, found)
+        return sources[0], lambda: frames.tables_of(given, sources)
+    files = {"path": str(path.resolve()), "missing": known.missing, "separator": known.separator}
+    chosen = {key: value for key, value in {**files, **found}.items() if value is not None}
+    return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
+
+
+def _anchored(run: Result, folder: Path) -> Networks:
+    """Return the model of a run that a new client can join."""
+    if run.algorithm != "flic" or run.model is None:
+        raise ExperimentError(
+            f"The run in {folder} is of {run.algorithm}, and a new client joins by anchors that "
+            'all share; join a run with algorithm.name = "flic".'
+        )
+    model: Networks = run.model
+    return model
+
+
+def _options(known: Mapping[str, Any], epochs: int | None, rounds: float) -> Any:
+    """Return the run's hyperparameters with the epochs that the new client trains for."""
+    from intarsia.algorithms.flic import Flic  # here: it imports torch
+
+    options = hyperparameters(Flic, known)
+    if epochs is None:
+        epochs = round(rounds * options.local_epochs) + options.final_epochs
+    if epochs < 1:
+        raise ExperimentError(f"epochs is {epochs}; a new client learns in at least 1.")
+    return replace(options, final_epochs=epochs)
+
+
+def _experiment(
+    described: Experiment,
+    model: Networks,
+    source: Source,
+    options: Any,
+    seed: int | None,
+    out: Path | None,
+) -> Experiment:
+    """Return the experiment of the new client alone, with the federation's labels and split."""
+    labels = described.labels
+    if labels.positive is None:
+        labels = LabelSettings(task=model.labels.task, classes=model.labels.classes)
+    return replace(
+        described,
+        name=f"{source.name} joins {described.name}",
+        algorithm="flic",
+        hyperparameters=asdict(options),
+        seed=described.seed if seed is None else seed,
+        participation=1.0,
+        yardsticks=False,
+        labels=labels,
+        alignment=Alignment(),
+        privacy=Privacy(),
+        dataset=None,
+        partition=None,
+        clients=(source,),
+        out="" if out is None else str(out),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """What the new client came to, beside what it comes to alone."""
+
+    parameters: Mapping[str, Any]
+    grades: Mapping[ClientId, Grades]
+    alone: Mapping[ClientId, Grades]
+    traffic: Mapping[str, Any]
+    exchanges: int
+
+
+def _joined(
+    prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
+) -> _Joined:
+    from intarsia.algorithms import flic, hetfedrep  # here: they import torch
+    from intarsia.algorithms.client_network import part_vector
+    from intarsia.algorithms.shared_parts import Shared
+
+    engine = prepared.engine
+    known = next(iter(model.values())).parameters
+    told = Shared(shared=part_vector(known, options.shared_parts), round=0)
+    functions = [flic.personalise]
+    if options.pretraining_epochs:
+        functions.insert(0, flic.pretrain)
+    with clock.part("training"):
+        grades = _trained(prepared, flic.FLIC, options, told, functions)
+    state = engine.get_states()[name]
+    traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
+    alike = {key: getattr(options, key) for key in _OF_LOCAL}
+    with clock.part("yardsticks"), engine.unmetered():
+        local = hetfedrep.Local(**alike)
+        nothing = Shared(shared=None, round=0)
+        alone = _trained(prepared, hetfedrep.LOCAL, local, nothing, [hetfedrep.personalise])
+    return _Joined(state.parameters, grades, alone, traffic, exchanges)
+
+
+_OF_LOCAL = (
+    "final_epochs",
+    "rate",
+    "weight_decay",
+    "batch",
+    "hidden",
+    "latent",
+    "precision",
+    "engine",
+)
+
+
+def _trained(
+    prepared: Prepared,
+    algorithm: Algorithm,
+    options: Any,
+    told: Any,
+    functions: list[ClientFunction],
+) -> dict[ClientId, Grades]:
+    """Run client functions from a new state on; return how good the client is then."""
+    engine = prepared.engine
+    schema = engine.schema("train")
+    engine.set_states(
+        {
+            name: algorithm.init_client(
+                options, schema, name, engine.block(name), engine.client_key(name)
+            )
+            for name in engine.ids
+        }
+    )
+    for number, function in enumerate(functions):
+        engine.begin_round(number)
+        engine.ask(function, dict.fromkeys(engine.ids, told))
+    part: Literal["train", "test"] = "test" if prepared.tested else "train"
+    with engine.unmetered():
+        loss = losses.loss_code(options.loss)
+        return evaluate(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
+
+
+def _note(prepared: Prepared) -> tuple[str, ...]:
+    if prepared.tested:
+        return ()
+    return ("There is no test part: both models are graded on the rows that they learned from.",)
