@@ -40,6 +40,7 @@ app.add_typer(key_commands.app, name="keys")
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -175,8 +176,16 @@ def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> Non
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    folders: Folders,
     as_json: AsJson = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE",
+            help="Draw the score against the number in which the runs differ, as a PNG.",
+        ),
+    ] = None,
 ) -> None:
     """Compare finished runs over seeds, against both yardsticks and published figures.
 
@@ -190,8 +199,35 @@ def compare(
 
     groups = report.compare([load(folder) for folder in folders])
     display.show_comparison(_console(), groups)
+    if picture is not None:
+        from intarsia.curves import curves_picture
+
+        _say(f"picture: {curves_picture(groups, picture)}")
     if as_json:
         typer.echo(json.dumps([asdict(group) for group in groups], ensure_ascii=False))
+
+
+@app.command()
+def embeddings(
+    folders: Folders,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
+    ] = Path("embeddings.png"),
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="Whose samples; default: the first three."),
+    ] = None,
+) -> None:
+    """Draw where clients' samples lie in the latent space that they are embedded in.
+
+    Each DIR is the output folder of a finished run of flic or another algorithm on networks, and a
+    panel of the picture. It reads the parties' tables: for simulations, or where all are in one
+    place.
+    """
+    from intarsia.latent_picture import latent_of, latent_picture
+
+    panels = [latent_of(folder, clients=client or ()) for folder in folders]
+    _say(f"picture: {latent_picture(panels, out)}")
 
 
 @app.command()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import expit
 
-from intarsia.algorithms.client_network import Architecture, Arrays, log_odds
+from intarsia.algorithms.client_network import Architecture, Arrays, embedded, log_odds
 from intarsia.data import Array, Block, ClientId, Labels
 from intarsia.labels import as_in_tables
 from intarsia.model_columns import Table, known_columns
@@ -55,6 +55,10 @@ class ClientNetwork:
         """Return the log-odds: (samples,) of the second of two classes, or (samples, classes)."""
         odds = log_odds(self.parameters, self, self._standardised(X))
         return odds[0] if len(odds) == 1 else odds.T
+
+    def transform(self, X: Table) -> Array:
+        """Return the points of the common latent space, (samples, k)."""
+        return embedded(self.parameters, self, self._standardised(X))
 
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the class of each sample, (samples,)."""
