@@ -44,11 +44,14 @@ __all__ = [
     "check_options",
     "check_same_features",
     "class_count",
+    "classes_of",
     "cross_entropy",
+    "cross_entropy_sum",
     "drawn",
     "embedded",
     "log_odds",
     "loss_sum",
+    "odds",
     "part_vector",
     "plain_loss",
     "train_networks",
@@ -156,7 +159,8 @@ class Network(nn.Module):
 def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arrays:
     """Return the parameters of a new network, as torch draws them from this key's stream."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.integer())
+        # not torch.manual_seed: it notes for each accelerator who called, at 20 times the cost
+        torch.default_generator.manual_seed(rng.integer())
         network = Network(features, outputs, options.architecture)
     kind = np.float64 if options.precision == "double" else np.float32
     return {
@@ -259,7 +263,7 @@ def train_networks(
                 parameters=tensors,
                 rows={
                     "x": torch.from_numpy(x).to(like.dtype),
-                    "y": torch.from_numpy(_classes(y)),
+                    "y": torch.from_numpy(classes_of(y)),
                 },
                 key=rng.integer(),
                 constants=known,
@@ -271,7 +275,7 @@ def train_networks(
     ]
 
 
-def _classes(y: Array) -> NDArray[np.int64]:
+def classes_of(y: Array) -> NDArray[np.int64]:
     """Return labels as numbers of classes; of two classes, the first is stored as -1."""
     return np.maximum(y, 0.0).astype(np.int64)
 
@@ -306,23 +310,37 @@ def embedded(parameters: Arrays, options: Built, block: Block) -> Array:
 
 
 def log_odds(parameters: Arrays, options: Built, block: Block) -> Array:
-    """Return log p/(1-p) of the classes, (outputs, samples); for two classes that of the second.
+    """Return log p/(1-p) of the classes, (outputs, samples); for two classes that of the second."""
+    return odds(_outputs(parameters, options, block)[1])
 
-    The largest is the class that the network names, and the logistic loss takes each as it is.
+
+def odds(scores: Array) -> Array:
+    """Return log p/(1-p) of the classes from scores, (samples, classes).
+
+    The largest is the class that a network names, and the logistic loss takes each as it is.
     """
-    scores = _outputs(parameters, options, block)[1].T
+    scores = scores.T
     if len(scores) == 2:
         return scores[1:] - scores[:1]
-    others = [logsumexp(np.delete(scores, c, axis=0), axis=0) for c in range(len(scores))]
-    odds: Array = scores - np.array(others).reshape(scores.shape)
-    return odds
+    others = np.repeat(scores[None], len(scores), axis=0)  # (outputs, outputs, samples)
+    others[np.arange(len(scores)), np.arange(len(scores))] = -np.inf
+    found: Array = scores - logsumexp(others, axis=1)
+    return found
 
 
 def loss_sum(parameters: Arrays, options: Built, block: Block) -> Array:
     """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,)."""
+    return cross_entropy_sum(_outputs(parameters, options, block)[1], block)
+
+
+def cross_entropy_sum(scores: Array, block: Block) -> Array:
+    """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,).
+
+    `scores` are of all rows, (rows, classes).
+    """
     held = is_labelled(block)
-    y = _classes(np.zeros(0) if block.y is None else block.y[held])
-    scores = _outputs(parameters, options, block)[1][held]
+    y = classes_of(np.zeros(0) if block.y is None else block.y[held])
+    scores = scores[held]
     each = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
     return np.array([each.sum(), float(len(y))])
 

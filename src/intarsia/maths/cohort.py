@@ -94,12 +94,17 @@ def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
     """
     if len(learners) < 4:
         return "loop"
-    on_cpu = learners[0].parameters[training.trained[0]].device.type == "cpu"
+    on_cpu = _device(training, learners) == "cpu"
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     if on_cpu and any(isinstance(part, convolutions) for part in training.model.modules()):
         return "loop"  # batched over clients, convolutions were half as fast
     steps = sum(training.steps_of(learner) for learner in learners)
     return "compiled" if steps >= _WORTH_COMPILING and _compiler() is not None else "vmap"
+
+
+def _device(training: LocalTraining, learners: Sequence[Learner]) -> str:
+    kind: str = learners[0].parameters[training.trained[0]].device.type
+    return kind
 
 
 def _cohorts(training: LocalTraining, learners: Sequence[Learner]) -> list[list[int]]:
@@ -149,7 +154,7 @@ def _train_cohort(
             "names one; install g++ or take engine = 'vmap'."
         )
     fixed = engine == "compiled"
-    wanted = chunk or _wanted_chunk(training, compiled_steps=fixed)
+    wanted = chunk or _wanted_chunk(training, learners, compiled_steps=fixed)
     size = _chunk_size(training, learners, wanted, fixed=fixed)
     layout = Layout.of(training, learners)
     gradients = compiled(training, layout) if fixed else batched(training, layout)
@@ -170,12 +175,15 @@ def _train_cohort(
     return results
 
 
-def _wanted_chunk(training: LocalTraining, *, compiled_steps: bool) -> int:
-    """Return how many learners should share a step on a CPU.
+def _wanted_chunk(training: LocalTraining, learners: list[Learner], *, compiled_steps: bool) -> int:
+    """Return how many learners should share a step.
 
-    Eager steps cost mostly Python's time, which many should share, as small compiled ones do.
-    Large compiled ones cost memory traffic; and a full chunk also works for those that are done.
+    On a CPU, eager steps cost mostly Python's time, which many should share, as small compiled ones
+    do. Large compiled ones cost memory traffic; and a full chunk also works for those that are
+    done. An accelerator takes as many as fit.
     """
+    if _device(training, learners) != "cpu":
+        return len(learners)
     if not compiled_steps:
         return 64
     return 32 if training.batch_size <= 32 else 16
@@ -193,7 +201,10 @@ def _chunk_size(
         sum(learner.parameters[name].nbytes for name in training.trained) for learner in learners
     )
     copies = 2 + len(training.optimiser.moments)  # values, gradients, moments
-    size = max(1, min(wanted, len(learners), _CHUNK_BYTES // (copies * each)))
+    room = _CHUNK_BYTES
+    if _device(training, learners) == "cuda":
+        room = torch.cuda.mem_get_info()[0] // 4  # rows and what the backward pass needs beside it
+    size = max(1, min(wanted, len(learners), room // (copies * each)))
     if not fixed:
         return size
     chunks = -(-len(learners) // size)
@@ -229,7 +240,8 @@ def _probe(training: LocalTraining, chunk: Chunk) -> None:
             raise _UnbatchableError(f"the model writes into its buffer {name!r}.")
     fullness = [_width(training, learner) for learner in chunk.learners]
     candidates = {int(weight.sum(1).argmin()), fullness.index(min(fullness))}
-    tolerance = torch.finfo(values.dtype).eps ** 0.6
+    kind = torch.bfloat16 if training.bf16 else values.dtype
+    tolerance = torch.finfo(kind).eps ** 0.6
     for number in candidates:
         with torch.no_grad():
             alone = float(objective_of(training)(*_own(training, chunk, given, number)))

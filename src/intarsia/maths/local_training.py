@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -61,6 +62,9 @@ class LocalTraining:
     epochs: int = 1
     steps: int | None = None  # where given, it counts instead of the epochs
     batch_size: int = 100  # the last batch of an epoch may be smaller
+    # products of the objective and its gradient in bfloat16, by torch.autocast; parameters, moments
+    # and sums over rows stay in single precision
+    bf16: bool = False
     train: tuple[str, ...] = ("*",)  # the parameters that move; all others are frozen
     decay: Mapping[str, float] = field(default_factory=dict[str, float])
     proximal: Mapping[str, float] = field(default_factory=dict[str, float])  # η
@@ -153,9 +157,10 @@ def objective(
     batch: Batch,
 ) -> Tensor:
     """Return the objective of a batch; `parameters` are those that `model` computes with."""
-    found = training.loss(model, batch)
-    each, penalty = found if isinstance(found, tuple) else (found, None)
     weight = batch["weight"]
+    with torch.autocast(weight.device.type, torch.bfloat16, enabled=training.bf16):
+        found = training.loss(model, batch)
+    each, penalty = found if isinstance(found, tuple) else (found, None)
     if each.shape != weight.shape:
         raise ExperimentError(
             f"The loss has shape {tuple(each.shape)} for a batch of {len(weight)} rows; it must "
@@ -195,8 +200,7 @@ def train_alone(training: LocalTraining, learner: Learner) -> Trained:
     )
     losses: list[Tensor] = []
     # what draws numbers by itself, such as dropout, draws from a stream of the client's too
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(learner.key)
+    with _own_stream(learner):
         for batch in _batches(training, learner):
             optimiser.zero_grad()
             value = objective(training, model, parameters, learner.starts, batch)
@@ -229,6 +233,20 @@ def _batches(training: LocalTraining, learner: Learner) -> Iterator[Batch]:
         }
 
 
+@contextmanager
+def _own_stream(learner: Learner) -> Iterator[None]:
+    """Let torch draw from a stream of the learner's, and go on with its own after that."""
+    device = next(iter(learner.parameters.values())).device
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+        # not torch.manual_seed: it notes for each accelerator who called, at 20 times the cost
+        torch.default_generator.manual_seed(learner.key)
+        if on_cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(learner.key)
+        yield
+
+
 def check_learner(training: LocalTraining, learner: Learner) -> None:
     """Raise where a learner does not fit the training."""
     counts = {name: len(values) for name, values in learner.rows.items()}
@@ -245,6 +263,12 @@ def check_learner(training: LocalTraining, learner: Learner) -> None:
         raise ExperimentError(
             f"A learner and the model do not both have {', '.join(sorted(different))}; take the "
             "parameters from initial_parameters(model)."
+        )
+    kind = learner.parameters[training.trained[0]].dtype
+    if training.bf16 and kind != torch.float32:
+        raise ExperimentError(
+            f"A learner's parameters are {kind}, and products in bfloat16 go with torch.float32; "
+            "convert them, or set bf16 = False."
         )
     unpulled = [name for name in training.pulls if name not in learner.starts]
     if unpulled:
