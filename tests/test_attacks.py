@@ -483,7 +483,7 @@ CHUNKS = {
     "RowSum.sums": 1,
     "DirectionScores.square": 1,
     "SquaredNorm.square": 1,
-    "ChunkScores.line": 3,
+    "ChunkScores.line": 2,
     "ChunkChange.sums": 2,
     "Settled.sums": 2,
 }

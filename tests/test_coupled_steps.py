@@ -32,7 +32,7 @@ def test_one_walk_is_coordinate_ascent_where_rows_differ_along_the_mean_alone(lo
     everyone = np.ones(8, bool)
     rows = np.array([5, 0, 3, 1])
     steps, sums = coupled_steps(
-        code, labels, alpha, z[:, rows], np.zeros(1), norms, along, rows,
+        code, labels, alpha, z[:, rows], norms, along, rows,
         np.array([0, 4]), np.ones(1), scale, everyone, everyone,
     )  # fmt: skip
     gram = np.outer(along, along)
@@ -55,7 +55,7 @@ def test_the_slope_is_that_of_the_dual(loss):
     labels, signs, alpha, z, norms, along = problem(loss)
     code, everyone, rows = losses.loss_code(loss), np.ones(8, bool), np.arange(8)
     steps, sums = coupled_steps(
-        code, labels, alpha, z, np.zeros(1), norms, along, rows,
+        code, labels, alpha, z, norms, along, rows,
         np.array([0, 8]), np.ones(1), 0.7, everyone, everyone,
     )  # fmt: skip
     values = [
@@ -71,8 +71,8 @@ def test_walks_do_not_see_each_other_and_outputs_are_apart():
 
     def walk(rows, edges, peers):
         return coupled_steps(
-            losses.HINGE, labels, alpha, z[:, rows], np.array([0.1, 0.0, -0.2]), norms, along, rows,
-            edges, peers, 0.7, active, active,
+            losses.HINGE, labels, alpha, z[:, rows], norms, along, rows, edges,
+            peers, 0.7, active, active,
         )[0]  # fmt: skip
 
     both = walk(rows, np.array([0, 3, 8]), np.array([2.0, 4.0]))
@@ -86,14 +86,14 @@ def test_walks_do_not_see_each_other_and_outputs_are_apart():
 
 def test_vector_kernels():
     rng = np.random.default_rng(0)
-    w, change, mean = rng.normal(size=(2, 7)), rng.normal(size=(2, 7)), rng.normal(size=(1, 7))
+    w, change = rng.normal(size=(2, 7)), rng.normal(size=(2, 7))
     share, spans = np.array([0.5, 2.0]), np.array([[0, 2], [4, 5]])
     held = [0, 1, 4]
     np.testing.assert_allclose(advanced(w, change, share), w + share[:, None] * change)
     np.testing.assert_allclose(span_products(w, change, spans), (w * change)[:, held].sum(axis=1))
-    expected = [(w * change), change**2, mean * change]
+    expected = [w * change, change**2]
     np.testing.assert_allclose(
-        line_products(w, change, mean, spans),
+        line_products(w, change, spans),
         np.stack([e[:, held].sum(axis=1) for e in expected], 1),
     )
     moved = w.copy()

@@ -8,8 +8,8 @@ from intarsia.maths.selected_rows import (
     gather_packed,
     gather_rows,
     pack_rows,
-    score_along,
     score_packed,
+    score_pairs,
     score_rows,
 )
 
@@ -26,11 +26,11 @@ def table():
 @SELECTIONS
 def test_products_with_rows_in_place(layout, rows):
     x, rng = table()
-    rows, w, change = np.array(rows, np.int64), rng.normal(size=(2, 9)), rng.normal(size=(2, 9))
-    share, a = np.array([0.3, -2.0]), rng.normal(size=(2, len(rows)))
+    rows, v, w = np.array(rows, np.int64), rng.normal(size=(2, 9)), rng.normal(size=(2, 9))
+    a = rng.normal(size=(2, len(rows)))
     np.testing.assert_allclose(score_rows(layout(x), rows, w), w @ x[rows].T, atol=1e-14)
-    along = (w + share[:, None] * change) @ x[rows].T
-    np.testing.assert_allclose(score_along(layout(x), rows, w, change, share), along, atol=1e-14)
+    pairs = score_pairs(layout(x), rows, v, w)
+    np.testing.assert_allclose(pairs, [v @ x[rows].T, w @ x[rows].T], atol=1e-14)
     np.testing.assert_allclose(gather_rows(layout(x), rows, a), a @ x[rows], atol=1e-14)
 
 

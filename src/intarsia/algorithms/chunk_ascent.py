@@ -8,10 +8,11 @@ falls (but for rounding, and but for the logistic loss, whose bend along the ste
 A round passes once over the samples, in chunks of a fifth of each cell, drawn anew each round.
 The server sees scalars only; every vector is a sealed total. For each chunk:
 
-1. scores: a client sends its part of the scores of the chunk at w + γ'Δw, Δw being what the last
-   chunk's steps change w by and γ' a guess of its share; scalars that give γ
-2. steps: the owners of a sample take its dual step (all the same one, as all know the label),
-   and send their part of what the steps change w by, with D's slope and bend along them
+1. scores: a client sends its part of the scores of the chunk at w, and of those at Δw, which is
+   what the last chunk's steps change w by; scalars that give their share γ
+2. steps: the owners of a sample take its dual step at the scores of w + γΔw (all the same one, as
+   all know the label), and send their part of what the steps change w by, with D's slope and bend
+   along them
 
 Where some owners lack the label, those that have it take the steps, and forward them to the
 owners in one exchange more. A last pair of exchanges settles the round: α and w, sealed.
@@ -61,7 +62,7 @@ __all__ = [
     "step",
 ]
 
-_RISE = 0.005  # of the dual in a round, below which the phase has done its part
+_RISE = 0.002  # of the dual in a round, below which the phase has done its part
 _ROUNDS = 40  # at most
 
 
@@ -74,7 +75,6 @@ class ChunkAscent:
     samples: int  # N
     shared_labels: bool  # whether every owner of a labelled sample has its label
     dual: Array  # D
-    taken: Array  # γ of the last chunk that is known
     rise: float = np.inf  # of the dual in the last round, relative
     rounds: int = 0
     alpha: Any = None  # sealed (outputs, samples)
@@ -87,7 +87,6 @@ def begin(
     loss: int,
     regularisation: float,
     samples: int,
-    outputs: int,
     shared_labels: bool,
 ) -> ChunkAscent:
     """Start the phase from zero (the logistic loss: from small duals)."""
@@ -107,7 +106,6 @@ def begin(
         samples=samples,
         shared_labels=shared_labels,
         dual=conjugates / samples - 0.5 * regularisation * ridge,
-        taken=np.ones(outputs),
         alpha=found.alpha,
         dual_weights=measured.w,
     )
@@ -122,25 +120,23 @@ def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAs
     """Pass once over the samples; return the state and the dual there."""
     draw = rng.fold_in("chunks").integer()
     everyone = clients.ids
-    start, taken = ascent.dual, ascent.taken
+    start = ascent.dual
+    taken = np.zeros(len(start))
     change: Any = None
     gain = np.zeros((len(start), 2))
     for number in [*range(CHUNKS), -1]:
-        guess = taken
-        chunk = Chunk(change=change, guess=guess, number=number, draw=draw)
+        chunk = Chunk(change=change, number=number, draw=draw)
         found = clients.sum(score_chunk, dict.fromkeys(everyone, chunk))
-        shift = np.zeros(len(start))
         if number != 0:
-            # discloses w·Δw, ‖Δw‖², the mean row's product with Δw, and the data term's rise
+            # discloses w·Δw, ‖Δw‖², and the data term's rise
             line = clients.reveal(found.line)
             slope = gain[:, 0] / ascent.samples - ascent.regularisation * line[:, 0]
             bend = gain[:, 1] / ascent.samples + ascent.regularisation * line[:, 1]
             taken = np.divide(slope, bend, out=np.zeros_like(slope), where=bend > 0)
             taken = np.clip(taken, 0.0, 1.0)
-            shift = (taken - guess) * line[:, 2]
         if number < 0:
             break
-        totals = ChunkTotals(z=found.z, taken=taken, shift=shift)
+        totals = ChunkTotals(z=found.z, moved=found.moved if number else None, taken=taken)
         if ascent.shared_labels:
             moved = clients.sum(step_chunk, dict.fromkeys(everyone, totals))
             gain = clients.reveal(moved.sums)
@@ -157,7 +153,6 @@ def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAs
     ascent = evolve(
         ascent,
         dual=dual,
-        taken=taken,
         rise=rise,
         rounds=ascent.rounds + 1,
         alpha=settled.alpha,

@@ -30,7 +30,7 @@ from intarsia.maths.coupled_steps import (
     span_products,
 )
 from intarsia.maths.products import gather, scores
-from intarsia.maths.selected_rows import gather_rows, score_along, score_rows
+from intarsia.maths.selected_rows import gather_rows, score_pairs, score_rows
 
 __all__ = [
     "CHUNKS",
@@ -58,7 +58,6 @@ __all__ = [
 ]
 
 CHUNKS = 5  # in a round
-_RUN = 8  # neighbouring samples that are drawn together, as they lie together in memory
 _START = 0.01  # β of the logistic loss at first, whose dual has no slope at 0
 
 
@@ -69,8 +68,7 @@ class Walker:
     before: Any  # the client's state of dual ascent, to return to
     alpha: Array  # (outputs, samples)
     w: Array  # (outputs, features)
-    mean: Array  # (1, features) unit vector along the mean row
-    along: Array  # (samples,) x_iᵀ mean
+    along: Array  # (samples,) what x_i has of the mean row
     active: NDArray[np.bool_]  # (samples,) whether this client steps on the sample
     counted: NDArray[np.bool_]  # (samples,) whether it counts the sample in sums
     peers: Array  # (cells,) walks taken at the same time
@@ -135,7 +133,6 @@ class Chunk:
     """Ask for the scores of a chunk after the last one's steps."""
 
     change: PerFeature | None  # what they change w by; None: settled
-    guess: Array  # (outputs,) γ'
     number: int  # of the chunk; -1: none
     draw: int  # decides the chunks of this round
 
@@ -144,18 +141,19 @@ class Chunk:
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
 
-    z: PerSelected  # (outputs, chunk)
-    counts: Counts
-    line: Array  # (outputs, 3) w·Δw, ‖Δw‖², mean·Δw
+    z: PerSelected | None  # (outputs, chunk) at w
+    moved: PerSelected | None  # the same of the last steps' change of w
+    counts: Counts | None
+    line: Array | None  # (outputs, 2) w·Δw, ‖Δw‖²
 
 
 @dataclass(frozen=True)
 class ChunkTotals:
     """The scores of a chunk, and the share of the last steps."""
 
-    z: PerSelected
+    z: PerSelected  # at w
+    moved: PerSelected | None  # of the last steps' change of w; None: there were none
     taken: Array  # (outputs,) γ
-    shift: Array  # (outputs,) (γ - γ') mean·Δw
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,6 @@ def score_direction(
         before=before,
         alpha=message.alpha,
         w=w,
-        mean=message.total,
         along=np.zeros(samples),
         active=active,
         counted=counted,
@@ -265,9 +262,7 @@ def depart(
 ) -> tuple[Walker, SquaredNorm]:
     """Keep the first weights and what each sample has of the mean row."""
     w = np.ascontiguousarray(message.w)
-    walker = evolve(
-        walker, w=w, mean=walker.mean * message.scale, along=message.z[0] * message.scale
-    )
+    walker = evolve(walker, w=w, along=message.z[0] * message.scale)
     return walker, SquaredNorm(span_products(w, w, walker.before.feature_turn))
 
 
@@ -275,10 +270,8 @@ def _drawn(walker: Walker, draw: int) -> Walker:
     """Deal each cell's samples to the chunks of a round; all owners of a cell deal alike."""
     parts: list[list[NDArray[np.int64]]] = []
     for start, stop, *_ in walker.before.sample_cells:
-        runs = -(-(stop - start) // _RUN)
-        order = RandomKey(("chunks", draw)).generator().permutation(runs)
-        rows = (start + order[:, None] * _RUN + np.arange(_RUN)).ravel()
-        parts.append(np.array_split(rows[rows < stop], CHUNKS))
+        order = RandomKey(("chunks", draw)).generator().permutation(stop - start)
+        parts.append(np.array_split(start + order, CHUNKS))
     if len(parts) == 1:
         chunks = tuple(parts[0])
     else:
@@ -295,23 +288,22 @@ def score_chunk(
     """Send this client's part of the scores of a chunk after the last one's steps."""
     if message.number == 0:
         walker = _drawn(walker, message.draw)
-    w, change, spans = walker.w, message.change, walker.before.feature_turn
-    line = np.zeros((len(w), 3))
+    w, change = walker.w, message.change
+    z = moved = counts = line = None
     if change is not None:
         change = np.ascontiguousarray(change)
-        line = line_products(w, change, walker.mean, spans)
-    if message.number < 0:
-        counts = np.zeros(len(walker.peers), np.int64)
-        return evolve(walker, change=change), ChunkScores(np.zeros((len(w), 0)), counts, line)
-    rows = walker.chunks[message.number]
-    assert walker.edges is not None
-    counts = np.diff(walker.edges[message.number])
-    if change is None:
-        z = score_rows(block.x, rows, w)
-    else:
-        z = score_along(block.x, rows, w, change, message.guess)
+        line = line_products(w, change, walker.before.feature_turn)
+    if message.number >= 0:
+        rows = walker.chunks[message.number]
+        assert walker.edges is not None
+        counts = np.diff(walker.edges[message.number])
+        if change is None:
+            z = score_rows(block.x, rows, w)
+        else:
+            z, moved = score_pairs(block.x, rows, w, change)
     # `rows` still names the chunk before: its steps are counted when their share is known
-    return evolve(walker, change=change, number=message.number), ChunkScores(z, counts, line)
+    walker = evolve(walker, change=change, number=message.number)
+    return walker, ChunkScores(z, moved, counts, line)
 
 
 def _counted(walker: Walker, taken: Array) -> Walker:
@@ -337,13 +329,14 @@ def _walk(
     rows, outputs = walker.chunks[walker.number], len(walker.alpha)
     if block.y is None:
         return walker, rows, np.zeros((outputs, len(rows))), np.zeros((outputs, 2))
-    before = walker.before
+    before, z = walker.before, message.z
+    if message.moved is not None:
+        z = z + message.taken[:, None] * message.moved
     steps, sums = coupled_steps(
         losses.loss_code(before.options.loss),
         block.y,
         walker.alpha,
-        np.ascontiguousarray(message.z),
-        message.shift,
+        np.ascontiguousarray(z),
         before.norms,
         walker.along,
         rows,

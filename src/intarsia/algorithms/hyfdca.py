@@ -178,7 +178,6 @@ def _begin(server: Server, clients: Clients) -> Server:
             loss=loss,
             regularisation=server.options.regularisation,
             samples=server.samples,
-            outputs=server.outputs,
             shared_labels=server.shared_labels,
         )
         return replace(server, phase=chunks)

@@ -48,7 +48,6 @@ def coupled_steps(
     labels: Array,
     alpha: Array,
     z: Array,
-    shift: Array,
     norms: Array,
     along: Array,
     rows: NDArray[np.int64],
@@ -64,8 +63,7 @@ def coupled_steps(
     ----------
     labels : (samples,), as a block holds them; with several outputs the number of the class
     alpha : (outputs, samples)
-    z : (outputs, rows), scores; shift · along is added to them
-    shift : (outputs,)
+    z : (outputs, rows), scores
     norms, along : (samples,), ‖x_i‖² and t_i
     rows : samples to step on
     edges : (walks + 1,), where the walks begin in `rows`
@@ -90,7 +88,7 @@ def coupled_steps(
                     y = 1.0 if y == c else -1.0
                 t = along[i]
                 q = (norms[i] + (others - 1.0) * t * t) * scale
-                score = z[c, k] + (shift[c] + others * run) * t
+                score = z[c, k] + others * run * t
                 step = dual_step(loss, alpha[c, i], y, score, q)
                 steps[c, k] = step
                 run += step * scale * t
@@ -135,17 +133,15 @@ def span_products(a: Array, b: Array, spans: NDArray[np.int64]) -> Array:
 
 
 @reassociated
-def line_products(w: Array, change: Array, mean: Array, spans: NDArray[np.int64]) -> Array:
-    """Return wᵀΔ, ‖Δ‖² and meanᵀΔ of a change Δ over the features in some spans, (outputs, 3)."""
-    total = np.zeros((w.shape[0], 3))
+def line_products(w: Array, change: Array, spans: NDArray[np.int64]) -> Array:
+    """Return wᵀΔ and ‖Δ‖² of a change Δ over the features in some spans, (outputs, 2)."""
+    total = np.zeros((w.shape[0], 2))
     for c in range(w.shape[0]):
         for k in range(len(spans)):
-            along, square, shift = 0.0, 0.0, 0.0
+            along, square = 0.0, 0.0
             for j in range(spans[k, 0], spans[k, 1]):
                 along += w[c, j] * change[c, j]
                 square += change[c, j] * change[c, j]
-                shift += mean[0, j] * change[c, j]
             total[c, 0] += along
             total[c, 1] += square
-            total[c, 2] += shift
     return total

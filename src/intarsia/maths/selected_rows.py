@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
-from intarsia.maths.coupled_steps import advanced
 from intarsia.maths.losses import compiled, reassociated
 from intarsia.maths.products import row_product
 
@@ -24,8 +23,8 @@ __all__ = [
     "gather_packed",
     "gather_rows",
     "pack_rows",
-    "score_along",
     "score_packed",
+    "score_pairs",
     "score_rows",
 ]
 
@@ -50,9 +49,12 @@ def score_rows(x: Values, rows: Rows, w: Array) -> Array:
     return np.ascontiguousarray(w @ x[rows].T)
 
 
-def score_along(x: Values, rows: Rows, w: Array, change: Array, share: Array) -> Array:
-    """Return X (w + share · change) of some rows, (outputs, rows); share is (outputs,)."""
-    return score_rows(x, rows, advanced(w, np.ascontiguousarray(change), share))
+def score_pairs(x: Values, rows: Rows, v: Array, w: Array) -> tuple[Array, Array]:
+    """Return X v and X w of some rows, each (outputs, rows), reading the rows once."""
+    if isinstance(x, csr_array):
+        given = (x.data, x.indices, x.indptr, rows)
+        return _score_pairs(*given, np.ascontiguousarray(v), np.ascontiguousarray(w))
+    return score_rows(x, rows, v), score_rows(x, rows, w)
 
 
 def gather_rows(x: Values, rows: Rows, a: Array) -> Array:
@@ -102,6 +104,37 @@ def _score(
             i = rows[k]
             z[c, k] = row_product(data, indices, indptr[i], indptr[i + 1], w[c])
     return z
+
+
+@compiled
+def _score_pairs(
+    data: Array,
+    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],
+    rows: Rows,
+    v: Array,
+    w: Array,
+) -> tuple[Array, Array]:
+    first, second = np.empty((v.shape[0], len(rows))), np.empty((v.shape[0], len(rows)))
+    one, two = np.uint64(1), np.uint64(2)
+    for c in range(v.shape[0]):
+        for k in range(len(rows)):
+            # two sums each at a time, as in `row_product`
+            a, b, p, q = 0.0, 0.0, 0.0, 0.0
+            j, end = np.uint64(indptr[rows[k]]), np.uint64(indptr[rows[k] + 1])
+            while j + one < end:
+                here, next = np.uint32(indices[j]), np.uint32(indices[j + one])
+                a += data[j] * v[c, here]
+                p += data[j] * w[c, here]
+                b += data[j + one] * v[c, next]
+                q += data[j + one] * w[c, next]
+                j += two
+            if j < end:
+                here = np.uint32(indices[j])
+                a += data[j] * v[c, here]
+                p += data[j] * w[c, here]
+            first[c, k], second[c, k] = a + b, p + q
+    return first, second
 
 
 @reassociated
