@@ -15,7 +15,6 @@ from intarsia.errors import ConvergenceError, ExperimentError  # noqa: E402  aft
 from intarsia.maths.gaussians import (  # noqa: E402
     barycentre,
     bures_squared,
-    class_gaussians,
     factored_bures_squared,
     wasserstein_squared,
 )
@@ -79,41 +78,6 @@ def test_matrices_that_commute_are_as_far_apart_as_their_roots():
     expected = (1 - 3) ** 2 + (2 - 1) ** 2 + 0.5**2
     assert float(bures_squared(A.diag(), B.diag())) == pytest.approx(expected, abs=1e-12)
     assert float(bures_squared(A.diag(), A.diag())) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_smoothing_keeps_slopes_finite_where_a_covariance_is_singular():
-    latent = torch.from_numpy(np.random.default_rng(0).normal(size=(3, WIDTH))).requires_grad_()
-    _, covariances = class_gaussians(latent, torch.ones(3, 1, dtype=torch.float64))
-    factor, smoothing = torch.eye(WIDTH, dtype=torch.float64), 1e-4
-    smooth = factored_bures_squared(covariances[0], factor, smoothing)
-    exact = bures_squared(covariances[0].detach(), factor)
-    assert 0 <= float(exact - smooth.detach()) <= 2 * WIDTH * smoothing**0.5
-    (slope,) = torch.autograd.grad(smooth, latent)
-    assert bool(slope.isfinite().all())
-    step = 1e-6 * torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0)).double()
-
-    def value(at):
-        _, moved = class_gaussians(at, torch.ones(3, 1, dtype=torch.float64))
-        return float(factored_bures_squared(moved[0], factor, smoothing))
-
-    start = latent.detach()
-    rise = (value(start + step) - value(start - step)) / 2
-    assert rise == pytest.approx(float((slope * step).sum()), rel=1e-4)
-
-
-def test_class_gaussians_are_those_of_numpy_and_ignore_samples_without_weight():
-    rng = np.random.default_rng(0)
-    latent, y = rng.normal(size=(20, WIDTH)), rng.integers(0, 3, 20)
-    share = (y[:, None] == np.arange(4)) * (np.arange(20) < 15)[:, None]
-    means, covariances = class_gaussians(
-        torch.from_numpy(latent), torch.from_numpy(share.astype(float))
-    )
-    for number in range(3):
-        own = latent[:15][y[:15] == number]
-        np.testing.assert_allclose(means[number], own.mean(0), atol=1e-12)
-        np.testing.assert_allclose(covariances[number], np.cov(own.T, ddof=0), atol=1e-12)
-    assert not means[3].any()
-    assert not covariances[3].any()
 
 
 def test_the_barycentre_of_commuting_gaussians_averages_the_roots():

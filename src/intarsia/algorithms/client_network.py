@@ -30,6 +30,7 @@ from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.optimisers import Adam
+from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import listed
 
@@ -136,19 +137,19 @@ class Network(nn.Module):
         super().__init__()
         latent = made_of.latent
         self.embedding = embedding(made_of.embedding, features, made_of.hidden, latent)
-        self.classifier = nn.Linear(latent, outputs)
+        self.classifier = StackedLinear(latent, outputs)
         if made_of.layer:
-            self.shared = nn.Sequential(nn.Linear(latent, latent), nn.LeakyReLU())
+            self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
         if made_of.anchors:
             self.anchors = _Anchors(outputs, latent)
 
     def scores(self, latent: Tensor) -> Tensor:
-        """Return the classes' scores of points of the latent space, (..., outputs)."""
+        """Return the classes' scores of points of the latent space, (..., rows, outputs)."""
         found: Tensor = self.classifier(self.shared(latent) if hasattr(self, "shared") else latent)
         return found
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points that samples are taken to, (..., k), and their scores."""
+        """Return the points that samples are taken to, (..., rows, k), and their scores."""
         latent = self.embedding(x)
         return latent, self.scores(latent)
 
@@ -221,6 +222,8 @@ def training_of(
 
     Parameters
     ----------
+    loss
+        As of a `LocalTraining` that takes learners stacked.
     parts
         Patterns of the parameters that move.
     epochs
@@ -243,6 +246,7 @@ def training_of(
         decay=dict.fromkeys(heads, options.weight_decay),
         noise={} if noise is None else noise,
         ragged={**ragged(made_of.embedding), **(also_ragged or {})},
+        stacked=made_of.embedding == "perceptron",
     )
 
 
@@ -281,9 +285,8 @@ def classes_of(y: Array) -> NDArray[np.int64]:
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Return each row's cross-entropy, (rows,)."""
-    found: Tensor = nn.functional.cross_entropy(scores, y, reduction="none")
-    return found
+    """Return each row's cross-entropy, (..., rows), of its scores, (..., rows, outputs)."""
+    return -scores.log_softmax(-1).gather(-1, y[..., None])[..., 0]
 
 
 def plain_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from intarsia.errors import FederationError
+from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, nn
 
 __all__ = ["Convolutional", "Kind", "embedding", "layers", "ragged", "width_of_structure"]
@@ -36,11 +37,11 @@ def embedding(kind: Kind, features: int, hidden: int, latent: int) -> nn.Module:
     if kind == "convolutional":
         return Convolutional(features, latent)
     return nn.Sequential(
-        nn.Linear(features, hidden),
+        StackedLinear(features, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, hidden),
+        StackedLinear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, latent),
+        StackedLinear(hidden, latent),
     )
 
 

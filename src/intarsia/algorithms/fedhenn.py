@@ -143,9 +143,9 @@ class Similar:
 def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
     """Return 1 - CKA of the client's kernel with the mean one, which has mean 0 and norm 1."""
     latent = model.embedding(batch["points"])
-    centred = latent - latent.mean(0)
-    inner = ((batch["kernel"] @ centred) * centred).sum()  # <HKH, HLH> with HLH given
-    norm = (centred.T @ centred).square().sum().sqrt()  # of HKH too: the same eigenvalues
+    centred = latent - latent.mean(-2, keepdim=True)
+    inner = ((batch["kernel"] @ centred) * centred).sum((-2, -1))  # <HKH, HLH> with HLH given
+    norm = (centred.mT @ centred).square().sum((-2, -1)).sqrt()  # of HKH: the same eigenvalues
     found: Tensor = 1 - inner / (norm + torch.finfo(norm.dtype).tiny)
     return found
 

@@ -25,10 +25,11 @@ Departures from the paper
 - Algorithm S2 has steps that are not those of (3): its sums over a batch are not divided by their
   number but times n_i, and its anchors' terms for α and β have the opposite sign and a second η.
   Here all steps descend (3).
-- One standard normal number ξ_j for each sample serves all classes, Z_c,j = v_c + √e ξ_j; each
-  term has the same distribution as with numbers of their own.
+- J: a batch has as many samples of an anchor as rows of its class, so that classes that it does
+  not have are left out of the third term, as they are of the second; one standard normal number
+  ξ_j is drawn for each row, Z_c,j = v_c + √e ξ_j. Algorithm S2 draws a batch for each class.
 - W₂² of a batch has infinite slopes where S_c is singular, as it is for fewer samples than the
-  latent space is wide; √(λ + 1e-4) stands for the roots √λ of its eigenvalues.
+  latent space is wide; √(λ + ε) - √ε with ε = 1e-4 stands for the roots √λ of its eigenvalues.
 
 Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text:
 - `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
@@ -38,7 +39,7 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
 - `weight_decay` = 1e-3 on α and β
 - `shared_from` = 21 of 50 rounds: α stays as it was drawn until then
 - `shared_epochs` = 1: an epoch on α and the anchors in place of one step
-- `anchor_classes` = "all": step 2 takes the third term over all classes, not the client's own
+- `anchor_classes` = "all": step 2 takes the third term over all classes, each with a full batch
 - its further epoch on the second term, at all clients after every round, is not here: in a round
   there is nobody to ask but those who take part
 - it takes a fresh optimiser (Adam) in each round, as is done here; the paper does not say
@@ -47,10 +48,10 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from intarsia.algorithm import (
     Algorithm,
@@ -93,8 +94,8 @@ from intarsia.algorithms.shared_parts import (
     trained,
 )
 from intarsia.data import Schema
-from intarsia.maths.gaussians import class_gaussians, factored_bures_squared, symmetric_root
-from intarsia.maths.local_training import Batch, LocalTraining
+from intarsia.maths.class_alignment import Classed, classed, to_gaussians, to_samples
+from intarsia.maths.local_training import Batch, LocalTraining, Loss
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = ["FLIC", "Flic"]
@@ -123,7 +124,7 @@ class Flic:
     latent: int = 64  # k, the width of the latent space
     anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
     anchor_variance: float = 1.0  # e
-    anchor_classes: Literal["held", "all"] = "held"
+    anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     alignment: Literal["gaussian", "sample"] = "gaussian"
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
@@ -177,53 +178,70 @@ class Flic:
 # ---- the objective
 
 
-def _misalignment(options: Flic, model: nn.Module, latent: Tensor, batch: Batch) -> Tensor:
+def _samples(options: Flic, model: nn.Module, rows: Classed, batch: Batch) -> Tensor:
+    """Return Z_c,j for each row and its class c, (rows, k)."""
+    return rows.mine @ model.anchors.means + math.sqrt(options.anchor_variance) * batch["noise"]
+
+
+def _misalignment(
+    options: Flic, model: nn.Module, latent: Tensor, rows: Classed, batch: Batch
+) -> Tensor:
     """Return Σ_c W₂²(µ_c, N(m_c, S_c)) over the classes in a batch."""
-    means, y = model.anchors.means, batch["y"]
-    classes = torch.arange(len(means), device=y.device)
-    share = (y[:, None] == classes).to(latent.dtype) * batch["weight"][:, None]
-    found, covariances = class_gaussians(latent, share)
-    deviation = math.sqrt(options.anchor_variance)
     if options.alignment == "sample":
-        sample = means[y] + deviation * batch["noise"]
-        means, others = class_gaussians(sample, share)
-        factor = symmetric_root(others.detach())  # a shift of the v_c does not change it
-    else:
-        factor = deviation * torch.eye(latent.shape[1], dtype=latent.dtype, device=y.device)
-    away = (found - means).square().sum(-1)
-    each = away + factored_bures_squared(covariances, factor, _SMOOTHING)
-    return (each * (share.sum(0) > 0)).sum()
+        return to_samples(latent, rows, _samples(options, model, rows, batch), _SMOOTHING)
+    deviation = math.sqrt(options.anchor_variance)
+    return to_gaussians(latent, rows, model.anchors.means, deviation, _SMOOTHING)
 
 
 def _miscalibration(options: Flic, model: nn.Module, batch: Batch) -> Tensor:
-    """Return Σ_c 1/J Σ_j l(c, β∘α(Z_c,j)) over the classes that are asked for."""
+    """Return Σ_c 1/J Σ_j l(c, β∘α(Z_c,j)) over all classes."""
     noise = math.sqrt(options.anchor_variance) * batch["noise"]
-    points = model.anchors.means + noise[:, None, :]  # (rows, classes, k)
-    chances = model.scores(points).log_softmax(-1).diagonal(dim1=1, dim2=2)  # (rows, classes)
-    weight = batch["weight"] / batch["weight"].sum()
-    return -(weight @ chances * batch["classes"]).sum()
+    points = model.anchors.means[..., None, :, :] + noise[..., :, None, :]  # (rows, classes, k)
+    scores = model.scores(points.flatten(-3, -2)).unflatten(-2, points.shape[-3:-1])
+    chances = scores.log_softmax(-1).diagonal(dim1=-2, dim2=-1)  # (rows, classes)
+    weight = batch["weight"]
+    return -((weight[..., None] * chances).sum(-2) / weight.sum(-1, keepdim=True)).sum(-1)
 
 
-def _objective(options: Flic, *, pretraining: bool) -> Callable[[nn.Module, Batch], Any]:
-    """Return F_i of a batch, or its second term alone."""
+def _pretraining(options: Flic) -> Loss:
+    """Return the second term of F_i, of a batch."""
 
-    def aligned(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        rows = classed(batch["y"], batch["weight"], model.anchors.means.shape[-2])
         latent = model.embedding(batch["x"])
-        return torch.zeros_like(batch["weight"]), _misalignment(options, model, latent, batch)
+        return torch.zeros_like(batch["weight"]), _misalignment(options, model, latent, rows, batch)
 
-    def complete(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    return loss
+
+
+def _objective(options: Flic, *, every: bool = False) -> Loss:
+    """Return F_i of a batch; with `every`, its third term runs over all classes."""
+    aligned, calibrated = options.alignment_weight > 0, options.calibration_weight > 0
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        y, weight = batch["y"], batch["weight"]
         latent = model.embedding(batch["x"])
-        each = cross_entropy(model.scores(latent), batch["y"])
-        penalty = torch.zeros_like(each.sum())
-        if options.alignment_weight > 0:
-            away = _misalignment(options, model, latent, batch)
+        if not aligned and not calibrated:
+            return cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
+        rows = classed(y, weight, model.anchors.means.shape[-2])
+        points = latent
+        if calibrated and not every:
+            points = torch.cat([latent, _samples(options, model, rows, batch)], -2)
+        each = cross_entropy(model.scores(points), y if points is latent else torch.cat([y, y], -1))
+        each, unsure = each[..., : y.shape[-1]], each[..., y.shape[-1] :]
+        penalty = torch.zeros_like(weight[..., 0])
+        if aligned:
+            away = _misalignment(options, model, latent, rows, batch)
             penalty = penalty + options.alignment_weight * away
-        if options.calibration_weight > 0:
-            unsure = _miscalibration(options, model, batch)
-            penalty = penalty + options.calibration_weight * unsure
+        if calibrated:
+            # of a class as many samples as the batch has rows of it
+            total = (
+                (rows.own * unsure).sum(-1) if not every else _miscalibration(options, model, batch)
+            )
+            penalty = penalty + options.calibration_weight * total
         return each, penalty
 
-    return aligned if pretraining else complete
+    return loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +249,7 @@ class _Trainings:
     """How the parts of a client's network train; kept, as compiled functions belong to them."""
 
     pretraining: LocalTraining | None
-    local: LocalTraining
+    local: LocalTraining | None
     final: LocalTraining | None
     shared: LocalTraining | None  # α and the anchors, of these what the objective reads
     anchors: LocalTraining | None
@@ -239,30 +257,34 @@ class _Trainings:
 
 @lru_cache(maxsize=16)
 def _trainings(options: Flic, outputs: int) -> _Trainings:
-    def over(*parts: str, epochs: int, pretraining: bool = False) -> LocalTraining:
-        sampled = options.alignment == "sample" and (pretraining or options.alignment_weight > 0)
-        noisy = sampled or (options.calibration_weight > 0 and not pretraining)
+    calibrated = options.calibration_weight > 0
+    sampled = options.alignment == "sample"
+
+    def over(objective: Loss, *parts: str, epochs: int) -> LocalTraining | None:
+        first = objective is before
+        noisy = (sampled and (first or options.alignment_weight > 0)) or (calibrated and not first)
         return training_of(
             options,
             outputs,
-            _objective(options, pretraining=pretraining),
+            objective,
             tuple(f"{part}.*" for part in parts),
             epochs=epochs,
-            batch=options.pretraining_batch if pretraining else options.batch,
+            batch=options.pretraining_batch if first else options.batch,
             noise={"noise": (options.latent,)} if noisy else {},
         )
 
-    before, after, last = options.pretraining_epochs, options.final_epochs, options.shared_epochs
-    drawn_to = options.alignment_weight > 0 or options.calibration_weight > 0
-    anchors = ("anchors",) if drawn_to else ()
+    before, during = _pretraining(options), _objective(options)
+    after = _objective(options, every=options.anchor_classes == "all")
+    anchors = ("anchors",) if calibrated or options.alignment_weight > 0 else ()
     layer = ("shared",) if options.variant == "hl" else ()
-    own = ("embedding", "classifier")
+    own, epochs = ("embedding", "classifier"), options.shared_epochs
+    pretraining = over(before, "embedding", epochs=options.pretraining_epochs)
     return _Trainings(
-        pretraining=over("embedding", epochs=before, pretraining=True) if before else None,
-        local=over(*own, epochs=options.local_epochs),
-        final=over(*own, epochs=after) if after else None,
-        shared=over(*layer, *anchors, epochs=last) if layer or anchors else None,
-        anchors=over(*anchors, epochs=last) if anchors else None,
+        pretraining=pretraining if options.pretraining_epochs else None,
+        local=over(during, *own, epochs=options.local_epochs),
+        final=over(during, *own, epochs=options.final_epochs) if options.final_epochs else None,
+        shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,
+        anchors=over(after, *anchors, epochs=epochs) if anchors else None,
     )
 
 
@@ -273,7 +295,7 @@ def _trainings(options: Flic, outputs: int) -> _Trainings:
 def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
     training = _trainings(visits[0][0].options, visits[0][0].outputs).pretraining
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local", _held)]
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
 @cohort_function
@@ -282,12 +304,11 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     options = visits[0][0].options
     trainings = _trainings(options, visits[0][0].outputs)
     # step 1: local training
-    local = trained(trainings.local, opened(visits), "local", _held)
+    local = trained(trainings.local, opened(visits), "local")
     # step 2: shared step
     moves = visits[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
-    asked = _every if options.anchor_classes == "all" else _held
-    moved = trained(shared, local, "shared", asked)
+    moved = trained(shared, local, "shared")
     return [(one.client, change(one, after)) for one, after in zip(local, moved, strict=True)]
 
 
@@ -295,18 +316,7 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = _trainings(visits[0][0].options, visits[0][0].outputs).final
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local", _held)]
-
-
-def _held(client: Client) -> Mapping[str, Tensor]:
-    """Return the classes whose anchors the classifier is to know: the client's own."""
-    kind = client.parameters["classifier.bias"].dtype
-    return {"classes": torch.from_numpy(client.held.astype(kind))}
-
-
-def _every(client: Client) -> Mapping[str, Tensor]:
-    """Return all classes, as those whose anchors the classifier is to know."""
-    return {"classes": torch.ones_like(_held(client)["classes"])}
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
 # ---- at the server

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from intarsia.algorithm import (
     ClientFunction,
     Clients,
@@ -38,7 +36,7 @@ from intarsia.algorithms.client_network import (
     with_parts,
 )
 from intarsia.algorithms.embeddings import width_of_structure
-from intarsia.algorithms.labelled_rows import labelled_rows
+from intarsia.algorithms.labelled_rows import dense
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.local_training import LocalTraining
@@ -86,7 +84,6 @@ class Client:
 
     options: Any  # `Options`
     outputs: int
-    held: Array  # (classes,) 1 for those that it has samples of
     parameters: Arrays
 
 
@@ -138,16 +135,16 @@ class Seat(NamedTuple):
 def init_client(
     options: Options, schema: Schema, client: ClientId, block: Block, rng: RandomKey
 ) -> Client:
-    """Return a client's state: a network that is drawn from the client's own key."""
+    """Return a client's state: a network that is drawn from the client's own key.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
     outputs = class_count(schema)
-    _, y = labelled_rows(block)
-    classes = np.arange(outputs)
-    return Client(
-        options=options,
-        outputs=outputs,
-        held=np.isin(classes, np.maximum(y, 0.0)).astype(np.float64),
-        parameters=drawn(block.shape[1], outputs, options, rng),
-    )
+    dense(block)  # a missing value is said before anything trains
+    return Client(options, outputs, drawn(block.shape[1], outputs, options, rng))
 
 
 @client_function

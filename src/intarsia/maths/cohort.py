@@ -20,6 +20,7 @@ import shutil
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -162,8 +163,9 @@ def _train_cohort(
     for start in range(0, len(learners), size):
         part = Chunk.of(training, learners[start : start + size], layout, size if fixed else 0)
         try:
-            if start == 0:
+            if start == 0 and layout.key not in _probed(training):
                 _probe(training, part)
+                _probed(training).add(layout.key)
         except _UnbatchableError as reason:
             warnings.warn(
                 f"{len(learners)} learners train one after the other, not at once: {reason}",
@@ -214,6 +216,12 @@ def _chunk_size(
 
 def _compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
+@lru_cache(maxsize=64)
+def _probed(training: LocalTraining) -> set[Any]:
+    """Return the layouts that were found to batch; asking anew took as long as some steps."""
+    return set()
 
 
 def _probe(training: LocalTraining, chunk: Chunk) -> None:

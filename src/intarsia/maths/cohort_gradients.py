@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from intarsia.maths.cohort_chunk import Given, Gradients, Layout
-from intarsia.maths.local_training import Batch, LocalTraining, Parameters, objective
+from intarsia.maths.local_training import (
+    Batch,
+    LocalTraining,
+    Parameters,
+    objective,
+    parameter_slots,
+    place_parameters,
+)
 from intarsia.maths.tensors import Tensor, functional_call, grad_and_value, nn, torch, vmap
 
 __all__ = ["batched", "compiled", "objective_of"]
@@ -44,7 +52,11 @@ def objective_of(training: LocalTraining) -> Objective:
 
 def batched(training: LocalTraining, layout: Layout) -> Gradients:
     """Return the gradients of all learners: one batched objective, one backward pass."""
-    objectives = vmap(objective_of(training), in_dims=layout.axes)
+    objectives: Any
+    if training.stacked:
+        objectives = _stacked_objectives(training)
+    else:
+        objectives = vmap(objective_of(training), in_dims=layout.axes)
 
     def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
         trained, *others = given
@@ -57,6 +69,21 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
         return dict(zip(leaves, slopes, strict=True)), values.detach()
 
     return gradients
+
+
+@lru_cache(maxsize=64)
+def _stacked_objectives(training: LocalTraining) -> Objective:
+    """Return the objectives of a training that takes learners stacked, (learners,)."""
+    model = copy.deepcopy(training.model)
+    slots = parameter_slots(model)
+
+    def values(
+        trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
+    ) -> Tensor:
+        place_parameters(slots, {**trained, **frozen})
+        return objective(training, model, trained, references, batch)
+
+    return values
 
 
 def compiled(training: LocalTraining, layout: Layout) -> Gradients:

@@ -6,6 +6,7 @@
 Gelbrich, "On a Formula for the L² Wasserstein Metric between Measures on Euclidean and Hilbert
 Spaces", Mathematische Nachrichten 1990. With B = L Lᵀ the last trace is the sum of the roots of the
 eigenvalues of LᵀAL, for every such factor L: a Cholesky factor does, and B need not be regular.
+`class_alignment` has the distances of the classes in a batch, which training takes slopes of.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from intarsia.maths.tensors import Tensor, torch
 __all__ = [
     "barycentre",
     "bures_squared",
-    "class_gaussians",
     "factored_bures_squared",
     "symmetric_root",
     "wasserstein_squared",
@@ -30,16 +30,11 @@ def bures_squared(first: Tensor, second: Tensor) -> Tensor:
     return factored_bures_squared(first, symmetric_root(second))
 
 
-def factored_bures_squared(covariance: Tensor, factor: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the squared Bures distance between A and L Lᵀ, both (..., k, k).
-
-    The roots have infinite slopes where A is singular, as that of a few samples is. A `smoothing`
-    ε > 0 takes √(λ + ε) for √λ: slopes are finite, and do not depend on the choice of basis
-    vectors where eigenvalues agree. It lowers the value by at most 2k√ε.
-    """
+def factored_bures_squared(covariance: Tensor, factor: Tensor) -> Tensor:
+    """Return the squared Bures distance between A and L Lᵀ, both (..., k, k)."""
     values = torch.linalg.eigvalsh(factor.mT @ covariance @ factor).clamp(min=0.0)
     traces = _trace(covariance) + factor.square().sum((-2, -1))
-    return traces - 2 * (values + smoothing).sqrt().sum(-1)
+    return traces - 2 * values.sqrt().sum(-1)
 
 
 def wasserstein_squared(
@@ -48,23 +43,6 @@ def wasserstein_squared(
     """Return W₂² between Gaussians; means (..., k), covariances (..., k, k)."""
     away = (mean - other_mean).square().sum(-1)
     return away + bures_squared(covariance, other_covariance)
-
-
-def class_gaussians(latent: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the means, (classes, k), and covariances, (classes, k, k), of weighted samples.
-
-    Parameters
-    ----------
-    latent
-        (samples, k)
-    share
-        (samples, classes) the sample's weight in the class; a class without any gets zeros. The
-        covariance is divided by the sum of weights, as the distribution of the samples has it.
-    """
-    share = share / share.sum(0).clamp(min=torch.finfo(share.dtype).tiny)
-    means = share.mT @ latent
-    centred = share.mT.sqrt()[..., None] * (latent - means[:, None, :])
-    return means, centred.mT @ centred
 
 
 def barycentre(

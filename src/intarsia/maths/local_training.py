@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.batches import NoiseStream, batch_order, step_count
@@ -36,11 +37,14 @@ __all__ = [
     "initial_parameters",
     "objective",
     "own_state",
+    "parameter_slots",
+    "place_parameters",
     "train_alone",
 ]
 
 Parameters = dict[str, Tensor]  # of a module, buffers included, by their dotted names
 Batch = dict[str, Tensor]  # the rows by name, the noise, the constants, and "weight", (rows,)
+Slots = dict[str, list[tuple[dict[str, Any], str]]]
 Loss = Callable[[nn.Module, Batch], Tensor | tuple[Tensor, Tensor]]
 
 
@@ -51,6 +55,10 @@ class LocalTraining:
     `loss(model, batch)` gives each row's loss, (rows,), or a pair of these and a scalar that is
     added as it is: the penalty, which must weigh what it takes from rows by `batch["weight"]`. It
     reads nothing but its arguments, and should compute what both need only once.
+
+    Where `stacked` is set, model and loss also take learners in front of all axes (parameters,
+    rows, noise and weights (learners, ...); what is one for all as it is) and give (learners, rows)
+    and (learners,): a plain call then serves all, in a fraction of the time of torch.vmap.
 
     `train`, `decay` and `proximal` name parameters by patterns such as "embedding.*"; the first
     that fits counts. Decay is added to the gradient, as torch.optim does it.
@@ -73,6 +81,7 @@ class LocalTraining:
     # name of rows, a constant or a parameter → its axis that may differ from client to client
     # (axis 0 of rows is that of the rows); zeros there must not change the objective
     ragged: Mapping[str, int] = field(default_factory=dict[str, int])
+    stacked: bool = False
     names: frozenset[str] = field(init=False)  # of the module's parameters and buffers
     trained: tuple[str, ...] = field(init=False)  # what `train` names, in the module's order
     pulls: Mapping[str, float] = field(init=False)  # η > 0 of what is trained
@@ -156,21 +165,25 @@ def objective(
     references: Mapping[str, Tensor],
     batch: Batch,
 ) -> Tensor:
-    """Return the objective of a batch; `parameters` are those that `model` computes with."""
+    """Return the objective of a batch; `parameters` are those that `model` computes with.
+
+    It is (learners,) where a training that takes learners stacked is given several.
+    """
     weight = batch["weight"]
     with torch.autocast(weight.device.type, torch.bfloat16, enabled=training.bf16):
         found = training.loss(model, batch)
     each, penalty = found if isinstance(found, tuple) else (found, None)
     if each.shape != weight.shape:
         raise ExperimentError(
-            f"The loss has shape {tuple(each.shape)} for a batch of {len(weight)} rows; it must "
-            'give one number for each row (in torch.nn.functional, reduction="none").'
+            f"The loss has shape {tuple(each.shape)} for a batch of {weight.shape[-1]} rows; it "
+            'must give one number for each row (in torch.nn.functional, reduction="none").'
         )
-    value = (each * weight).sum() / weight.sum()
+    value = (each * weight).sum(-1) / weight.sum(-1)
     if penalty is not None:
         value = value + penalty
     for name, pull in training.pulls.items():
-        value = value + pull / 2 * (parameters[name] - references[name]).square().sum()
+        away = (parameters[name] - references[name]).square()
+        value = value + pull / 2 * away.reshape(*value.shape, -1).sum(-1)
     return value
 
 
@@ -202,13 +215,15 @@ def train_alone(training: LocalTraining, learner: Learner) -> Trained:
     # what draws numbers by itself, such as dropout, draws from a stream of the client's too
     with _own_stream(learner):
         for batch in _batches(training, learner):
-            optimiser.zero_grad()
+            for name in training.trained:
+                parameters[name].grad = None
             value = objective(training, model, parameters, learner.starts, batch)
             value.backward()
             for name in training.trained:
                 if parameters[name].grad is None:  # the objective does not read it
                     parameters[name].grad = torch.zeros_like(parameters[name])
-            optimiser.step()
+            with torch.no_grad():
+                optimiser.step()
             losses.append(value.detach())
     return Trained(
         parameters=initial_parameters(model),
@@ -303,20 +318,33 @@ def _module_of(training: LocalTraining, parameters: Parameters) -> nn.Module:
     """Return a module of its own with copies of the parameters, those that are frozen fixed."""
     model = copy.deepcopy(training.model)
     moving = set(training.trained)
-    # a tensor that a module has under two names stays one
-    names = {id(values): name for name, values in reversed(list(model.named_parameters()))}
     new = {
         name: nn.Parameter(parameters[name].detach().clone(), requires_grad=name in moving)
-        for name in names.values()
+        for name, _ in model.named_parameters()
     }
-    for part in model.modules():
-        for last, values in part._parameters.items():
-            if values is not None:
-                part._parameters[last] = new[names[id(values)]]
+    place_parameters(parameter_slots(model), new)
     for name, _ in list(model.named_buffers()):
         place, _, last = name.rpartition(".")
         model.get_submodule(place)._buffers[last] = parameters[name].detach().clone()
     return model
+
+
+def parameter_slots(model: nn.Module) -> Slots:
+    """Return where a module holds its parameters: each name's places, of which it may have two."""
+    names = {id(values): name for name, values in reversed(list(model.named_parameters()))}
+    slots: Slots = {name: [] for name in names.values()}
+    for part in model.modules():
+        for last, values in part._parameters.items():
+            if values is not None:
+                slots[names[id(values)]].append((part._parameters, last))
+    return slots
+
+
+def place_parameters(slots: Slots, parameters: Mapping[str, Tensor]) -> None:
+    """Let a module compute with these parameters."""
+    for name, places in slots.items():
+        for held, last in places:
+            held[last] = parameters[name]
 
 
 def _first(factors: Mapping[str, float], name: str) -> float:

@@ -1,15 +1,15 @@
-"""The optimisers of local training as records, and torch's own that carry them out."""
+"""The optimisers of local training as records, and what carries them out: torch's functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from intarsia.errors import ExperimentError
-from intarsia.maths.tensors import Tensor, torch
+from intarsia.maths.tensors import Tensor, adam, sgd, torch
 
-__all__ = ["SGD", "Adam", "Moving", "OptimiserState", "optimiser_over"]
+__all__ = ["SGD", "Adam", "Moving", "Optimiser", "OptimiserState", "optimiser_over"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,31 +73,73 @@ class Moving:
     decay: float  # × values, added to the gradient
 
 
-def optimiser_over(choice: Adam | SGD, moving: Iterable[Moving]) -> Any:
-    """Return a torch optimiser over the values.
+class Optimiser(Protocol):
+    """What moves values by their gradients, which stand in their `grad`."""
+
+    def step(self) -> None:
+        """Take a step."""
+        ...
+
+
+def optimiser_over(choice: Adam | SGD, moving: Iterable[Moving]) -> Optimiser:
+    """Return an optimiser over the values.
 
     Every value moves by itself, so that `values` may be the parameters of many clients, stacked.
     """
-    moving = list(moving)
-    optimiser: Any
-    if isinstance(choice, Adam):
-        # fused on a CPU wants gradients in the parameters' own layout: see `cohort`
-        optimiser = torch.optim.Adam(
-            _grouped(moving), lr=choice.rate, betas=choice.betas, eps=choice.epsilon, fused=True
-        )
-    else:
-        optimiser = torch.optim.SGD(_grouped(moving), lr=choice.rate, momentum=choice.momentum)
+    groups: dict[float, list[Moving]] = {}
     for one in moving:
-        slot = optimiser.state[one.values]
-        if isinstance(choice, Adam):
-            slot["step"] = torch.tensor(float(one.steps), device=one.values.device)
-        slot.update(zip(choice.moments, one.moments, strict=True))
-    return optimiser
+        groups.setdefault(one.decay, []).append(one)
+    # torch's functions, not its classes: these import its compiler, which takes 2 s
+    return _AdamOver(choice, groups) if isinstance(choice, Adam) else _SGDOver(choice, groups)
 
 
-def _grouped(moving: list[Moving]) -> list[dict[str, Any]]:
-    """Return a parameter group for each decay."""
-    groups: dict[float, list[Tensor]] = {}
-    for one in moving:
-        groups.setdefault(one.decay, []).append(one.values)
-    return [{"params": values, "weight_decay": decay} for decay, values in groups.items()]
+class _AdamOver:
+    def __init__(self, choice: Adam, groups: Mapping[float, list[Moving]]) -> None:
+        self._choice = choice
+        self._groups = [
+            (
+                decay,
+                group,
+                [torch.tensor(float(one.steps), device=one.values.device) for one in group],
+            )
+            for decay, group in groups.items()
+        ]
+
+    def step(self) -> None:
+        for decay, group, steps in self._groups:
+            adam(
+                [one.values for one in group],
+                [one.values.grad for one in group],
+                [one.moments[0] for one in group],
+                [one.moments[1] for one in group],
+                [],
+                steps,
+                fused=True,  # on a CPU it wants gradients in the parameters' own layout
+                amsgrad=False,
+                lr=self._choice.rate,
+                beta1=self._choice.betas[0],
+                beta2=self._choice.betas[1],
+                eps=self._choice.epsilon,
+                weight_decay=decay,
+                maximize=False,
+            )
+
+
+class _SGDOver:
+    def __init__(self, choice: SGD, groups: Mapping[float, list[Moving]]) -> None:
+        self._choice, self._groups = choice, groups
+
+    def step(self) -> None:
+        for decay, group in self._groups.items():
+            sgd(
+                [one.values for one in group],
+                [one.values.grad for one in group],
+                [one.moments[0] if one.moments else None for one in group],
+                weight_decay=decay,
+                momentum=self._choice.momentum,
+                lr=self._choice.rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                foreach=False,
+            )

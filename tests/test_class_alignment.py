@@ -1,0 +1,109 @@
+"""Distances of classes to their anchors in a batch, against the closed form of each class."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from intarsia.maths.class_alignment import classed, to_gaussians, to_samples  # noqa: E402
+from intarsia.maths.covariance_roots import root_trace  # noqa: E402
+from intarsia.maths.gaussians import bures_squared, wasserstein_squared  # noqa: E402
+
+DOUBLE = torch.float64
+TINY = 1e-18
+
+
+def batch(rows=37, width=6, classes=4, seed=0):
+    """Return points, classes of which one has no row and one has one, weights, anchors, samples."""
+    make = torch.Generator().manual_seed(seed)
+    points = torch.randn(rows, width, generator=make, dtype=DOUBLE)
+    points = points @ torch.randn(width, width, generator=make, dtype=DOUBLE)
+    y = torch.randint(0, 2, (rows,), generator=make)
+    y[3] = 3
+    weight = torch.ones(rows, dtype=DOUBLE)
+    weight[-4:] = 0.0
+    means = torch.randn(classes, width, generator=make, dtype=DOUBLE)
+    samples = means[y] + torch.randn(rows, width, generator=make, dtype=DOUBLE)
+    return points, y, weight, means, samples
+
+
+def moments(points):
+    centred = points - points.mean(0)
+    return points.mean(0), centred.T @ centred / len(points)
+
+
+@pytest.mark.parametrize("width", [3, 6, 50])
+def test_the_distance_to_gaussians_is_the_sum_over_the_classes_that_are_there(width):
+    points, y, weight, means, _ = batch(width=width)
+    found = to_gaussians(points, classed(y, weight, 4), means, 1.5, TINY)
+    expected = sum(
+        wasserstein_squared(
+            *moments(points[(y == c) & (weight > 0)]),
+            means[c],
+            1.5**2 * torch.eye(width, dtype=DOUBLE),
+        )
+        for c in (0, 1, 3)
+    )
+    assert float(found) == pytest.approx(float(expected), rel=1e-8)
+
+
+@pytest.mark.parametrize("width", [3, 6, 50])
+def test_the_distance_to_samples_is_that_of_their_moments(width):
+    points, y, weight, _, samples = batch(width=width)
+    found = to_samples(points, classed(y, weight, 4), samples, TINY)
+    expected = 0.0
+    for c in (0, 1, 3):
+        own = (y == c) & (weight > 0)
+        (m, S), (v, A) = moments(points[own]), moments(samples[own])
+        expected += float((m - v).square().sum() + bures_squared(S, A))
+    assert float(found) == pytest.approx(expected, rel=1e-6)
+
+
+def test_slopes_are_those_of_finite_differences():
+    points, y, weight, means, samples = batch(rows=14, width=5)
+    rows = classed(y, weight, 4)
+    points.requires_grad_()
+    means.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda points, means: to_gaussians(points, rows, means, 0.7, 1e-2), (points, means)
+    )
+    assert torch.autograd.gradcheck(
+        lambda points: to_samples(points, rows, samples, 1e-2), (points,)
+    )
+
+
+def test_slopes_of_few_samples_in_a_wide_space_are_finite():
+    points, y, weight, means, _ = batch(rows=20, width=64)
+    points = (1e-9 * points).float().requires_grad_()
+    away = to_gaussians(points, classed(y, weight.float(), 4), means.float(), 1.0, 1e-4)
+    (slope,) = torch.autograd.grad(away, points)
+    assert bool(slope.isfinite().all())
+
+
+@pytest.mark.parametrize("way", ["stacked", "vmap"])
+def test_learners_at_once_get_what_each_gets_alone(way):
+    given = [batch(seed=seed) for seed in range(5)]
+
+    def both(points, y, weight, means, samples):
+        rows = classed(y, weight, 4)
+        near = to_gaussians(points, rows, means, 1.0, 1e-4)
+        return near + to_samples(points, rows, samples, 1e-4)
+
+    def slopes(function, parts):
+        points = parts[0].clone().requires_grad_()
+        value = function(points, *parts[1:])
+        return value.detach(), torch.autograd.grad(value.sum(), points)[0]
+
+    stacked = [torch.stack(parts) for parts in zip(*given, strict=True)]
+    together = slopes(both if way == "stacked" else torch.func.vmap(both), stacked)
+    for number, parts in enumerate(given):
+        for found, expected in zip(together, slopes(both, parts), strict=True):
+            torch.testing.assert_close(found[number], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_traces_of_a_batch_without_rows_that_count_are_zero():
+    rows = torch.randn(2, 5, 3, dtype=DOUBLE)
+    trace, slopes = root_trace(rows, torch.full((2, 5), 4), 4, 1e-4)
+    assert trace.tolist() == [0.0, 0.0]
+    assert not slopes.any()
