@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import pytest
+from scipy.stats import energy_distance
 
 torch = pytest.importorskip("torch")
 
-from intarsia.maths.class_alignment import classed, to_gaussians, to_samples  # noqa: E402
+from intarsia.maths.class_alignment import (  # noqa: E402
+    Anchors,
+    by_energy,
+    by_transport,
+    classed,
+    to_gaussians,
+    to_samples,
+)
 from intarsia.maths.covariance_roots import root_trace  # noqa: E402
 from intarsia.maths.gaussians import bures_squared, wasserstein_squared  # noqa: E402
 
@@ -36,7 +47,7 @@ def moments(points):
 @pytest.mark.parametrize("width", [3, 6, 50])
 def test_the_distance_to_gaussians_is_the_sum_over_the_classes_that_are_there(width):
     points, y, weight, means, _ = batch(width=width)
-    found = to_gaussians(points, classed(y, weight, 4), means, 1.5, TINY)
+    found = to_gaussians(points, classed(y, weight, 4), Anchors(means, 1.5), TINY)
     expected = sum(
         wasserstein_squared(
             *moments(points[(y == c) & (weight > 0)]),
@@ -60,23 +71,86 @@ def test_the_distance_to_samples_is_that_of_their_moments(width):
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_distance_to_anchors_with_covariances_is_that_of_the_closed_form():
+    points, y, weight, means, _ = batch(width=5)
+    factors = torch.randn(4, 5, 5, generator=torch.Generator().manual_seed(1), dtype=DOUBLE).tril()
+    found = to_gaussians(points, classed(y, weight, 4), Anchors(means, factors=factors), TINY)
+    expected = sum(
+        wasserstein_squared(
+            *moments(points[(y == c) & (weight > 0)]), means[c], factors[c] @ factors[c].T
+        )
+        for c in (0, 1, 3)
+    )
+    assert float(found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_samples_of_anchors_have_their_means_and_covariances():
+    make = torch.Generator().manual_seed(2)
+    factors = torch.randn(2, 3, 3, generator=make, dtype=DOUBLE).tril()
+    means = torch.randn(2, 3, generator=make, dtype=DOUBLE)
+    y = torch.arange(200_000) % 2
+    rows = classed(y, torch.ones(len(y), dtype=DOUBLE), 2)
+    noise = torch.randn(len(y), 3, generator=make, dtype=DOUBLE)
+    sample = Anchors(means, factors=factors).sample(rows, noise)
+    for c in (0, 1):
+        mean, covariance = moments(sample[y == c])
+        torch.testing.assert_close(mean, means[c], atol=0.02, rtol=0)
+        torch.testing.assert_close(covariance, factors[c] @ factors[c].T, atol=0.06, rtol=0.02)
+
+
+def test_transport_takes_the_best_of_all_assignments():
+    points, y, weight, _, samples = batch(rows=14, width=2)
+    found = by_transport(points, classed(y, weight, 4), samples)
+    expected = 0.0
+    for c in (0, 1, 3):
+        own = torch.nonzero((y == c) & (weight > 0))[:, 0].tolist()
+        expected += min(
+            float((points[own] - samples[list(turned)]).square().sum()) / len(own)
+            for turned in itertools.permutations(own)
+        )
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_energy_distance_is_that_of_scipy_along_a_line():
+    points, y, weight, _, samples = batch(width=1)
+    found = by_energy(points, classed(y, weight, 4), samples)
+    expected = 0.0
+    for c in (0, 1, 3):
+        own = (y == c) & (weight > 0)
+        # SciPy's is the root of half of it, along a line: √2 times Cramér's
+        expected += energy_distance(points[own, 0].numpy(), samples[own, 0].numpy()) ** 2
+    assert float(found) == pytest.approx(expected, rel=0.02)  # the root of 0 is smoothed
+
+
 def test_slopes_are_those_of_finite_differences():
     points, y, weight, means, samples = batch(rows=14, width=5)
     rows = classed(y, weight, 4)
     points.requires_grad_()
     means.requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda points, means: to_gaussians(points, rows, means, 0.7, 1e-2), (points, means)
+        lambda points, means: to_gaussians(points, rows, Anchors(means, 0.7), 1e-2), (points, means)
     )
+    factors = torch.randn(4, 5, 5, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
     assert torch.autograd.gradcheck(
-        lambda points: to_samples(points, rows, samples, 1e-2), (points,)
+        lambda points, factors: to_gaussians(points, rows, Anchors(means, factors=factors), 1e-2),
+        (points, factors.requires_grad_()),
     )
+    assert torch.autograd.gradcheck(lambda points: to_samples(points, rows, samples, 1e-2), points)
+    samples.requires_grad_()
+    for distance in (by_transport, by_energy):
+        assert torch.autograd.gradcheck(
+            functools.partial(_swapped, distance, rows), (points, samples)
+        )
+
+
+def _swapped(distance, rows, points, samples):
+    return distance(points, rows, samples)
 
 
 def test_slopes_of_few_samples_in_a_wide_space_are_finite():
     points, y, weight, means, _ = batch(rows=20, width=64)
     points = (1e-9 * points).float().requires_grad_()
-    away = to_gaussians(points, classed(y, weight.float(), 4), means.float(), 1.0, 1e-4)
+    away = to_gaussians(points, classed(y, weight.float(), 4), Anchors(means.float()))
     (slope,) = torch.autograd.grad(away, points)
     assert bool(slope.isfinite().all())
 
@@ -87,8 +161,9 @@ def test_learners_at_once_get_what_each_gets_alone(way):
 
     def both(points, y, weight, means, samples):
         rows = classed(y, weight, 4)
-        near = to_gaussians(points, rows, means, 1.0, 1e-4)
-        return near + to_samples(points, rows, samples, 1e-4)
+        anchors = Anchors(means, factors=means[..., None, :] * means[..., :, None])
+        near = to_gaussians(points, rows, anchors) + by_transport(points, rows, samples)
+        return near + to_samples(points, rows, samples) + by_energy(points, rows, samples)
 
     def slopes(function, parts):
         points = parts[0].clone().requires_grad_()

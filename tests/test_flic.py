@@ -11,13 +11,14 @@ from scipy.special import log_softmax, softmax
 
 torch = pytest.importorskip("torch")
 
-from intarsia.algorithms import client_network, flic, shared_parts  # noqa: E402  after the skip
+from intarsia.algorithms import client_network, flic, flic_objective, shared_parts  # noqa: E402  after the skip
 from intarsia.algorithms.flic import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.hetfedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError, TableError  # noqa: E402
+from intarsia.maths import class_alignment  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
@@ -119,15 +120,21 @@ def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
     assert largest_difference(found["baseline"][0], found["aligned"][0]) > 0.0
 
 
-@pytest.mark.parametrize(("variant", "alignment"), [("hl", "gaussian"), ("class", "sample")])
-def test_clients_that_train_together_come_to_what_each_comes_to_alone(variant, alignment):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"variant": "class", "alignment": "sample", "anchor_classes": "all"},
+        {"anchor_covariance": "learned", "anchor_classes": "all"},
+        {"alignment": "transport", "alignment_epochs": 1},
+        {"alignment": "energy", "anchor_covariance": "learned"},
+    ],
+    ids=lambda given: " ".join(given) or "plain",
+)
+def test_clients_that_train_together_come_to_what_each_comes_to_alone(given):
     found = {}
     for engine_name in ("loop", "vmap"):
-        options = Flic(
-            variant=variant,
-            alignment=alignment,
-            **{**FLIC_SMALL, "precision": "double", "engine": engine_name},
-        )
+        options = Flic(**{**FLIC_SMALL, **given, "precision": "double", "engine": engine_name})
         engine, server = started(FLIC, options)
         server = rounds(FLIC, engine, server)
         concluded(FLIC, engine, server)
@@ -182,7 +189,8 @@ def objective_by_hand(options, state, block, noise):
 
 
 def test_the_objective_is_that_of_the_paper(monkeypatch):
-    monkeypatch.setattr(flic, "_SMOOTHING", 1e-16)
+    monkeypatch.setattr(class_alignment.to_gaussians, "__defaults__", (1e-16,))
+    monkeypatch.setattr(class_alignment.to_samples, "__defaults__", (1e-16,))
     options = Flic(**{**FLIC_SMALL, "anchor_variance": 2.0, "anchor_scale": 1.0}, **DOUBLE)
     engine, _ = started(FLIC, options)
     state, block = engine.get_states()["c2"], clients()["c2"]
@@ -195,11 +203,11 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
         "noise": torch.from_numpy(noise),
         "weight": torch.ones(block.shape[0], dtype=torch.float64),
     }
-    each, penalty = flic._objective(options)(model, batch)
+    each, penalty = flic_objective.objective(options)(model, batch)
     expected = objective_by_hand(options, state, block, noise)
     assert float((each.mean() + penalty).detach()) == pytest.approx(expected, abs=1e-6)
     sampled = dataclasses.replace(options, alignment="sample", calibration_weight=0.0)
-    _, penalty = flic._objective(sampled)(model, batch)
+    _, penalty = flic_objective.objective(sampled)(model, batch)
     z, total = client_network.embedded(state.parameters, options, block), 0.0
     for c in np.unique(block.y).astype(int):
         own = block.y == c
@@ -227,6 +235,46 @@ def test_anchors_step_towards_the_class_means_and_the_server_averages_the_steps(
             steps[c] += 0.01 * np.sign(z[block.y == c].mean(0) - before[c]) / 2
     after = by_name(engine, engine.reveal(server.shared))["anchors.means"]
     np.testing.assert_allclose(after - before, steps, atol=1e-5)
+
+
+def test_learned_covariances_step_towards_those_of_the_classes_and_are_averaged():
+    given = {**FLIC_SMALL, "calibration_weight": 0.0, "batch": 100, "rate": 0.01}
+    given |= {"anchor_covariance": "learned", "pretraining_epochs": 0}
+    engine, server = started(FLIC, Flic(variant="class", **given, **DOUBLE))
+    before = by_name(engine, server.start.shared)["anchors.factors"]
+    np.testing.assert_array_equal(before, np.tile(np.eye(4), (3, 1, 1)))
+    engine.begin_round(1, ("c0", "c1"))  # with the classes 0 and 1, and 1 and 2
+    server, _ = FLIC.round(server, engine, engine.key())
+    after = by_name(engine, engine.reveal(server.shared))["anchors.factors"]
+    # a new network takes all samples to nearly one point: the spread of each class is below 1
+    falls = np.einsum("cii->ci", before - after)
+    for c, holders in enumerate((1, 2, 1)):
+        np.testing.assert_allclose(falls[c], 0.01 * holders / 2, rtol=1e-3)
+    assert not np.triu(after, 1).any()
+
+
+def test_an_absent_client_makes_up_for_the_alignment_of_the_rounds_that_it_missed():
+    away = {}
+    for epochs in (0, 1, 5):
+        given = {**FLIC_SMALL, "rate": 0.02, "local_epochs": 1, "final_epochs": 1}
+        options = Flic(alignment_epochs=epochs, **given, **DOUBLE)
+        engine, server = started(FLIC, options)
+        for number in (1, 2, 3):
+            engine.begin_round(number, ("c0", "c1"))
+            server, _ = FLIC.round(server, engine, engine.key())
+        assert {name: one.aligned for name, one in engine.get_states().items()} == {
+            "c0": 2 * (epochs > 0),
+            "c1": 2 * (epochs > 0),
+            "c2": 0,
+            "c3": 0,
+        }
+        concluded(FLIC, engine, server, last=3)
+        states = engine.get_states()
+        assert all(one.aligned == 3 * (epochs > 0) for one in states.values())
+        z, y = embedded(states["c3"], engine.block("c3")), engine.block("c3").y
+        means = states["c3"].parameters["anchors.means"]
+        away[epochs] = sum(((z[y == c].mean(0) - means[c]) ** 2).sum() for c in range(3))
+    assert away[5] < away[1] < away[0]
 
 
 def test_pretraining_brings_the_classes_to_their_anchors():
@@ -336,6 +384,8 @@ def test_what_cannot_train_is_said():
     x[0, 0] = np.nan
     with pytest.raises(TableError, match="1 values are missing"):
         started(FLIC, Flic(), {**blocks, "c1": dataclasses.replace(blocks["c1"], x=x)})
+    with pytest.raises(ExperimentError, match="sample"):
+        Flic(anchor_covariance="learned", alignment="sample")
     for wrong in ({"rate": 0.0}, {"batch": 0}, {"variant": "x"}, {"alignment_weight": -1.0}):
         with pytest.raises(ExperimentError, match=next(iter(wrong))):
             Flic(**wrong)

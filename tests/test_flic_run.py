@@ -51,10 +51,11 @@ def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
     assert [line["round"] for line in lines if line["loss"] is not None] == [1, 2]
 
 
-def test_masked_sums_train_to_what_plain_ones_do():
-    settings = {**FLIC, "pretraining_epochs": 1, "final_epochs": 2}
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_sealed_sums_train_to_what_plain_ones_do(mode):
+    settings = {**FLIC, "pretraining_epochs": 1, "final_epochs": 2, "anchor_covariance": "learned"}
     plain = intarsia.run(tables=tables(), **settings)
-    sealed = intarsia.run(tables=tables(), privacy="masked", **settings)
+    sealed = intarsia.run(tables=tables(), privacy=mode, **settings)
     assert sealed.metrics.server.loss == pytest.approx(plain.metrics.server.loss, rel=1e-4)
     assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
 

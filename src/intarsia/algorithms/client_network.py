@@ -72,6 +72,7 @@ class Architecture:
     embedding: Kind = "perceptron"  # what φ is
     layer: bool = False  # whether there is an α
     anchors: bool = False  # whether it holds the anchors' means
+    covariances: bool = False  # and triangular factors of their covariances
 
 
 class Options(Protocol):
@@ -123,11 +124,13 @@ class Built(Protocol):
 
 
 class _Anchors(nn.Module):
-    """The means of the anchors, as parameters."""
+    """The anchors, as parameters."""
 
-    def __init__(self, outputs: int, latent: int) -> None:
+    def __init__(self, outputs: int, latent: int, *, covariances: bool) -> None:
         super().__init__()
         self.means = nn.Parameter(torch.zeros(outputs, latent))
+        if covariances:
+            self.factors = nn.Parameter(torch.zeros(outputs, latent, latent))
 
 
 class Network(nn.Module):
@@ -141,7 +144,7 @@ class Network(nn.Module):
         if made_of.layer:
             self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
         if made_of.anchors:
-            self.anchors = _Anchors(outputs, latent)
+            self.anchors = _Anchors(outputs, latent, covariances=made_of.covariances)
 
     def scores(self, latent: Tensor) -> Tensor:
         """Return the classes' scores of points of the latent space, (..., rows, outputs)."""

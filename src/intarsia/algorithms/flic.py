@@ -12,12 +12,17 @@ m_c and S_c are mean and covariance of the embedded samples of class c in a batc
 client's classes, l is the cross-entropy. Before the first round every client trains φ_i on the
 second term alone. A round, at the clients that are there:
 
-1. local training: open α and the v_c; some epochs on (φ_i, β_i), all else fixed
-2. shared step: one step (or some epochs) on α and the v_c, all else fixed; send their change
+1. local training: open α and the anchors; some epochs on (φ_i, β_i), all else fixed
+2. shared step: one step (or some epochs) on α and the anchors, all else fixed; send their change
 3. the server averages the changes. It never reads α or an anchor: with a fixed covariance the
    Wasserstein barycentre of Gaussians is the average of their means, a sum over the clients
 
-At the end all clients take the last α and v_c and go through step 1 once more.
+At the end all clients take the last α and anchors and go through step 1 once more.
+
+With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
+L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
+the barycentre of the clients' Gaussians and not the barycentre: that one's iteration would need
+every client's covariance, and the average is a sum.
 
 In the variant "class" there is no α: anchors are all that is shared.
 
@@ -30,6 +35,8 @@ Departures from the paper
   ξ_j is drawn for each row, Z_c,j = v_c + √e ξ_j. Algorithm S2 draws a batch for each class.
 - W₂² of a batch has infinite slopes where S_c is singular, as it is for fewer samples than the
   latent space is wide; √(λ + ε) - √ε with ε = 1e-4 stands for the roots √λ of its eigenvalues.
+- Optimal transport (`alignment` = "transport") assigns the rows of a class to a sample of its
+  anchor, exactly; the maximum mean discrepancy ("energy") is that of the kernel -‖x - y‖.
 
 Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text:
 - `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
@@ -40,8 +47,9 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
 - `shared_from` = 21 of 50 rounds: α stays as it was drawn until then
 - `shared_epochs` = 1: an epoch on α and the anchors in place of one step
 - `anchor_classes` = "all": step 2 takes the third term over all classes, each with a full batch
-- its further epoch on the second term, at all clients after every round, is not here: in a round
-  there is nobody to ask but those who take part
+- `alignment_epochs` = 1: a further epoch on the second term at all clients after every round. Who
+  was absent makes up for it when it is there again, to the anchors of then: in a round there is
+  nobody to ask but those who take part
 - it takes a fresh optimiser (Adam) in each round, as is done here; the paper does not say
 """
 
@@ -52,6 +60,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+import numpy as np
 
 from intarsia.algorithm import (
     Algorithm,
@@ -69,14 +79,15 @@ from intarsia.algorithms.client_network import (
     check_clients,
     check_options,
     class_count,
-    cross_entropy,
     training_of,
 )
 from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.flic_objective import Alignment, draws_noise, misalignment, objective
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
     Ready,
+    Seat,
     Server,
     Start,
     averaged,
@@ -94,13 +105,10 @@ from intarsia.algorithms.shared_parts import (
     trained,
 )
 from intarsia.data import Schema
-from intarsia.maths.class_alignment import Classed, classed, to_gaussians, to_samples
-from intarsia.maths.local_training import Batch, LocalTraining, Loss
-from intarsia.maths.tensors import Tensor, nn, torch
+from intarsia.errors import ExperimentError
+from intarsia.maths.local_training import LocalTraining, Loss
 
 __all__ = ["FLIC", "Flic"]
-
-_SMOOTHING = 1e-4  # ε in √(λ + ε)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +133,9 @@ class Flic:
     anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
     anchor_variance: float = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
-    alignment: Literal["gaussian", "sample"] = "gaussian"
+    anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
+    alignment: Alignment = "gaussian"  # the distance of the second term
+    alignment_epochs: int = 0  # on the second term after every round, also of absent clients
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -144,6 +154,7 @@ class Flic:
                 "alignment_weight",
                 "calibration_weight",
                 "pretraining_epochs",
+                "alignment_epochs",
                 "shared_epochs",
                 "final_epochs",
                 "weight_decay",
@@ -151,6 +162,11 @@ class Flic:
                 "anchor_variance",
             ),
         )
+        if self.anchor_covariance == "learned" and self.alignment == "sample":
+            raise ExperimentError(
+                'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
+                'reach the means of the anchors only; set alignment = "gaussian".'
+            )
 
     @property
     def loss(self) -> str:
@@ -167,122 +183,57 @@ class Flic:
             latent=self.latent,
             layer=layer,
             anchors=True,
+            covariances=self.anchor_covariance == "learned",
         )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters all clients share: the anchors' means, and α."""
+        """Return which parameters all clients share: those of the anchors, and α."""
         return ("anchors.*", "shared.*")
 
 
-# ---- the objective
-
-
-def _samples(options: Flic, model: nn.Module, rows: Classed, batch: Batch) -> Tensor:
-    """Return Z_c,j for each row and its class c, (rows, k)."""
-    return rows.mine @ model.anchors.means + math.sqrt(options.anchor_variance) * batch["noise"]
-
-
-def _misalignment(
-    options: Flic, model: nn.Module, latent: Tensor, rows: Classed, batch: Batch
-) -> Tensor:
-    """Return Σ_c W₂²(µ_c, N(m_c, S_c)) over the classes in a batch."""
-    if options.alignment == "sample":
-        return to_samples(latent, rows, _samples(options, model, rows, batch), _SMOOTHING)
-    deviation = math.sqrt(options.anchor_variance)
-    return to_gaussians(latent, rows, model.anchors.means, deviation, _SMOOTHING)
-
-
-def _miscalibration(options: Flic, model: nn.Module, batch: Batch) -> Tensor:
-    """Return Σ_c 1/J Σ_j l(c, β∘α(Z_c,j)) over all classes."""
-    noise = math.sqrt(options.anchor_variance) * batch["noise"]
-    points = model.anchors.means[..., None, :, :] + noise[..., :, None, :]  # (rows, classes, k)
-    scores = model.scores(points.flatten(-3, -2)).unflatten(-2, points.shape[-3:-1])
-    chances = scores.log_softmax(-1).diagonal(dim1=-2, dim2=-1)  # (rows, classes)
-    weight = batch["weight"]
-    return -((weight[..., None] * chances).sum(-2) / weight.sum(-1, keepdim=True)).sum(-1)
-
-
-def _pretraining(options: Flic) -> Loss:
-    """Return the second term of F_i, of a batch."""
-
-    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        rows = classed(batch["y"], batch["weight"], model.anchors.means.shape[-2])
-        latent = model.embedding(batch["x"])
-        return torch.zeros_like(batch["weight"]), _misalignment(options, model, latent, rows, batch)
-
-    return loss
-
-
-def _objective(options: Flic, *, every: bool = False) -> Loss:
-    """Return F_i of a batch; with `every`, its third term runs over all classes."""
-    aligned, calibrated = options.alignment_weight > 0, options.calibration_weight > 0
-
-    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        y, weight = batch["y"], batch["weight"]
-        latent = model.embedding(batch["x"])
-        if not aligned and not calibrated:
-            return cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
-        rows = classed(y, weight, model.anchors.means.shape[-2])
-        points = latent
-        if calibrated and not every:
-            points = torch.cat([latent, _samples(options, model, rows, batch)], -2)
-        each = cross_entropy(model.scores(points), y if points is latent else torch.cat([y, y], -1))
-        each, unsure = each[..., : y.shape[-1]], each[..., y.shape[-1] :]
-        penalty = torch.zeros_like(weight[..., 0])
-        if aligned:
-            away = _misalignment(options, model, latent, rows, batch)
-            penalty = penalty + options.alignment_weight * away
-        if calibrated:
-            # of a class as many samples as the batch has rows of it
-            total = (
-                (rows.own * unsure).sum(-1) if not every else _miscalibration(options, model, batch)
-            )
-            penalty = penalty + options.calibration_weight * total
-        return each, penalty
-
-    return loss
+# ---- how the parts train
 
 
 @dataclass(frozen=True, eq=False)
 class _Trainings:
     """How the parts of a client's network train; kept, as compiled functions belong to them."""
 
-    pretraining: LocalTraining | None
-    local: LocalTraining | None
-    final: LocalTraining | None
+    pretraining: LocalTraining
+    realignment: LocalTraining
+    local: LocalTraining
+    final: LocalTraining
     shared: LocalTraining | None  # α and the anchors, of these what the objective reads
     anchors: LocalTraining | None
 
 
 @lru_cache(maxsize=16)
 def _trainings(options: Flic, outputs: int) -> _Trainings:
-    calibrated = options.calibration_weight > 0
-    sampled = options.alignment == "sample"
+    before, during = misalignment(options), objective(options)
+    after = objective(options, every=options.anchor_classes == "all")
 
-    def over(objective: Loss, *parts: str, epochs: int) -> LocalTraining | None:
-        first = objective is before
-        noisy = (sampled and (first or options.alignment_weight > 0)) or (calibrated and not first)
+    def over(loss: Loss, *parts: str, epochs: int) -> LocalTraining:
+        first = loss is before
+        noisy = draws_noise(options, pretraining=first)
         return training_of(
             options,
             outputs,
-            objective,
+            loss,
             tuple(f"{part}.*" for part in parts),
             epochs=epochs,
             batch=options.pretraining_batch if first else options.batch,
             noise={"noise": (options.latent,)} if noisy else {},
         )
 
-    before, during = _pretraining(options), _objective(options)
-    after = _objective(options, every=options.anchor_classes == "all")
-    anchors = ("anchors",) if calibrated or options.alignment_weight > 0 else ()
+    drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
+    anchors = ("anchors",) if drawn_to else ()
     layer = ("shared",) if options.variant == "hl" else ()
     own, epochs = ("embedding", "classifier"), options.shared_epochs
-    pretraining = over(before, "embedding", epochs=options.pretraining_epochs)
     return _Trainings(
-        pretraining=pretraining if options.pretraining_epochs else None,
+        pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
+        realignment=over(before, "embedding", epochs=options.alignment_epochs),
         local=over(during, *own, epochs=options.local_epochs),
-        final=over(during, *own, epochs=options.final_epochs) if options.final_epochs else None,
+        final=over(during, *own, epochs=options.final_epochs),
         shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,
         anchors=over(after, *anchors, epochs=epochs) if anchors else None,
     )
@@ -304,7 +255,8 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     options = visits[0][0].options
     trainings = _trainings(options, visits[0][0].outputs)
     # step 1: local training
-    local = trained(trainings.local, opened(visits), "local")
+    seats = _realigned(opened(visits), visits[0][2].round - 1)
+    local = trained(trainings.local, seats, "local")
     # step 2: shared step
     moves = visits[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
@@ -316,7 +268,22 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = _trainings(visits[0][0].options, visits[0][0].outputs).final
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+    seats = _realigned(opened(visits), visits[0][2].round)
+    return [(one.client, Ready()) for one in trained(training, seats, "local")]
+
+
+def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
+    """Return the clients after the alignment that they owe for rounds that are over."""
+    options, found = seats[0].client.options, list(seats)
+    if not options.alignment_epochs:
+        return found
+    training = _trainings(options, seats[0].client.outputs).realignment
+    for number in range(rounds):
+        owing = [place for place, seat in enumerate(found) if seat.client.aligned <= number]
+        done = trained(training, [found[place] for place in owing], f"alignment {number}")
+        for place, seat in zip(owing, done, strict=True):
+            found[place] = seat._replace(client=evolve(seat.client, aligned=number + 1))
+    return found
 
 
 # ---- at the server
@@ -332,8 +299,11 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
     """
     check_clients(schema, "flic")
     normal = rng.fold_in("anchors").generator().normal(size=(class_count(schema), options.latent))
-    means = options.anchor_scale * normal
-    return start(options, schema, rng, given={"anchors.means": means})
+    given = {"anchors.means": options.anchor_scale * normal}
+    if options.anchor_covariance == "learned":
+        factor = math.sqrt(options.anchor_variance) * np.eye(options.latent)
+        given["anchors.factors"] = np.tile(factor, (class_count(schema), 1, 1))
+    return start(options, schema, rng, given=given)
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:

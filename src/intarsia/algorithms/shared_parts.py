@@ -85,6 +85,7 @@ class Client:
     options: Any  # `Options`
     outputs: int
     parameters: Arrays
+    aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
 
 
 @dataclass(frozen=True)

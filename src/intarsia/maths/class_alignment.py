@@ -1,17 +1,36 @@
-"""How far the points of each class in a batch are from the class's anchor, a Gaussian.
+"""How far the points of each class in a batch are from the class's anchor.
 
-The anchor of class c is N(v_c, A_c). Distances are sums over the classes in the batch, and all take
-several learners at once, in front of the axes that are named.
+Distances are sums over the classes in the batch, and all take several learners at once, in front of
+the axes that are named. m_c and S_c are the mean and the covariance of the points of class c.
+
+    to_gaussians   W₂² between N(m_c, S_c) and the anchor N(v_c, L_c L_cᵀ), in closed form
+    to_samples     W₂² between the Gaussians with the moments of the points and of a sample
+    by_transport   W₂² between the points and a sample, for the best assignment of one to the other
+    by_energy      the energy distance between the points and a sample: the maximum mean discrepancy
+                   of the kernel -‖x - y‖ (Sejdinovic et al., "Equivalence of distance-based and
+                   RKHS-based statistics in hypothesis testing", Annals of Statistics 2013), which
+                   has no bandwidth to choose, and slopes also far away
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from intarsia.maths.assignment import assigned
 from intarsia.maths.covariance_roots import root_trace
 from intarsia.maths.tensors import Tensor, torch
 
-__all__ = ["Classed", "classed", "to_gaussians", "to_samples"]
+__all__ = [
+    "Anchors",
+    "Classed",
+    "by_energy",
+    "by_transport",
+    "classed",
+    "to_gaussians",
+    "to_samples",
+]
+
+_SMOOTHING = 1e-4  # ε: √(λ + ε) - √ε stands for a root, whose slope is infinite at 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +55,11 @@ class Classed:
         """Return Σ_c of the mean of ‖z - v_c‖², which is ‖m_c - v_c‖² + tr S_c."""
         return (self.own * (points - self.mine @ means).square().sum(-1)).sum(-1)
 
+    def times(self, points: Tensor, matrices: Tensor) -> Tensor:
+        """Return each row times the matrix of its class, (rows, k); matrices (classes, k, k)."""
+        everywhere = points[..., None, :, :] @ matrices
+        return (self.mine.mT[..., None] * everywhere).sum(-3)
+
 
 def classed(y: Tensor, weight: Tensor, classes: int) -> Classed:
     """Return rows by their classes, (rows,); weights, (rows,), are 1, or 0 if one stays out."""
@@ -46,34 +70,42 @@ def classed(y: Tensor, weight: Tensor, classes: int) -> Classed:
     return Classed(torch.where(weight > 0, y, classes), mine, own, total.clamp(max=1.0))
 
 
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """N(v_c, L_c L_cᵀ), with L_c = √e·I where there are no factors."""
+
+    means: Tensor  # (classes, k)
+    deviation: float = 1.0  # √e
+    factors: Tensor | None = None  # (classes, k, k)
+
+    def sample(self, rows: Classed, noise: Tensor) -> Tensor:
+        """Return a point of each row's anchor, (rows, k), from standard normal numbers."""
+        if self.factors is None:
+            return rows.mine @ self.means + self.deviation * noise
+        return rows.mine @ self.means + rows.times(noise, self.factors.mT)
+
+
 def to_gaussians(
-    points: Tensor, rows: Classed, means: Tensor, deviation: float, smoothing: float
+    points: Tensor, rows: Classed, anchors: Anchors, smoothing: float = _SMOOTHING
 ) -> Tensor:
-    """Return Σ_c W₂²(N(m_c, S_c), N(v_c, e·I)) of the points' means and covariances.
-
-    Parameters
-    ----------
-    points
-        (rows, k)
-    means
-        v_c, (classes, k)
-    deviation
-        √e
-    smoothing
-        See `covariance_roots`.
-    """
-    trace = deviation**2 * points.shape[-1] * rows.present.sum(-1)
-    scaled = points if deviation == 1.0 else deviation * points
-    return rows.away(points, means) + trace - 2 * _roots(scaled, rows, smoothing)
+    """Return Σ_c W₂² to the anchors, (...,), of points (rows, k); see `covariance_roots`."""
+    if anchors.factors is None:
+        trace = anchors.deviation**2 * points.shape[-1] * rows.present.sum(-1)
+        scaled = points if anchors.deviation == 1.0 else anchors.deviation * points
+    else:
+        trace = (rows.present * anchors.factors.square().sum((-2, -1))).sum(-1)
+        scaled = rows.times(points, anchors.factors)
+    return rows.away(points, anchors.means) + trace - 2 * _roots(scaled, rows, smoothing)
 
 
-def to_samples(points: Tensor, rows: Classed, samples: Tensor, smoothing: float) -> Tensor:
-    """Return Σ_c W₂² between Gaussians with the moments of the points and of the samples.
+def to_samples(
+    points: Tensor, rows: Classed, samples: Tensor, smoothing: float = _SMOOTHING
+) -> Tensor:
+    """Return Σ_c W₂² to the moments of samples of the rows' classes, (rows, k).
 
-    `samples` are (rows, k), of the rows' classes; slopes reach them through their means only.
+    Slopes reach the samples through their means only, as a shift of the anchors does.
     """
     means = rows.means(samples)
-    # a shift of the anchors does not change the samples' covariance
     fixed = samples.detach()
     trace = rows.away(fixed, means.detach())
     return rows.away(points, means) + trace - 2 * _roots(points, rows, smoothing, fixed)
@@ -96,3 +128,26 @@ def _roots(points: Tensor, rows: Classed, smoothing: float, others: Tensor | Non
     # The sum is 0, and its derivative are the slopes. These have no mean, as X has none: how the
     # points' means change has no part in it.
     return trace + (root * slopes * (points - fixed)).sum((-2, -1))
+
+
+def by_transport(points: Tensor, rows: Classed, samples: Tensor) -> Tensor:
+    """Return Σ_c W₂² between points and samples of the rows' classes, (rows, k) both."""
+    # the best assignment stays the best nearby: it has no slopes of its own
+    partner = assigned(points.detach(), samples.detach(), rows.y, rows.classes)
+    theirs = samples.gather(-2, partner[..., None].expand(samples.shape))
+    return (rows.own * (points - theirs).square().sum(-1)).sum(-1)
+
+
+def by_energy(points: Tensor, rows: Classed, samples: Tensor) -> Tensor:
+    """Return Σ_c 2E‖z - a‖ - E‖z - z'‖ - E‖a - a'‖ of points and samples, (rows, k) both."""
+    shares = rows.mine * rows.own[..., None]
+    together = shares @ shares.mT  # (rows, rows) of each pair in its class
+    apart = 2 * _lengths(points, samples) - _lengths(points, points) - _lengths(samples, samples)
+    return (together * apart).sum((-2, -1))
+
+
+def _lengths(points: Tensor, others: Tensor) -> Tensor:
+    """Return ‖x - y‖ of all pairs, (rows, rows), with finite slopes where it is 0."""
+    squares = points.square().sum(-1)[..., :, None] + others.square().sum(-1)[..., None, :]
+    away = (squares - 2 * points @ others.mT).clamp(min=0.0)
+    return (away + _SMOOTHING).sqrt() - _SMOOTHING**0.5

@@ -1,0 +1,126 @@
+"""What a client of FLIC minimises on a batch: the terms of (3), see `flic`."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Protocol
+
+from intarsia.algorithms.client_network import cross_entropy
+from intarsia.maths.class_alignment import (
+    Anchors,
+    Classed,
+    by_energy,
+    by_transport,
+    classed,
+    to_gaussians,
+    to_samples,
+)
+from intarsia.maths.local_training import Batch, Loss
+from intarsia.maths.tensors import Tensor, nn, torch
+
+__all__ = ["Alignment", "Terms", "draws_noise", "misalignment", "objective"]
+
+Alignment = Literal["gaussian", "sample", "transport", "energy"]
+
+
+class Terms(Protocol):
+    """What FLIC's hyperparameters say of its objective."""
+
+    @property
+    def alignment_weight(self) -> float:
+        """Return λ1."""
+        ...
+
+    @property
+    def calibration_weight(self) -> float:
+        """Return λ2."""
+        ...
+
+    @property
+    def alignment(self) -> Alignment:
+        """Return which distance the second term takes."""
+        ...
+
+    @property
+    def anchor_variance(self) -> float:
+        """Return e."""
+        ...
+
+
+def draws_noise(options: Terms, *, pretraining: bool) -> bool:
+    """Return whether the objective draws points of the anchors."""
+    sampled = options.alignment != "gaussian"
+    if pretraining:
+        return sampled
+    return options.calibration_weight > 0 or (sampled and options.alignment_weight > 0)
+
+
+def misalignment(options: Terms) -> Loss:
+    """Return the second term alone, which embeddings train on before the first round."""
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        anchors = _anchors(options, model)
+        rows = classed(batch["y"], batch["weight"], anchors.means.shape[-2])
+        away = _away(options, model.embedding(batch["x"]), rows, anchors, batch)
+        return torch.zeros_like(batch["weight"]), away
+
+    return loss
+
+
+def objective(options: Terms, *, every: bool = False) -> Loss:
+    """Return F_i of a batch; with `every`, its third term runs over all classes."""
+    aligned, calibrated = options.alignment_weight > 0, options.calibration_weight > 0
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        y, weight = batch["y"], batch["weight"]
+        latent = model.embedding(batch["x"])
+        if not aligned and not calibrated:
+            return cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
+        anchors = _anchors(options, model)
+        rows = classed(y, weight, anchors.means.shape[-2])
+        penalty = torch.zeros_like(weight[..., 0])
+        if calibrated and not every:
+            # both go through α and β at once; of a class as many as the batch has rows of it
+            points = torch.cat([latent, anchors.sample(rows, batch["noise"])], -2)
+            both = cross_entropy(model.scores(points), torch.cat([y, y], -1))
+            each, unsure = both.chunk(2, -1)
+            penalty = penalty + options.calibration_weight * (rows.own * unsure).sum(-1)
+        else:
+            each = cross_entropy(model.scores(latent), y)
+        if calibrated and every:
+            unsure = _unsure_of_all(model, anchors, batch)
+            penalty = penalty + options.calibration_weight * unsure
+        if aligned:
+            away = _away(options, latent, rows, anchors, batch)
+            penalty = penalty + options.alignment_weight * away
+        return each, penalty
+
+    return loss
+
+
+def _anchors(options: Terms, model: nn.Module) -> Anchors:
+    factors = model.anchors.factors.tril() if hasattr(model.anchors, "factors") else None
+    return Anchors(model.anchors.means, math.sqrt(options.anchor_variance), factors)
+
+
+def _away(options: Terms, latent: Tensor, rows: Classed, anchors: Anchors, batch: Batch) -> Tensor:
+    """Return the second term: the distance to the anchors, over the classes in a batch."""
+    if options.alignment == "gaussian":
+        return to_gaussians(latent, rows, anchors)
+    samples = anchors.sample(rows, batch["noise"])
+    if options.alignment == "transport":
+        return by_transport(latent, rows, samples)
+    if options.alignment == "energy":
+        return by_energy(latent, rows, samples)
+    return to_samples(latent, rows, samples)
+
+
+def _unsure_of_all(model: nn.Module, anchors: Anchors, batch: Batch) -> Tensor:
+    """Return the third term over all classes, each with as many samples as the batch has rows."""
+    noise, weight = batch["noise"][..., None, :, :], batch["weight"]
+    spread = anchors.deviation * noise if anchors.factors is None else noise @ anchors.factors.mT
+    points = anchors.means[..., :, None, :] + spread  # (classes, rows, k)
+    scores = model.scores(points.flatten(-3, -2)).unflatten(-2, points.shape[-3:-1])
+    chances = scores.log_softmax(-1).diagonal(dim1=-3, dim2=-1)  # (rows, classes)
+    known = (weight[..., None] * chances).sum(-2) / weight.sum(-1, keepdim=True)
+    return -known.sum(-1)
