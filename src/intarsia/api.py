@@ -96,8 +96,8 @@ def run(
     algorithm
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
         "liblinear" or "standalone"; with the library torch "flic", "hetfedrep", "local",
-        "fedhenn", "fedrep", "fedavg-ft" or "l2gd". Where it replaces that of an experiment, loss
-        and regularisation stay if it has them.
+        "fedhenn", "fedrep", "fedavg-ft", "l2gd" or "own-networks" (your own modules). Where it
+        replaces that of an experiment, loss and regularisation stay if it has them.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.

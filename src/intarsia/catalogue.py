@@ -34,6 +34,7 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
         "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
         "l2gd": ("intarsia.algorithms.l2gd", "L2GD"),
         "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
+        "own-networks": ("intarsia.algorithms.own_networks", "OWN_NETWORKS"),
     }
 )
 

@@ -1,0 +1,96 @@
+"""Modules that users bring: found by their names, made, and tried before anything trains."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import ExperimentError
+from intarsia.maths.tensors import Tensor, nn, torch
+from intarsia.spelling import nearest
+
+__all__ = ["judging", "made", "named", "structure"]
+
+
+@lru_cache(maxsize=256)
+def named(name: str) -> Any:
+    """Return what "package.module:name" names; modules in the current folder are found too.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such module, or no such name in it.
+    """
+    home, colon, last = name.partition(":")
+    if not (home and colon and last):
+        raise ExperimentError(
+            f"{name!r} names nothing; write the module and the name in it, such as "
+            '"networks:Network" for the class Network in networks.py.'
+        )
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{home}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports what is not
+        raise ExperimentError(
+            f"There is no module {error.name!r} for {name!r}; run where it lies, install it, or "
+            "correct the name."
+        ) from None
+    finally:
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
+    if not hasattr(module, last):
+        raise ExperimentError(
+            f"The module {home!r} has no {last!r}; {nearest(last, sorted(vars(module)))}."
+        )
+    return getattr(module, last)
+
+
+def made(name: str, features: int, outputs: int, seed: int) -> nn.Module:
+    """Return a new module, as torch draws it from a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module = named(name)(features, outputs)
+    if not isinstance(module, nn.Module):
+        raise ExperimentError(
+            f"{name}({features}, {outputs}) is {type(module).__name__}; it must be a "
+            "torch.nn.Module."
+        )
+    return module
+
+
+@lru_cache(maxsize=512)
+def structure(name: str, features: int, outputs: int) -> nn.Module:
+    """Return a module whose own values are not read, once it was tried on two rows.
+
+    Raises
+    ------
+    ExperimentError
+        If it does not give two rows of scores.
+    """
+    module = made(name, features, outputs, 0)
+    try:
+        with torch.no_grad():
+            scores = copy.deepcopy(module).eval()(torch.zeros(2, features))
+    except RuntimeError as error:
+        raise ExperimentError(
+            f"{name}({features}, {outputs}) cannot take 2 rows of {features} features: {error}."
+        ) from error
+    if not isinstance(scores, Tensor) or scores.shape != (2, outputs):
+        said = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ExperimentError(
+            f"{name}({features}, {outputs}) gives {said} for 2 rows; it must give scores of shape "
+            f"{2, outputs}."
+        )
+    return module
+
+
+@lru_cache(maxsize=512)
+def judging(name: str, features: int, outputs: int) -> nn.Module:
+    """Return the same for predictions, in which dropout and the like rest."""
+    return copy.deepcopy(structure(name, features, outputs)).eval()
