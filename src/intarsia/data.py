@@ -343,7 +343,7 @@ class Index:
         positions: dict[ClientId, slice | NDArray[np.intp]] = {}
         for name in clients:
             own = np.sort(place[local[name]])
-            for cell in np.unique(number_of[own]):
+            for cell in np.flatnonzero(np.bincount(number_of[own])):
                 owners[cell].append(name)
             positions[name] = _compact(own)
         stops = [*edges[1:].tolist(), len(ids)][: len(edges)]  # none at all without entries
@@ -418,13 +418,22 @@ class Schema:
     @cached_property
     def labelled(self) -> Index:
         """Return the index of the samples with a label, by who holds the label."""
+        if self._all_labelled:
+            return self.samples
         return Index.of(
             {name: holding.samples[holding.labelled] for name, holding in self.holdings.items()}
         )
 
     @cached_property
+    def _all_labelled(self) -> bool:
+        """Return whether every client holds the labels of all its samples."""
+        return all(bool(holding.labelled.all()) for holding in self.holdings.values())
+
+    @cached_property
     def label_holders(self) -> NDArray[np.intp]:
         """Return how many clients hold the label of each sample, (samples,)."""
+        if self._all_labelled:
+            return self.samples.holders
         counts = np.zeros(len(self.samples), np.intp)
         for name, holding in self.holdings.items():
             counts[self._aligned(name)[holding.labelled]] += 1

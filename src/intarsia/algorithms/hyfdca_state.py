@@ -201,20 +201,19 @@ def init_client(
     cell = np.full(samples, -1, np.int64)
     share = np.zeros(samples)
     key[mine] = places
-    numbers, cell[mine] = np.unique(labelled.cell_of[places], return_inverse=True)
+    numbers, cell[mine] = _distinct(labelled.cell_of[places])
     features_own = schema.features.cell_of[schema.features.own(client)]
-    feature_numbers, feature_cell = np.unique(features_own, return_inverse=True)
-    share[mine] = 1 / labelled.holders[places]
+    feature_numbers, feature_cell = _distinct(features_own)
+    holders, rank = labelled.holders[places], labelled.rank(client, places)
+    share[mine] = 1 / holders
     outputs = schema.labels.outputs
     duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
     return Client(
         options=options,
         name=client,
         samples=len(schema.samples),
-        counted=mine[places % labelled.holders[places] == labelled.rank(client, places)],
-        counted_cells=mine[
-            labelled.cell_of[places] % labelled.holders[places] == labelled.rank(client, places)
-        ],
+        counted=mine[places % holders == rank],
+        counted_cells=mine[labelled.cell_of[places] % holders == rank],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
         gram_height=newton_point.height(schema.features.cells),
@@ -223,7 +222,7 @@ def init_client(
         kept_features=_kept(schema.features, client).astype(float)[features_own],
         kept_samples=tuple(
             _kept(schema.samples, client)[
-                np.unique(schema.samples.cell_of[schema.samples.own(client)])
+                _distinct(schema.samples.cell_of[schema.samples.own(client)])[0]
             ].tolist()
         ),
         feature_turn=_turns(schema.features, client),
@@ -273,6 +272,14 @@ def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
     return np.concatenate(found)
 
 
+def _distinct(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the cell numbers that occur, ascending, and the place of each entry's among them."""
+    occurs = np.bincount(cells) > 0
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[cells]
+
+
 def _ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+    if np.array_equal(ids, wanted):
+        return np.arange(len(ids))
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids[order], wanted)]
