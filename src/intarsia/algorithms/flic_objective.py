@@ -105,14 +105,17 @@ def _anchors(options: Terms, model: nn.Module) -> Anchors:
 
 def _away(options: Terms, latent: Tensor, rows: Classed, anchors: Anchors, batch: Batch) -> Tensor:
     """Return the second term: the distance to the anchors, over the classes in a batch."""
-    if options.alignment == "gaussian":
-        return to_gaussians(latent, rows, anchors)
-    samples = anchors.sample(rows, batch["noise"])
-    if options.alignment == "transport":
-        return by_transport(latent, rows, samples)
-    if options.alignment == "energy":
-        return by_energy(latent, rows, samples)
-    return to_samples(latent, rows, samples)
+    kind = rows.own.dtype
+    with torch.autocast(latent.device.type, enabled=False):  # moments want more than bfloat16
+        latent = latent.to(kind)
+        if options.alignment == "gaussian":
+            return to_gaussians(latent, rows, anchors)
+        samples = anchors.sample(rows, batch["noise"])
+        if options.alignment == "transport":
+            return by_transport(latent, rows, samples)
+        if options.alignment == "energy":
+            return by_energy(latent, rows, samples)
+        return to_samples(latent, rows, samples)
 
 
 def _unsure_of_all(model: nn.Module, anchors: Anchors, batch: Batch) -> Tensor:
