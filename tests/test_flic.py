@@ -79,9 +79,9 @@ def embedded(state, block):
     return client_network.embedded(state.parameters, state.options, block)
 
 
-def by_name(engine, vector):
+def by_name(engine, vector, client="c0"):
     """Return what all share by the names of the parameters."""
-    own = engine.get_states()["c0"]
+    own = engine.get_states()[client]
     names = own.options.shared_parts
     found = client_network.with_parts(own.parameters, names, vector)
     return {name: found[name] for name in found if found[name] is not own.parameters[name]}
@@ -128,6 +128,8 @@ def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
         {"anchor_covariance": "learned", "anchor_classes": "all"},
         {"alignment": "transport", "alignment_epochs": 1},
         {"alignment": "energy", "anchor_covariance": "learned"},
+        {"scheme": "fedavg-ft"},
+        {"scheme": "l2gd"},
     ],
     ids=lambda given: " ".join(given) or "plain",
 )
@@ -235,6 +237,71 @@ def test_anchors_step_towards_the_class_means_and_the_server_averages_the_steps(
             steps[c] += 0.01 * np.sign(z[block.y == c].mean(0) - before[c]) / 2
     after = by_name(engine, engine.reveal(server.shared))["anchors.means"]
     np.testing.assert_allclose(after - before, steps, atol=1e-5)
+
+
+def test_fedavg_averages_the_heads_that_the_clients_come_to_and_tunes_the_average():
+    options = Flic(**{**FLIC_SMALL, "scheme": "fedavg-ft"}, **DOUBLE)
+    engine, server = started(FLIC, options)
+    engine.begin_round(1, ("c0", "c1"))
+    server, _ = FLIC.round(server, engine, engine.key())
+    found, own = by_name(engine, engine.reveal(server.shared)), parameters(engine)
+    assert {"classifier.weight", "shared.0.weight", "anchors.means"} <= set(found)
+    for name in ("classifier.weight", "shared.0.bias"):
+        expected = (own["c0"][name] + own["c1"][name]) / 2
+        np.testing.assert_allclose(found[name], expected, atol=1e-12)
+        assert np.abs(own["c0"][name] - own["c1"][name]).max() > 1e-4
+    concluded(FLIC, engine, server, last=1)
+    tuned = parameters(engine)
+    assert np.abs(tuned["c2"]["classifier.weight"] - found["classifier.weight"]).max() > 1e-4
+
+
+def test_fedavg_with_one_client_and_no_anchors_is_plain_training():
+    off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
+    blocks, found = {"c3": clients()["c3"]}, []
+    for algorithm, options in (
+        (FLIC, Flic(scheme="fedavg-ft", variant="class", **{**SMALL, **off}, **DOUBLE)),
+        (LOCAL, Local(**SMALL, **DOUBLE)),
+    ):
+        engine, server = started(algorithm, options, blocks)
+        if algorithm is FLIC:  # the server draws the head that all start from
+            head = by_name(engine, server.start.shared, "c3")
+        else:
+            state = engine.get_states()["c3"]
+            start = {name: head[name] for name in ("classifier.weight", "classifier.bias")}
+            state = dataclasses.replace(state, parameters={**state.parameters, **start})
+            engine.set_states({"c3": state})
+        for number in (1, 2, 3):
+            engine.begin_round(number)
+            server, _ = algorithm.round(server, engine, engine.key())
+        concluded(algorithm, engine, server, last=3)
+        found.append(parameters(engine))
+    assert largest_difference(found[1], found[0]) < 1e-12
+
+
+@pytest.mark.parametrize("mixing", [0.25, 1.0])
+def test_l2gd_scores_by_the_mixture_of_the_common_head_and_the_own(mixing):
+    options = Flic(**{**FLIC_SMALL, "scheme": "l2gd", "mixing": mixing}, **DOUBLE)
+    engine, server = started(FLIC, options)
+    before = parameters(engine)["c1"]
+    server = rounds(FLIC, engine, server)
+    concluded(FLIC, engine, server)
+    state = engine.get_states()["c1"]
+    own, z = state.parameters, embedded(state, engine.block("c1"))
+
+    def mixed(name):
+        return mixing * own[f"common.{name}"] + (1 - mixing) * own[name]
+
+    z = z @ mixed("shared.0.weight").T + mixed("shared.0.bias")
+    z = np.where(z > 0, z, 0.01 * z)
+    chances = softmax(z @ mixed("classifier.weight").T + mixed("classifier.bias"), axis=1)
+    odds = FLIC.predict(state, engine.block("c1"))
+    np.testing.assert_allclose(1 / (1 + np.exp(-odds)).T, chances, atol=1e-9)
+    moved = np.abs(own["classifier.weight"] - before["classifier.weight"]).max()
+    assert (moved > 1e-4) == (mixing < 1.0)  # an own head that counts for nothing stays
+    common = by_name(engine, engine.reveal(server.shared))["common.classifier.weight"]
+    start = by_name(engine, server.start.shared)["common.classifier.weight"]
+    assert np.abs(common - start).max() > 1e-4
+    np.testing.assert_array_equal(own["common.classifier.weight"], common)
 
 
 def test_learned_covariances_step_towards_those_of_the_classes_and_are_averaged():
@@ -386,6 +453,8 @@ def test_what_cannot_train_is_said():
         started(FLIC, Flic(), {**blocks, "c1": dataclasses.replace(blocks["c1"], x=x)})
     with pytest.raises(ExperimentError, match="sample"):
         Flic(anchor_covariance="learned", alignment="sample")
+    with pytest.raises(ExperimentError, match="mixing"):
+        Flic(mixing=0.0)
     for wrong in ({"rate": 0.0}, {"batch": 0}, {"variant": "x"}, {"alignment_weight": -1.0}):
         with pytest.raises(ExperimentError, match=next(iter(wrong))):
             Flic(**wrong)

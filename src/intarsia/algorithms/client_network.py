@@ -13,7 +13,6 @@ are sent are one vector, in the order of their names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
@@ -23,14 +22,14 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from intarsia.algorithm import RandomKey
-from intarsia.algorithms.embeddings import Kind, embedding, ragged, width_of_structure
+from intarsia.algorithms.embeddings import ragged, width_of_structure
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
+from intarsia.algorithms.network_structure import Architecture, Network
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.optimisers import Adam
-from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import listed
 
@@ -61,18 +60,6 @@ __all__ = [
 ]
 
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """What a network is made of, apart from the client's own features."""
-
-    hidden: int  # units of φ's two hidden layers, if it is a perceptron
-    latent: int  # k, the width of the latent space
-    embedding: Kind = "perceptron"  # what φ is
-    layer: bool = False  # whether there is an α
-    anchors: bool = False  # whether it holds the anchors' means
-    covariances: bool = False  # and triangular factors of their covariances
 
 
 class Options(Protocol):
@@ -121,40 +108,6 @@ class Built(Protocol):
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
         ...
-
-
-class _Anchors(nn.Module):
-    """The anchors, as parameters."""
-
-    def __init__(self, outputs: int, latent: int, *, covariances: bool) -> None:
-        super().__init__()
-        self.means = nn.Parameter(torch.zeros(outputs, latent))
-        if covariances:
-            self.factors = nn.Parameter(torch.zeros(outputs, latent, latent))
-
-
-class Network(nn.Module):
-    """φ, α if there is one, β, and the anchors' means if it holds them."""
-
-    def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
-        super().__init__()
-        latent = made_of.latent
-        self.embedding = embedding(made_of.embedding, features, made_of.hidden, latent)
-        self.classifier = StackedLinear(latent, outputs)
-        if made_of.layer:
-            self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
-        if made_of.anchors:
-            self.anchors = _Anchors(outputs, latent, covariances=made_of.covariances)
-
-    def scores(self, latent: Tensor) -> Tensor:
-        """Return the classes' scores of points of the latent space, (..., rows, outputs)."""
-        found: Tensor = self.classifier(self.shared(latent) if hasattr(self, "shared") else latent)
-        return found
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points that samples are taken to, (..., rows, k), and their scores."""
-        latent = self.embedding(x)
-        return latent, self.scores(latent)
 
 
 # ---- parameters as arrays
@@ -237,7 +190,7 @@ def training_of(
         Axes of the client's own features in what a batch holds beside the rows.
     """
     made_of = options.architecture
-    heads = ("classifier.*", "shared.*") if made_of.layer else ("classifier.*",)
+    heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
     return LocalTraining(
         model=_structure(outputs, made_of),
         loss=loss,

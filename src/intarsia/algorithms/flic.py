@@ -26,6 +26,11 @@ every client's covariance, and the average is a sum.
 
 In the variant "class" there is no α: anchors are all that is shared.
 
+The paper's Table 2 has two more local schemes. With `scheme` = "fedavg-ft" α and β are those of all
+clients: step 1 trains both, their change is sent too, and the last training is the fine-tuning.
+With "l2gd" there are common α and β, and the client's network takes ω common + (1-ω) own: step 1
+trains φ and the own ones, step 2 the common ones, which are sent.
+
 Departures from the paper
 - Algorithm S2 has steps that are not those of (3): its sums over a batch are not divided by their
   number but times n_i, and its anchors' terms for α and β have the opposite sign and a second η.
@@ -116,6 +121,8 @@ class Flic:
     """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
 
     variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
+    scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
+    mixing: float = 0.5  # ω of the scheme l2gd
     alignment_weight: float = 1e-3  # λ1
     calibration_weight: float = 1e-3  # λ2
     local_epochs: int = 10  # M
@@ -162,6 +169,10 @@ class Flic:
                 "anchor_variance",
             ),
         )
+        if not 0.0 < self.mixing <= 1.0:
+            raise ExperimentError(
+                f"algorithm.mixing is {self.mixing}; it must be above 0 and at most 1."
+            )
         if self.anchor_covariance == "learned" and self.alignment == "sample":
             raise ExperimentError(
                 'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
@@ -184,12 +195,18 @@ class Flic:
             layer=layer,
             anchors=True,
             covariances=self.anchor_covariance == "learned",
+            mixing=self.mixing if self.scheme == "l2gd" else 0.0,
         )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters all clients share: those of the anchors, and α."""
-        return ("anchors.*", "shared.*")
+        """Return which parameters all clients share: those of the anchors, and the scheme's."""
+        own = {
+            "fedrep": ("shared.*",),
+            "fedavg-ft": ("shared.*", "classifier.*"),
+            "l2gd": ("common.*",),
+        }
+        return ("anchors.*", *own[self.scheme])
 
 
 # ---- how the parts train
@@ -203,7 +220,9 @@ class _Trainings:
     realignment: LocalTraining
     local: LocalTraining
     final: LocalTraining
-    shared: LocalTraining | None  # α and the anchors, of these what the objective reads
+    shared: (
+        LocalTraining | None
+    )  # α, if it moves apart, and the anchors, if the objective reads them
     anchors: LocalTraining | None
 
 
@@ -227,8 +246,13 @@ def _trainings(options: Flic, outputs: int) -> _Trainings:
 
     drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
     anchors = ("anchors",) if drawn_to else ()
-    layer = ("shared",) if options.variant == "hl" else ()
-    own, epochs = ("embedding", "classifier"), options.shared_epochs
+    head = ("classifier", "shared") if options.variant == "hl" else ("classifier",)
+    own, layer = {
+        "fedrep": (head[:1], head[1:]),
+        "fedavg-ft": (head, ()),
+        "l2gd": (head, ("common",)),
+    }[options.scheme]
+    own, epochs = ("embedding", *own), options.shared_epochs
     return _Trainings(
         pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
         realignment=over(before, "embedding", epochs=options.alignment_epochs),
@@ -251,7 +275,7 @@ def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
 
 @cohort_function
 def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
-    """Train φ and β, then take the step on α and the anchors; send the change of these."""
+    """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
     options = visits[0][0].options
     trainings = _trainings(options, visits[0][0].outputs)
     # step 1: local training
@@ -261,7 +285,10 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     moves = visits[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
     moved = trained(shared, local, "shared")
-    return [(one.client, change(one, after)) for one, after in zip(local, moved, strict=True)]
+    return [
+        (one.client, change(before, after))
+        for before, one, after in zip(seats, local, moved, strict=True)
+    ]
 
 
 @cohort_function
@@ -325,7 +352,12 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train to what all share at the end; the networks stay at the clients."""
-    return concluded(server, clients, personalise)
+    if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
+        return concluded(server, clients, personalise)
+    clients.ask(personalise, told(server, clients))
+    # from here on every client's α and β are its own: they are not to be opened once more
+    _, info = certify(evolve(server, shared=None), clients, rng)
+    return Conclusion(info)
 
 
 FLIC = Algorithm(

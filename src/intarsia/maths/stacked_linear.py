@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from intarsia.maths.tensors import Tensor, nn
 
-__all__ = ["StackedLinear"]
+__all__ = ["StackedLinear", "affine"]
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b, (..., rows, units)."""
+    found: Tensor = x @ weight.mT + bias.unsqueeze(-2)
+    return found
 
 
 class StackedLinear(nn.Linear):
@@ -12,5 +18,4 @@ class StackedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., rows, units) for rows (..., rows, features)."""
-        found: Tensor = x @ self.weight.mT + self.bias.unsqueeze(-2)
-        return found
+        return affine(x, self.weight, self.bias)
