@@ -156,3 +156,19 @@ def test_of_very_many_clients_the_first_are_drawn(tmp_path, monkeypatch):
         for some in (many, few)
     ]
     np.testing.assert_array_equal(*drawn)
+
+
+def test_thin_bands_keep_their_colour_beside_thick_ones():
+    # ten clients with 200 samples each, forty with three: those are a few pixels high
+    parties = {
+        f"c{n:02}": block(range(1000 * n, 1000 * n + (200 if n < 10 else 3)), f"{'xy'[n < 10]}")
+        for n in range(50)
+    }
+    rows, columns, image, _ = painted(parties)
+    colours = _colours(len(parties))
+    for name in (0, 30, 49):
+        cell = int(np.flatnonzero(rows.owners[:, name])[0])
+        held = columns.owners[columns.cell_at][:, name]
+        band = image[rows.cell_at == cell][:, held]
+        own = np.isclose(band, colours[name]).all(axis=-1)
+        assert own.mean() > 0.6

@@ -35,6 +35,7 @@ _DPI = 140
 _SIZE = (12.5, 7.8)  # inches
 _WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
 _STRIPE = 8  # pixels
+_LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
 _INK = "#222222"
 _NOBODY = (0.935, 0.935, 0.93)
 _COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
@@ -243,7 +244,8 @@ def _paint(
         return image, strip
     column_owners = columns.owners[columns.cell_at]  # (width, clients)
     wide = 8 * max(len(rows.owners), len(columns.owners)) <= _HEIGHT
-    above: Mask | None = None
+    thick = np.bincount(columns.cell_at)[columns.cell_at] >= _LEAST_JOINED  # (width,)
+    above: tuple[Mask, int] | None = None
     for cell in np.unique(rows.cell_at):
         band = np.flatnonzero(rows.cell_at == cell)
         owners = column_owners & rows.owners[cell]
@@ -254,11 +256,12 @@ def _paint(
         labels = np.tile(rows.labels[cell], (_STRIP, 1))
         strip[band] = _stripes(labels, colours, band, np.zeros(labels.shape))
         if wide:  # white joints, where the owners change
-            joints = np.flatnonzero((owners[1:] != owners[:-1]).any(axis=1))
+            parted = (owners[1:] != owners[:-1]).any(axis=1) & thick[1:] & thick[:-1]
+            joints = np.flatnonzero(parted)
             image[np.ix_(band, np.concatenate([joints, joints + 1]))] = 1.0
-            if above is not None:
-                image[band[0] - 1 : band[0] + 1, (owners != above).any(axis=1)] = 1.0
-            above = owners
+            if above is not None and min(len(band), above[1]) >= _LEAST_JOINED:
+                image[band[0] - 1 : band[0] + 1, (owners != above[0]).any(axis=1)] = 1.0
+            above = owners, len(band)
     return image, strip
 
 
