@@ -60,6 +60,20 @@ def test_clients_that_share_only_the_labels_are_for_flic(task, algorithm, why):
     assert why in found.why
 
 
+def test_groups_that_share_only_the_labels_are_for_flic():
+    columns = {"a": "xy", "b": "yz", "c": "u", "d": "uv"}
+    blocks = {
+        name: Block(np.arange(10 * n, 10 * n + 4), tuple(some), np.ones((4, len(some))), np.ones(4))
+        for n, (name, some) in enumerate(columns.items())
+    }
+    found = advise(Schema.of(blocks, Labels("binary", ("0", "1"))))
+    assert found.algorithm == "flic"
+    assert "2 groups (a, c and those" in found.why
+    linked = {**blocks, "e": Block(np.arange(90, 94), ("z", "v"), np.ones((4, 2)), np.ones(4))}
+    assert advise(Schema.of(linked, Labels("binary", ("0", "1")))).algorithm == "hyfdca"
+    assert advise(Schema.of(blocks, Labels("regression", ()))).algorithm == "hyfdca"
+
+
 def test_a_client_with_nothing_in_common_is_named():
     found = advise(schema(a=(range(9), "xy"), b=(range(5, 12), "yz"), c=(range(20, 23), "w")))
     assert any(remark.startswith("c shares no row and no column") for remark in found.remarks)

@@ -56,6 +56,16 @@ def advise(schema: Schema) -> Advice:
     common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
     if not common_samples and not common_features:
         return _apart(schema, remarks)
+    groups = _groups(schema)
+    if not common_samples and len(groups) > 1 and _all_classes(schema):
+        return Advice(
+            "flic",
+            f"the clients fall into {len(groups)} groups ({_names([some[0] for some in groups])} "
+            "and those that share columns with them) without a row or a column in common, only "
+            "what the labels mean; flic maps each client's own features into one space (it needs "
+            "the library torch); hyfdca would learn from each group apart.",
+            remarks,
+        )
     same_samples = len(schema.samples.cells) == 1
     same_features = len(schema.features.cells) == 1
     if same_features and not common_samples:
@@ -108,6 +118,28 @@ def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
         "where the classes are the same for all (it needs the library torch).",
         remarks,
     )
+
+
+def _all_classes(schema: Schema) -> bool:
+    """Return whether every client has classes as labels."""
+    classes = schema.labels.task != "regression"
+    return classes and all(held.labelled.any() for held in schema.holdings.values())
+
+
+def _groups(schema: Schema) -> list[list[ClientId]]:
+    """Return the clients by whom they share a row or a column with, also through others."""
+    group = {name: [name] for name in schema.clients}
+    for index in (schema.samples, schema.features):
+        for cell in index.cells:
+            first, *others = cell.owners
+            for other in others:
+                if group[other] is not group[first]:
+                    group[first].extend(group[other])
+                    for name in group[other]:
+                        group[name] = group[first]
+    found = {id(some): some for some in group.values()}
+    order = {name: place for place, name in enumerate(schema.clients)}
+    return [sorted(some, key=order.__getitem__) for some in found.values()]
 
 
 def _count(cells: Sequence[Cell]) -> int:
