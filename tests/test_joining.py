@@ -1,0 +1,172 @@
+"""`intarsia join`: a new client with columns of its own learns from what a federation shares."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import intarsia  # noqa: E402  after the skip where torch is missing
+from command_line import one_error, said  # noqa: E402
+from intarsia.cli import main  # noqa: E402
+from intarsia.errors import ExperimentError  # noqa: E402
+
+SETTINGS = {
+    "algorithm": "flic",
+    "hidden": 8,
+    "latent": 4,
+    "rate": 0.01,
+    "local_epochs": 2,
+    "pretraining_epochs": 3,
+    "final_epochs": 5,
+    "engine": "loop",
+    "rounds": 2,
+    "participation": 0.5,
+    "yardsticks": False,
+}
+CENTRES = 2 * np.random.default_rng(0).normal(size=(3, 4))
+
+
+def table(name, width, rows=60, seed=0):
+    """Return a party's DataFrame: its own linear map of what tells the three classes apart."""
+    rng = np.random.default_rng([seed, width])
+    y = np.arange(rows) % 3
+    x = (CENTRES[y] + rng.normal(size=(rows, 4))) @ rng.normal(size=(4, width))
+    made = pd.DataFrame(x, columns=[f"{name}{j}" for j in range(width)])
+    made["kind"] = np.array(["p", "q", "r"])[y]
+    made["row"] = [f"{name}-{i}" for i in range(rows)]
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return the folder of a finished run of two clients."""
+    folder = tmp_path_factory.mktemp("join") / "run"
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    intarsia.run(tables=tables, id="row", label="kind", out=folder, **SETTINGS)
+    return folder
+
+
+@pytest.fixture
+def folder(run, tmp_path):
+    """Return a copy of the run's folder, and beside it the new client's table."""
+    shutil.copytree(run, tmp_path / "run")
+    table("new", 7).to_csv(tmp_path / "new.csv", index=False)
+    return tmp_path / "run"
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_the_new_client_gets_a_model_and_nothing_of_the_run_changes(folder, capfd):
+    before = files(folder)
+    assert main(["join", str(folder), str(folder.parent / "new.csv"), "--json"]) == 0
+    out, err = said(capfd)
+    content = json.loads(out)
+    assert list(content["metrics"]["clients"]) == list(content["metrics"]["standalone"]) == ["new"]
+    # 2 rounds with half of the clients, of 2 epochs each, and 5 at the end
+    assert content["hyperparameters"]["final_epochs"] == 7
+    assert "stand-alone" in err
+    own = folder / "joined" / "new"
+    assert {key: data for key, data in files(folder).items() if key.parts[0] != "joined"} == before
+    assert main(["predict", str(own), str(folder.parent / "new.csv")]) == 0
+    out, err = said(capfd)
+    assert err == ""  # id and label are known
+    assert out.splitlines()[0] == "id,score,label,probability"
+    assert len(out.splitlines()) == 61
+    assert intarsia.resume(own).metrics == intarsia.load(own).metrics
+
+
+def test_what_all_share_stays_as_it_is(folder):
+    shared = intarsia.load(folder).model.shared
+    assert sorted(shared) == ["anchors.means", "shared.0.bias", "shared.0.weight"]
+    found = intarsia.join(folder, table("new", 7), name="new", epochs=3)
+    for name, values in shared.items():
+        np.testing.assert_array_equal(found.model["new"].parameters[name], values)
+    assert found.model["new"].features == tuple(f"new{j}" for j in range(7))
+
+
+def test_joining_again_comes_to_the_same_and_another_seed_to_something_else(folder):
+    first, again, other = (
+        intarsia.join(folder, table("new", 7), seed=seed, out=None) for seed in (None, 0, 1)
+    )
+    assert first.folder is None
+    assert first.metrics == again.metrics
+    assert first.metrics != other.metrics
+
+
+def test_the_stand_alone_model_has_nothing_of_the_federation(folder, tmp_path):
+    one = intarsia.join(folder, table("new", 7), out=None)
+    shared = np.load(folder / "model" / "shared.npz", allow_pickle=False)
+    arrays = {name: 2 * shared[name] for name in shared.files}
+    np.savez(folder / "model" / "shared.npz", **arrays)
+    two = intarsia.join(folder, table("new", 7), out=None)
+    assert one.metrics.standalone == two.metrics.standalone
+    assert one.metrics.clients != two.metrics.clients
+
+
+def test_a_client_may_lack_classes_but_not_have_others(folder):
+    some = table("new", 7)
+    found = intarsia.join(folder, some[some["kind"] != "q"], out=None)
+    assert found.model["new"].classes_.tolist() == ["p", "q", "r"]
+    other = some.replace({"kind": {"q": "z"}})
+    with pytest.raises(intarsia.TableError, match=r"'z'.*which is not a class"):
+        intarsia.join(folder, other, out=None)
+
+
+def test_a_pair_of_arrays_joins_and_text_columns_are_encoded(folder):
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 3
+    x = rng.normal(size=(40, 2)) + y[:, None]
+    found = intarsia.join(folder, (x, np.array(["p", "q", "r"])[y]), out=None)
+    assert found.model["new"].features == ("x0", "x1")
+    levels = pd.DataFrame({"a": y + rng.normal(size=40), "town": np.array(["x", "y"])[y % 2]})
+    levels["kind"] = np.array(["p", "q", "r"])[y]
+    found = intarsia.join(folder, levels, out=None)
+    assert found.model["new"].features == ("a", "town=x", "town=y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "new.csv", "--name", "north"], "has a client 'north' already"),
+        (["run", "none.csv"], "There is no file none.csv"),
+        (["run", "new.csv", "--label", "kid"], "which the table does not have; use 'kind'"),
+        (["run", "new.csv", "--epochs", "0"], "epochs is 0"),
+        (["run", "new.csv", "--name", "a/b"], "without a slash"),
+        (["run", "bare.csv"], "No client has a label column"),
+        (["nowhere", "new.csv"], "nowhere is not a folder"),
+        (["run", "new.csv", "--out", "run"], "already holds a result"),
+    ],
+)
+def test_what_cannot_join_is_one_sentence(folder, arguments, expected, capfd, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    table("new", 7).drop(columns="kind").to_csv("bare.csv", index=False)
+    before = files(folder)
+    assert main(["join", *arguments]) == 2
+    assert expected in one_error(said(capfd)[1])
+    assert files(folder) == before
+
+
+def test_a_second_join_replaces_the_first_only_if_asked(folder):
+    intarsia.join(folder, table("new", 7), epochs=1)
+    with pytest.raises(intarsia.CheckpointError, match="already holds a result"):
+        intarsia.join(folder, table("new", 7), epochs=1)
+    intarsia.join(folder, table("new", 7), epochs=1, overwrite=True)
+
+
+def test_a_run_without_anchors_cannot_be_joined(tmp_path):
+    tables = {"north": table("north", 3)}
+    settings = {key: SETTINGS[key] for key in ("hidden", "latent", "engine", "rounds")}
+    intarsia.run(
+        tables=tables, id="row", label="kind", out=tmp_path, algorithm="local", yardsticks=False,
+        **settings,
+    )  # fmt: skip
+    with pytest.raises(ExperimentError, match="is of local, and a new client joins by anchors"):
+        intarsia.join(tmp_path, table("new", 7))
