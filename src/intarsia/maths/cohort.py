@@ -63,8 +63,8 @@ def train(
     """Train every learner; the result of each depends on it alone, up to rounding.
 
     Use one LocalTraining for all rounds: compiled functions are kept for each. `chunk` is how many
-    learners share a step; by default 64, compiled 32 or (with batches above 32) 16, and fewer
-    where parameters are many.
+    learners share a step at most; by default 128, compiled 64, with batches above 32 half and a
+    quarter of it, and fewer where parameters are many.
 
     Warns
     -----
@@ -186,9 +186,10 @@ def _wanted_chunk(training: LocalTraining, learners: list[Learner], *, compiled_
     """
     if _device(training, learners) != "cpu":
         return len(learners)
+    small = training.batch_size <= 32
     if not compiled_steps:
-        return 64
-    return 32 if training.batch_size <= 32 else 16
+        return 128 if small else 64
+    return 64 if small else 16
 
 
 def _chunk_size(
@@ -207,11 +208,9 @@ def _chunk_size(
     if _device(training, learners) == "cuda":
         room = torch.cuda.mem_get_info()[0] // 4  # rows and what the backward pass needs beside it
     size = max(1, min(wanted, len(learners), room // (copies * each)))
-    if not fixed:
-        return size
     chunks = -(-len(learners) // size)
     even = -(-len(learners) // chunks)
-    return min(-(-even // 4) * 4, max(wanted, size))
+    return min(-(-even // 4) * 4, wanted) if fixed else even
 
 
 def _compiler() -> str | None:
