@@ -86,7 +86,6 @@ def main(**settings: Any) -> dict[str, tuple[float, float]]:
         "batch": 20,
         "rounds": 30,
         "test": 0.4,
-        "intercept": False,  # no column of ones beside the pixels
         "yardsticks": False,
         **settings,
     }

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,7 +20,7 @@ from intarsia.algorithms.client_network import (  # noqa: E402
     Network,
     part_vector,
 )
-from intarsia.algorithms.own_networks import _columns  # noqa: E402
+from intarsia.algorithms.named_modules import columns  # noqa: E402
 from intarsia.catalogue import kind_of  # noqa: E402
 from intarsia.checkpoint import Checkpoints  # noqa: E402
 from intarsia.engines.in_process import RECORDS  # noqa: E402
@@ -93,8 +94,10 @@ def run(widths=(2, 5, 3), **settings):
 
 def test_with_nothing_shared_it_is_the_baseline_local():
     sizes = {"hidden": 8, "latent": 4, "weight_decay": 0.0, "final_epochs": 2}
-    own = run((3, 3, 3), final_epochs=2)  # one order of columns for both
+    # one order of columns for both, and no column of ones
+    own = run((3, 3, 3), final_epochs=2, intercept=False)
     settings = {key: value for key, value in SETTINGS.items() if key != "model"}
+    settings["intercept"] = False
     local = intarsia.run(tables=tables((3, 3, 3)), **{**settings, **sizes, "algorithm": "local"})
     assert own.metrics.clients == local.metrics.clients
 
@@ -109,7 +112,7 @@ def test_what_is_shared_is_the_average_of_what_the_clients_come_to(tmp_path):
     np.testing.assert_allclose(found.server.shared.value, np.mean(ends, axis=0), atol=1e-12)
     assert (ends[0] != ends[1]).any()
     widths = [own["embedding.0.weight"].shape for own in states]
-    assert widths == [(8, 3), (8, 6), (8, 4)]  # with the intercept
+    assert widths == [(8, 2), (8, 5), (8, 3)]
 
 
 def test_groups_with_modules_of_their_own_train_beside_each_other():
@@ -155,17 +158,33 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
     assert again.metrics == whole.metrics
 
 
+def test_the_trained_modules_are_in_the_result_and_in_its_folder(tmp_path):
+    models = {"b": f"{HERE}:wide"}
+    settings = {"model": f"{HERE}:linear", "models": models, "rounds": 30, "rate": 0.05}
+    found = run(**settings, out=tmp_path, standardise=True)
+    assert found.model["b"].parameters["0.weight"].shape == (9, 5)
+    again = intarsia.load(tmp_path).model
+    for name, (x, y) in tables().items():
+        frame = pandas.DataFrame(x, columns=[f"x{k}" for k in range(x.shape[1])])
+        one = found.model[name]
+        assert (one.predict(frame) == y).mean() > 0.6
+        np.testing.assert_array_equal(again[name].predict_proba(frame), one.predict_proba(frame))
+    with pytest.raises(ExperimentError, match="linear, of which only you know"):
+        found.model["a"].transform(frame)
+
+
 def test_columns_come_in_the_order_of_the_matrix():
     names = tuple(sorted(f"a:x{k}" for k in range(120)))
-    assert [names[k] for k in _columns(names)] == [f"a:x{k}" for k in range(120)]
-    assert [("b", "a", "a1b")[k] for k in _columns(("b", "a", "a1b"))] == ["a", "a1b", "b"]
+    assert [names[k] for k in columns(names)] == [f"a:x{k}" for k in range(120)]
+    assert list(columns(("(intercept)", "b"))) == [1]
+    assert [("b", "a", "a1b")[k] for k in columns(("b", "a", "a1b"))] == ["a", "a1b", "b"]
 
 
 def test_products_in_bfloat16_come_close():
     settings = {"precision": "single", "participation": 1.0, "rounds": 5}
     single, half = run(**settings), run(**{**settings, "precision": "bf16"})
     assert half.metrics.server.loss != single.metrics.server.loss
-    assert half.metrics.server.loss == pytest.approx(single.metrics.server.loss, rel=0.05)
+    assert half.metrics.server.loss == pytest.approx(single.metrics.server.loss, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +195,8 @@ def test_products_in_bfloat16_come_close():
         ({"model": f"{HERE}:Sane"}, "has no 'Sane'; .*Same"),
         ({"objective": f"{HERE}:with_one_hots"}, "with_one_hot"),
         ({"model": f"{HERE}:nameless"}, "is str; it must be a torch.nn.Module"),
-        ({"model": f"{HERE}:one_score"}, r"one_score\(3, 3\) gives \(2, 1\) for 2 rows"),
-        ({"model": f"{HERE}:too_narrow"}, "cannot take 2 rows of 3 features"),
+        ({"model": f"{HERE}:one_score"}, r"one_score\(2, 3\) gives \(2, 1\) for 2 rows"),
+        ({"model": f"{HERE}:too_narrow"}, "cannot take 2 rows of 2 features"),
         ({"shared": ["head.*"]}, "'head.*', which fits no parameter of 'a'; it has embedding.0"),
         ({"models": {"z": f"{HERE}:wide"}}, "names the client 'z'"),
         ({"device": "cuda:99"}, "device is 'cuda:99', which torch cannot use here"),

@@ -101,7 +101,7 @@ def join(
     networks = client_networks(
         "flic",
         prepared.engine.schema("train"),
-        options.architecture,
+        lambda _: options.architecture,
         {source.name: joined.parameters},
         prepared.scaling,
     )

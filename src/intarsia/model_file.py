@@ -39,7 +39,7 @@ NAME = "linear.json"
 NETWORKS = "networks.json"
 
 _SHARED = "shared.npz"
-_OWN = ("features", "means", "scales")  # beside the parameters in a client's file
+_OWN = ("features", "means", "scales", "module")  # beside the parameters in a client's file
 
 
 def write_model(model: Model, folder: Path) -> None:
@@ -128,13 +128,18 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
 
 
 def _write_networks(model: Networks, folder: Path) -> None:
+    from intarsia.algorithms.named_modules import Named
+
     shared = model.shared
+    first = next(iter(model.values())).architecture
     files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
     for name, network in model.items():
         own = {key: values for key, values in network.parameters.items() if key not in shared}
         features = np.array(network.features, np.str_)
         extra = {"features": features, "means": network.means, "scales": network.scales}
+        if isinstance(network.architecture, Named):
+            extra["module"] = np.array(network.architecture.module)
         _write_arrays(folder / files[name], {**own, **extra})
     if shared:
         _write_arrays(folder / _SHARED, shared)
@@ -144,7 +149,7 @@ def _write_networks(model: Networks, folder: Path) -> None:
         "task": model.labels.task,
         "classes": list(model.labels.classes),
         "label": model.labels.name,
-        "architecture": asdict(next(iter(model.values())).architecture),
+        "architecture": None if isinstance(first, Named) else asdict(first),
         "shared": sorted(shared),
         "clients": files,
     }
@@ -155,7 +160,8 @@ def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
     from intarsia.algorithms.client_network import Architecture
     from intarsia.networks import Networks
 
-    architecture = Architecture(**content["architecture"])
+    made_of = content["architecture"]
+    architecture = None if made_of is None else Architecture(**made_of)
     labels = Labels(content["task"], tuple(content["classes"]), content["label"])
     shared = _read_arrays(folder / _SHARED) if content["shared"] else {}
     if sorted(shared) != content["shared"]:
@@ -171,17 +177,23 @@ def _network(
     own: Mapping[str, NDArray[Any]],
     shared: Mapping[str, NDArray[Any]],
     labels: Labels,
-    architecture: Architecture,
+    architecture: Architecture | None,
 ) -> ClientNetwork:
+    from intarsia.algorithms.named_modules import Named
     from intarsia.networks import ClientNetwork
 
     parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
     features = tuple(own["features"].tolist())
-    first = parameters.get("embedding.0.weight")  # of a perceptron: patches fit any width
+    own_module = "module" in own
+    # of a perceptron: patches fit any width, and of a module of the user's own nobody knows
+    first = None if own_module else parameters.get("embedding.0.weight")
     width = len(features) if first is None else first.shape[1]
     if not width == len(features) == len(own["means"]) == len(own["scales"]):
         raise ValueError(f"a network takes {width} features and {len(features)} are named")
-    return ClientNetwork(labels, features, own["means"], own["scales"], architecture, parameters)
+    made_of = Named(str(own["module"])) if own_module else architecture
+    if made_of is None:
+        raise ValueError("a network has no architecture")
+    return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

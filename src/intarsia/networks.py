@@ -16,13 +16,23 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import expit
 
-from intarsia.algorithms.client_network import Architecture, Arrays, embedded, log_odds
+from intarsia.algorithms.client_network import Architecture, Arrays, Built, embedded, log_odds
+from intarsia.algorithms.client_network import odds as odds_of
+from intarsia.algorithms.named_modules import Named, scores
 from intarsia.data import Array, Block, ClientId, Labels
+from intarsia.errors import ExperimentError
 from intarsia.labels import as_in_tables
 from intarsia.model_columns import Table, known_columns
 from intarsia.spelling import nearest
 
 __all__ = ["ClientNetwork", "Networks", "without_constant"]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What a network of ours is made of."""
+
+    architecture: Architecture
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +43,7 @@ class ClientNetwork:
     features: tuple[str, ...]
     means: Array  # (features,) the value of a missing entry
     scales: Array  # (features,) 0: the feature was constant in training and counts for nothing
-    architecture: Architecture
+    architecture: Architecture | Named
     parameters: Arrays  # by their dotted names; what all clients share is among them
 
     @property
@@ -53,12 +63,18 @@ class ClientNetwork:
 
     def decision_function(self, X: Table) -> Array:
         """Return the log-odds: (samples,) of the second of two classes, or (samples, classes)."""
-        odds = log_odds(self.parameters, self, self._standardised(X))
+        odds = self._odds(self._standardised(X))
         return odds[0] if len(odds) == 1 else odds.T
 
     def transform(self, X: Table) -> Array:
-        """Return the points of the common latent space, (samples, k)."""
-        return embedded(self.parameters, self, self._standardised(X))
+        """Return the points of the common latent space, (samples, k).
+
+        Raises
+        ------
+        ExperimentError
+            If the network is a module of the user's own: only they know its latent space.
+        """
+        return embedded(self.parameters, self._built(), self._standardised(X))
 
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the class of each sample, (samples,)."""
@@ -70,6 +86,20 @@ class ClientNetwork:
         """Return the probability of each class, (samples, classes)."""
         odds = self.decision_function(X)
         return np.stack([expit(-odds), expit(odds)], axis=1) if odds.ndim == 1 else expit(odds)
+
+    def _odds(self, block: Block) -> Array:
+        if isinstance(self.architecture, Named):
+            own, classes = self.architecture.module, max(2, len(self.labels.classes))
+            return odds_of(scores(own, self.parameters, block, classes))
+        return log_odds(self.parameters, self._built(), block)
+
+    def _built(self) -> Built:
+        if isinstance(self.architecture, Named):
+            raise ExperimentError(
+                f"The network is {self.architecture.module}, of which only you know the latent "
+                "space; build it and load parameters into it."
+            )
+        return _Built(self.architecture)
 
     def _standardised(self, table: Table) -> Block:
         known, values = known_columns(table, list(self.features))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, S
 
 if TYPE_CHECKING:
     from intarsia.algorithms.client_network import Architecture, Arrays
+    from intarsia.algorithms.named_modules import Named
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import Networks
 
@@ -139,25 +140,28 @@ def linear_model(
 def client_networks(
     algorithm: str,
     schema: Schema,
-    architecture: Architecture,
+    architecture: Callable[[ClientId], Architecture | Named],
     parameters: Mapping[ClientId, Arrays],
     scaling: Mapping[ClientId, Preparation],
 ) -> Networks:
     """Return the clients' networks, on the features as their tables have them."""
     # here: it imports torch
+    from intarsia.algorithms.named_modules import Named
     from intarsia.networks import ClientNetwork, Networks, without_constant
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
         names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
         kept = np.array([name != INTERCEPT for name in names], bool)
+        made_of = architecture(client)
         found[client] = ClientNetwork(
             labels=schema.labels,
             features=tuple(name for name in names if name != INTERCEPT),
             means=scaling[client].mean[kept],
             scales=scaling[client].scale[kept],
-            architecture=architecture,
-            parameters=own if kept.all() else without_constant(own, ~kept),
+            architecture=made_of,
+            # a module of the user's own never gets the constant
+            parameters=own if isinstance(made_of, Named) else without_constant(own, ~kept),
         )
     return Networks(algorithm, found)
 

@@ -189,7 +189,8 @@ def _run_all(
         model = client_networks(
             description.algorithm,
             fitted.schema,
-            options.architecture,
+            # modules of the user's own differ from client to client
+            getattr(options, "architecture_of", lambda _: options.architecture),
             fitted.networks,
             fitted.scaling,
         )

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from intarsia.algorithms.client_network import Arrays
+from intarsia.algorithms.labelled_rows import dense
+from intarsia.algorithms.preparation import INTERCEPT
+from intarsia.data import Array, Block
 from intarsia.errors import ExperimentError
-from intarsia.maths.tensors import Tensor, nn, torch
+from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import nearest
 
-__all__ = ["judging", "made", "named", "structure"]
+__all__ = ["Named", "columns", "judging", "made", "named", "scores", "structure"]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A network that is what a function of the user's makes."""
+
+    module: str  # "package.module:name"
 
 
 @lru_cache(maxsize=256)
@@ -94,3 +109,26 @@ def structure(name: str, features: int, outputs: int) -> nn.Module:
 def judging(name: str, features: int, outputs: int) -> nn.Module:
     """Return the same for predictions, in which dropout and the like rest."""
     return copy.deepcopy(structure(name, features, outputs)).eval()
+
+
+@lru_cache(maxsize=512)
+def columns(features: tuple[str, ...]) -> Any:
+    """Return the columns of a block that modules get, in their order."""
+    keys = {
+        place: [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]
+        for place, name in enumerate(features)
+        if name != INTERCEPT
+    }
+    return np.array(sorted(keys, key=keys.__getitem__), np.intp)
+
+
+def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
+    """Return the scores that a module with these parameters gives, (samples, outputs)."""
+    own = columns(block.features)
+    tensors = {key: torch.from_numpy(values) for key, values in parameters.items()}
+    double = any(values.dtype == np.float64 for values in parameters.values())
+    x = torch.from_numpy(dense(block)[:, own]).to(torch.float64 if double else torch.float32)
+    with torch.no_grad():
+        found = functional_call(judging(name, len(own), outputs), tensors, (x,))
+    array: Array = found.double().numpy()
+    return array

@@ -20,7 +20,6 @@ warning, and its clients train one after the other. See docs/cohort.md.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -51,8 +50,8 @@ from intarsia.algorithms.client_network import (
     odds,
     part_vector,
 )
-from intarsia.algorithms.labelled_rows import dense, labelled_rows
-from intarsia.algorithms.named_modules import judging, made, named, structure
+from intarsia.algorithms.labelled_rows import labelled_rows
+from intarsia.algorithms.named_modules import Named, columns, made, named, scores, structure
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -64,6 +63,7 @@ from intarsia.algorithms.shared_parts import (
     Start,
     averaged,
     change,
+    network,
     opened,
     send_start,
     setup,
@@ -74,7 +74,7 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.optimisers import SGD, Adam
-from intarsia.maths.tensors import Tensor, functional_call, nn, torch
+from intarsia.maths.tensors import Tensor, nn, torch
 from intarsia.spelling import nearest
 
 __all__ = ["OWN_NETWORKS", "OwnNetworks"]
@@ -88,7 +88,7 @@ class OwnNetworks:
     gives scores, (rows, classes), for rows of features. `objective` names a function
     (model, batch) -> loss of each row, (rows,), where batch["x"] are the rows and batch["y"] the
     classes as whole numbers; "" = cross-entropy. Columns come in the order of their names, with
-    numbers in them by their size: "x2" before "x10", as in the matrix.
+    numbers in them by their size: "x2" before "x10", as in the matrix; without the intercept.
     """
 
     model: str  # "package.module:name"
@@ -121,6 +121,10 @@ class OwnNetworks:
     def loss(self) -> str:
         """Return the loss that the scores are graded by: they are log-odds."""
         return "logistic"
+
+    def architecture_of(self, client: ClientId) -> Named:
+        """Return what a client's network is made of."""
+        return Named(self.models.get(client, self.model))
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -162,7 +166,7 @@ def _plain(model: nn.Module, batch: Batch) -> Tensor:
 
 def _training(options: OwnNetworks, block: Block, outputs: int, *, final: bool) -> LocalTraining:
     """Return how the clients of a group train."""
-    features = 1 if "x" in options.ragged else block.shape[1]
+    features = 1 if "x" in options.ragged else len(columns(block.features))
     epochs = options.final_epochs if final else options.local_epochs
     frozen = options.shared if final else ()
     settings = (options.objective, options.optimiser, options.rate, options.weight_decay)
@@ -200,14 +204,6 @@ def _kept(
     )
 
 
-@lru_cache(maxsize=512)
-def _columns(features: tuple[str, ...]) -> Any:
-    """Return the columns of a block in the order that modules get them."""
-    parts = [re.split(r"(\d+)", name) for name in features]
-    keys = [[int(p) if k % 2 else p for k, p in enumerate(own)] for own in parts]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
-
-
 # ---- at the clients
 
 
@@ -217,8 +213,9 @@ def init_client(
     """Return a client's state: its module as it is drawn from the client's own key."""
     outputs = class_count(schema)
     own = _own(options, client)
-    structure(own.model, block.shape[1], outputs)  # whether it fits is said before training
-    return Client(own, outputs, _drawn(own, block.shape[1], outputs, rng))
+    features = len(columns(block.features))
+    structure(own.model, features, outputs)  # whether it fits is said before training
+    return Client(own, outputs, _drawn(own, features, outputs, rng))
 
 
 def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
@@ -242,7 +239,7 @@ def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
 def _learner(seat: Seat, device: str) -> Learner:
     tensors = {n: torch.from_numpy(v).to(device) for n, v in seat.client.parameters.items()}
     x, y = labelled_rows(seat.block)
-    x = x[:, _columns(seat.block.features)]
+    x = x[:, columns(seat.block.features)]
     kind = torch.float64 if seat.client.options.precision == "double" else torch.float32
     return Learner(
         parameters=tensors,
@@ -272,6 +269,10 @@ def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     return [(seat.client, Ready()) for seat in _trained(opened(visits), final=True)]
 
 
+def _scores(client: Client, block: Block) -> Array:
+    return scores(client.options.model, client.parameters, block, client.outputs)
+
+
 @client_function
 def part_of_loss(
     client: Client, block: Block, message: Shared, rng: RandomKey
@@ -279,18 +280,6 @@ def part_of_loss(
     """Keep what all share; send this client's part of the loss."""
     client = opened([(client, block, message, rng)])[0].client
     return client, Loss(cross_entropy_sum(_scores(client, block), block))
-
-
-def _scores(client: Client, block: Block) -> Array:
-    """Return the module's scores of a block's samples, (samples, classes)."""
-    module = judging(client.options.model, block.shape[1], client.outputs)
-    tensors = {name: torch.from_numpy(values) for name, values in client.parameters.items()}
-    kind = torch.float64 if client.options.precision == "double" else torch.float32
-    x = dense(block)[:, _columns(block.features)]
-    with torch.no_grad():
-        scores = functional_call(module, tensors, (torch.from_numpy(x).to(kind),))
-    found: Array = scores.double().numpy()
-    return found
 
 
 def predict(client: Client, block: Block) -> Array:
@@ -322,7 +311,7 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
         return Server(options, Start())
     outputs = class_count(schema)
     first, *others = schema.clients
-    features = len(schema.holdings[first].features)
+    features = len(columns(schema.holdings[first].features))
     shapes = _shared_shapes(options, schema, first)
     for client in others:
         own = _shared_shapes(options, schema, client)
@@ -338,7 +327,7 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
 
 
 def _shared_shapes(options: OwnNetworks, schema: Schema, client: ClientId) -> dict[str, Any]:
-    features = len(schema.holdings[client].features)
+    features = len(columns(schema.holdings[client].features))
     module = structure(options.models.get(client, options.model), features, class_count(schema))
     shapes = {name: tuple(values.shape) for name, values in module.named_parameters()}
     for pattern in options.shared:
@@ -393,6 +382,7 @@ OWN_NETWORKS = Algorithm(
     certify=certify,
     conclude=conclude,
     predict=predict,
+    network=network,
     additive=False,
     linear=False,
     client_functions=(send_start, local_training, personalise, part_of_loss),
