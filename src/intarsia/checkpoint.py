@@ -24,7 +24,7 @@ from intarsia.data import ClientId
 from intarsia.engines import codec
 from intarsia.errors import CheckpointError, CodecError
 
-__all__ = ["Checkpoint", "Checkpoints", "write_atomically"]
+__all__ = ["Checkpoint", "Checkpoints", "write_atomically", "write_durably"]
 
 _KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".tmp"
@@ -43,7 +43,20 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    _sync(path.parent)
+
+
+def write_durably(files: Iterable[tuple[Path, bytes]]) -> None:
+    """Write files, and come back when all are on the disk; a file that is written last may say so.
+
+    All are written before the first is waited for: of thousands, each would wait for the disk.
+    """
+    paths: list[Path] = []
+    for path, data in files:
+        path.write_bytes(data)
+        paths.append(path)
+    for path in [*paths, *{path.parent for path in paths}]:
+        _sync(path)
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ class Checkpoints:
         _write(filling / "clients.state", _records(clients))
         content = {"round": round, "clients": len(clients), "extra": dict(extra)}
         _write(filling / "extra.json", [_with_checksum(content)])
-        _sync_folder(filling)
+        _sync(filling)
         if self._history.exists():
             # The lines up to this round must not be newer than the checkpoint that follows them.
             with self._history.open("rb") as history:
@@ -112,7 +125,7 @@ class Checkpoints:
         if final.exists():
             _discard(final)
         filling.rename(final)
-        _sync_folder(self._folder)
+        _sync(self._folder)
         for old in self.rounds[:-_KEPT]:
             _discard(self._path(old))
 
@@ -247,9 +260,9 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

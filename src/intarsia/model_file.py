@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
-from intarsia.checkpoint import write_atomically
+from intarsia.checkpoint import write_atomically, write_durably
 from intarsia.data import Labels
 from intarsia.errors import CheckpointError
 
@@ -134,15 +134,9 @@ def _write_networks(model: Networks, folder: Path) -> None:
     first = next(iter(model.values())).architecture
     files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
-    for name, network in model.items():
-        own = {key: values for key, values in network.parameters.items() if key not in shared}
-        features = np.array(network.features, np.str_)
-        extra = {"features": features, "means": network.means, "scales": network.scales}
-        if isinstance(network.architecture, Named):
-            extra["module"] = np.array(network.architecture.module)
-        _write_arrays(folder / files[name], {**own, **extra})
+    write_durably((folder / files[name], _own(network, shared)) for name, network in model.items())
     if shared:
-        _write_arrays(folder / _SHARED, shared)
+        write_durably([(folder / _SHARED, _arrays(shared))])
     # last: it says that the others are there
     content = {
         "algorithm": model.algorithm,
@@ -196,13 +190,25 @@ def _network(
     return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
 
 
-def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return what is in a client's file."""
+    from intarsia.algorithms.named_modules import Named
+
+    own = {key: values for key, values in network.parameters.items() if key not in shared}
+    features = np.array(network.features, np.str_)
+    extra = {"features": features, "means": network.means, "scales": network.scales}
+    if isinstance(network.architecture, Named):
+        extra["module"] = np.array(network.architecture.module)
+    return _arrays({**own, **extra})
+
+
+def _arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as file:  # as np.savez does, which would pickle objects
         for name, values in arrays.items():
             with file.open(f"{name}.npy", "w") as member:
                 write_array(member, values, allow_pickle=False)
-    write_atomically(path, data.getvalue())
+    return data.getvalue()
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
