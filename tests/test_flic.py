@@ -11,6 +11,7 @@ from scipy.special import log_softmax, softmax
 
 torch = pytest.importorskip("torch")
 
+from intarsia.algorithm import Release  # noqa: E402
 from intarsia.algorithms import client_network, flic, flic_objective, shared_parts  # noqa: E402  after the skip
 from intarsia.algorithms.flic import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.hetfedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
@@ -302,6 +303,32 @@ def test_l2gd_scores_by_the_mixture_of_the_common_head_and_the_own(mixing):
     start = by_name(engine, server.start.shared)["common.classifier.weight"]
     assert np.abs(common - start).max() > 1e-4
     np.testing.assert_array_equal(own["common.classifier.weight"], common)
+
+
+def privately(release, names=("c0", "c1", "c3")):
+    """Return what a private round changes of what all share, times the number of clients."""
+    algorithm = FLIC.private(release)
+    engine, server = started(algorithm, Flic(**{**FLIC_SMALL, "rate": 0.01}, **DOUBLE))
+    engine.begin_round(1, names)
+    server, _ = algorithm.round(server, engine, engine.key())
+    change = engine.reveal(server.shared) - server.start.shared
+    return change * len(names), engine, server
+
+
+def test_clipping_bounds_what_a_client_can_change():
+    free, _, _ = privately(Release(0.0, 1e9))
+    found, _, _ = privately(Release(0.0, 1e-3), names=("c0",))
+    assert np.linalg.norm(free) > 0.01
+    assert np.linalg.norm(found) == pytest.approx(1e-3)
+
+
+def test_the_noise_of_a_round_is_that_of_the_release_without_any_one_share():
+    found, engine, server = privately(Release(5.0, 1e-6, releases=1))
+    # three clients, of which two have the variance that was asked for
+    assert found.std() == pytest.approx(5.0 * np.sqrt(3 / 2), rel=0.3)
+    engine.begin_round(2, ("c0",))
+    with pytest.raises(SealedError, match="epsilon"):
+        FLIC.round(server, engine, engine.key())
 
 
 def test_learned_covariances_step_towards_those_of_the_classes_and_are_averaged():

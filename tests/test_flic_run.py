@@ -60,6 +60,16 @@ def test_sealed_sums_train_to_what_plain_ones_do(mode):
     assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
 
 
+def test_what_all_share_may_be_differentially_private_for_each_client():
+    terms = {"mode": "masked", "epsilon": 8.0, "delta": 1e-3, "clip": 0.1}
+    found = intarsia.run(tables=tables(), privacy=terms, standardise=False, **FLIC)
+    assert found.privacy.unit == "client"
+    assert found.privacy.releases == 2
+    assert found.privacy.covers[0] == "what all clients share in model/"
+    assert any("each client's own network" in one for one in found.privacy.does_not_cover)
+    assert any("what all clients share in model/" in note for note in found.notes)
+
+
 class StopError(Exception):
     pass
 

@@ -51,7 +51,7 @@ def guarantee(
     if not isinstance(algorithm, Algorithm) or algorithm.private is None:
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} but {description.algorithm!r} adds no noise "
-            'to what it releases; use "hyfdca", "cocoa" or "fedavg", or set epsilon = 0.'
+            'to what it releases; use "hyfdca", "cocoa", "fedavg" or "flic", or set epsilon = 0.'
         )
     if description.preprocessing.standardise:
         raise ExperimentError(
@@ -61,7 +61,7 @@ def guarantee(
             "by constants that do not come from the data (factors of [alignment] dictionary)."
         )
     if algorithm.protects == "client":
-        return _averaged_updates(description, schema)
+        return _averaged_updates(description, algorithm, schema)
     return _perturbed_output(description, options, schema)
 
 
@@ -106,12 +106,19 @@ def _perturbed_output(
     )
 
 
-def _averaged_updates(description: Experiment, schema: Schema) -> tuple[Release, Guarantee]:
+def _averaged_updates(
+    description: Experiment, algorithm: Algorithm, schema: Schema
+) -> tuple[Release, Guarantee]:
     settings = description.privacy
     rounds = most_rounds(description, schema.clients)
     # another client's data: its update may be any other of norm up to the clip
     sensitivity = 2 * settings.clip
     noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta, rounds)
+    released: str = "the weights"
+    own: tuple[str, ...] = ()
+    if not algorithm.linear:
+        released = "what all clients share"
+        own = ("each client's own network, which has no noise: model/ holds one for each client",)
     return Release(noise, settings.clip, releases=rounds), Guarantee(
         mode=settings.mode,
         epsilon=settings.epsilon,
@@ -123,10 +130,11 @@ def _averaged_updates(description: Experiment, schema: Schema) -> tuple[Release,
         clip=settings.clip,
         releases=rounds,
         covers=(
-            "the weights in model/",
-            "the weights of every round, also against any one of the other clients",
+            f"{released} in model/",
+            f"{released} of every round, also against any one of the other clients",
         ),
         does_not_cover=(
+            *own,
             "the objectives that the server reads whenever it evaluates, exact: history.jsonl, "
             "transcript.bin",
             "the states of the clients in checkpoints/, which hold the secrets of their noise",
@@ -173,7 +181,7 @@ def notes(found: Guarantee, options: Any, samples: int, clients: int) -> tuple[s
         return ()
     units = samples if found.unit == "sample" else clients
     said = [
-        "Differential privacy covers the weights in model/ and not all else in the output folder: "
+        f"Differential privacy covers {found.covers[0]} and not all else in the output folder: "
         "see privacy in result.json. The noise is drawn afresh in every run, whatever the seed."
     ]
     if found.delta * units >= 1:

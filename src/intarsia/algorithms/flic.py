@@ -31,6 +31,10 @@ clients: step 1 trains both, their change is sent too, and the last training is 
 With "l2gd" there are common α and β, and the client's network takes ω common + (1-ω) own: step 1
 trains φ and the own ones, step 2 the common ones, which are sent.
 
+With differential privacy a client scales its change down to a norm of at most `clip` and adds its
+share of the noise, as in `fedavg`: what all share keeps the secret of whether a client is among
+them. The clients' own networks stay at the clients, without noise.
+
 Departures from the paper
 - Algorithm S2 has steps that are not those of (3): its sums over a batch are not divided by their
   number but times n_i, and its anchors' terms for α and β have the opposite sign and a second η.
@@ -62,8 +66,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -74,6 +78,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Release,
     Visit,
     cohort_function,
     evolve,
@@ -88,6 +93,7 @@ from intarsia.algorithms.client_network import (
 )
 from intarsia.algorithms.embeddings import Kind
 from intarsia.algorithms.flic_objective import Alignment, draws_noise, misalignment, objective
+from intarsia.algorithms.noise import NoiseShare
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -104,6 +110,7 @@ from intarsia.algorithms.shared_parts import (
     opened,
     part_of_loss,
     predict,
+    protected,
     send_start,
     start,
     told,
@@ -285,8 +292,9 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     moves = visits[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
     moved = trained(shared, local, "shared")
+    present = visits[0][2].clients
     return [
-        (one.client, change(before, after))
+        protected(one.client, change(before, after), present)
         for before, one, after in zip(seats, local, moved, strict=True)
     ]
 
@@ -360,6 +368,11 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     return Conclusion(info)
 
 
+def private(release: Release) -> Algorithm:
+    """Return FLIC with clipped changes of what all share, and noise in them."""
+    return replace(FLIC, init_client=partial(init_client, release=release))
+
+
 FLIC = Algorithm(
     name="flic",
     hyperparameters=Flic,
@@ -374,5 +387,7 @@ FLIC = Algorithm(
     linear=False,
     network=network,
     client_functions=(send_start, pretrain, local_training, personalise, part_of_loss),
-    states=(Server, Client, Flic, Start),
+    states=(Server, Client, Flic, Start, NoiseShare),
+    private=private,
+    protects="client",
 )

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from intarsia.algorithm import (
     ClientFunction,
     Clients,
     Conclusion,
     Info,
     RandomKey,
+    Release,
     Visit,
     client_function,
     evolve,
@@ -37,6 +40,7 @@ from intarsia.algorithms.client_network import (
 )
 from intarsia.algorithms.embeddings import width_of_structure
 from intarsia.algorithms.labelled_rows import dense
+from intarsia.algorithms.noise import NoiseShare, draw_share, spend
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.local_training import LocalTraining
@@ -60,6 +64,7 @@ __all__ = [
     "opened",
     "part_of_loss",
     "predict",
+    "protected",
     "send_start",
     "setup",
     "start",
@@ -86,6 +91,8 @@ class Client:
     outputs: int
     parameters: Arrays
     aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
+    clip: float = math.inf  # largest norm of the change that it sends
+    noise: NoiseShare | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class Shared:
 
     shared: Array | None  # (parameters that are shared,)
     round: int
+    clients: int = 1  # that are there
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,13 @@ class Seat(NamedTuple):
 
 
 def init_client(
-    options: Options, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: Options,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
 ) -> Client:
     """Return a client's state: a network that is drawn from the client's own key.
 
@@ -145,7 +159,11 @@ def init_client(
     """
     outputs = class_count(schema)
     dense(block)  # a missing value is said before anything trains
-    return Client(options, outputs, drawn(block.shape[1], outputs, options, rng))
+    made = Client(options, outputs, drawn(block.shape[1], outputs, options, rng))
+    if release is None:
+        return made
+    noise = draw_share(release.deviation, release.releases)
+    return evolve(made, clip=release.clip, noise=noise)
 
 
 @client_function
@@ -201,6 +219,21 @@ def change(before: Seat, after: Seat) -> Change:
     """Return by how much a client moved what all share."""
     moved = changed(before.client.parameters, after.client.parameters)
     return Change(part_vector(moved, before.client.options.shared_parts))
+
+
+def protected(client: Client, moved: Change, clients: int) -> tuple[Client, Change]:
+    """Return the change clipped and with this client's share of the noise, where there is any.
+
+    A client knows its own share: the others' alone must do, so that they split the variance.
+    """
+    if client.noise is None or moved.shared is None:
+        return client, moved
+    noise, normal = spend(client.noise, moved.shared.shape)
+    clipped = moved.shared * min(
+        1.0, client.clip / max(float(np.linalg.norm(moved.shared)), 1e-300)
+    )
+    share = noise.deviation / math.sqrt(max(clients - 1, 1))
+    return evolve(client, noise=noise), Change(clipped + share * normal)
 
 
 @client_function
@@ -260,7 +293,8 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
 
 def told(server: Server, clients: Clients) -> dict[ClientId, Shared]:
     """Return the message of what all share, for each client that is there."""
-    return dict.fromkeys(clients.ids, Shared(shared=server.shared, round=server.rounds))
+    message = Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
+    return dict.fromkeys(clients.ids, message)
 
 
 def averaged(server: Server, total: Any, clients: Clients) -> Server:
