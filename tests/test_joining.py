@@ -170,3 +170,28 @@ def test_a_run_without_anchors_cannot_be_joined(tmp_path):
     )  # fmt: skip
     with pytest.raises(ExperimentError, match="is of local, and a new client joins by anchors"):
         intarsia.join(tmp_path, table("new", 7))
+
+
+@pytest.mark.slow
+def test_a_joined_client_learns_sooner_than_alone(tmp_path):
+    """Four clients of unseen widths, on a toy like FLIC's linear mapping."""
+    rng = np.random.default_rng(1)
+    centres = 1.6 * rng.normal(size=(10, 5))
+
+    def party(rows, width):
+        y = rng.permutation(np.arange(rows) % 10)
+        x = (centres[y] + rng.normal(size=(rows, 5))) @ rng.normal(size=(5, width))
+        return x / x.std(0), y
+
+    tables = {f"c{width}": party(660, width) for width in (6, 18, 40)}
+    intarsia.run(
+        tables=tables, out=tmp_path, algorithm="flic", pretraining_epochs=100, local_epochs=5,
+        rounds=4, evaluate_every=0, yardsticks=False, intercept=False, test=0.7,
+    )  # fmt: skip
+    joined, alone = [], []
+    for width in (7, 15, 25, 48):
+        new = party(270, width)
+        found = intarsia.join(tmp_path, new, name=f"n{width}", epochs=20, out=None).metrics
+        joined.append(found.clients_mean.accuracy)
+        alone.append(found.standalone_mean.accuracy)
+    assert np.mean(joined) > np.mean(alone) + 0.1

@@ -1,9 +1,9 @@
 """A new client joins a finished federation: it learns its own parts of a network, and nobody else.
 
 FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
-an embedding φ of its own columns and a classifier β; α and the anchors stay as they are. First φ
-alone is aligned with the anchors, then φ and β train, as those of the federation's clients did.
-Beside it a network trains that has the same epochs and has nothing from the federation.
+an embedding φ of its own columns and a classifier β; α and the anchors stay as they are (how:
+`algorithms.flic_joining`). Beside it a network trains for the same epochs that has nothing from the
+federation; the epochs of alignment before are not counted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from threadpoolctl import threadpool_limits
 
 from intarsia import frames, run_folder
-from intarsia.algorithm import Algorithm, ClientFunction, Conclusion, Info
+from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.evaluation import Grades, evaluate
 from intarsia.clock import Clock
 from intarsia.data import ClientId
 from intarsia.description import Source
 from intarsia.engine_setup import Prepared, SealedSums, prepared_engine
+from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.experiment import Alignment, Experiment, hyperparameters
@@ -234,25 +235,25 @@ class _Joined:
 def _joined(
     prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
 ) -> _Joined:
-    from intarsia.algorithms import flic, hetfedrep  # here: they import torch
+    from intarsia.algorithms import flic, flic_joining, hetfedrep  # here: they import torch
     from intarsia.algorithms.client_network import part_vector
     from intarsia.algorithms.shared_parts import Shared
 
     engine = prepared.engine
-    known = next(iter(model.values())).parameters
-    told = Shared(shared=part_vector(known, options.shared_parts), round=0)
-    functions = [flic.personalise]
-    if options.pretraining_epochs:
-        functions.insert(0, flic.pretrain)
+    shared = part_vector(next(iter(model.values())).parameters, options.shared_parts)
     with clock.part("training"):
-        grades = _trained(prepared, flic.FLIC, options, told, functions)
+        _start(engine, flic.FLIC, options)
+        flic_joining.join(engine, options, shared)
+        grades = _grades(prepared, flic.FLIC, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
     alike = {key: getattr(options, key) for key in _OF_LOCAL}
     with clock.part("yardsticks"), engine.unmetered():
         local = hetfedrep.Local(**alike)
-        nothing = Shared(shared=None, round=0)
-        alone = _trained(prepared, hetfedrep.LOCAL, local, nothing, [hetfedrep.personalise])
+        _start(engine, hetfedrep.LOCAL, local)
+        told = dict.fromkeys(engine.ids, Shared(shared=None, round=0))
+        engine.ask(hetfedrep.personalise, told)
+        alone = _grades(prepared, hetfedrep.LOCAL, local)
     return _Joined(state.parameters, grades, alone, traffic, exchanges)
 
 
@@ -268,16 +269,10 @@ _OF_LOCAL = (
 )
 
 
-def _trained(
-    prepared: Prepared,
-    algorithm: Algorithm,
-    options: Any,
-    told: Any,
-    functions: list[ClientFunction],
-) -> dict[ClientId, Grades]:
-    """Run client functions from a new state on; return how good the client is then."""
-    engine = prepared.engine
+def _start(engine: InProcess, algorithm: Algorithm, options: Any) -> None:
+    """Give the client a new state."""
     schema = engine.schema("train")
+    engine.begin_round(1)
     engine.set_states(
         {
             name: algorithm.init_client(
@@ -286,9 +281,11 @@ def _trained(
             for name in engine.ids
         }
     )
-    for number, function in enumerate(functions):
-        engine.begin_round(number)
-        engine.ask(function, dict.fromkeys(engine.ids, told))
+
+
+def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[ClientId, Grades]:
+    """Return how good the client is on its test part, or on its rows where there is none."""
+    engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     with engine.unmetered():
         loss = losses.loss_code(options.loss)

@@ -18,7 +18,7 @@ from intarsia.maths.class_alignment import (
 from intarsia.maths.local_training import Batch, Loss
 from intarsia.maths.tensors import Tensor, nn, torch
 
-__all__ = ["Alignment", "Terms", "draws_noise", "misalignment", "objective"]
+__all__ = ["Alignment", "Terms", "calibration", "draws_noise", "misalignment", "objective"]
 
 Alignment = Literal["gaussian", "sample", "transport", "energy"]
 
@@ -63,6 +63,19 @@ def misalignment(options: Terms) -> Loss:
         rows = classed(batch["y"], batch["weight"], anchors.means.shape[-2])
         away = _away(options, model.embedding(batch["x"]), rows, anchors, batch)
         return torch.zeros_like(batch["weight"]), away
+
+    return loss
+
+
+def calibration(options: Terms) -> Loss:
+    """Return the third term alone, by which a classifier learns the anchors."""
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        anchors = _anchors(options, model)
+        rows = classed(batch["y"], batch["weight"], anchors.means.shape[-2])
+        points = anchors.sample(rows, batch["noise"])
+        unsure = cross_entropy(model.scores(points), batch["y"])
+        return torch.zeros_like(batch["weight"]), (rows.own * unsure).sum(-1)
 
     return loss
 
