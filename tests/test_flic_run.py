@@ -60,6 +60,19 @@ def test_sealed_sums_train_to_what_plain_ones_do(mode):
     assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
 
 
+def test_networks_train_with_the_threads_of_the_experiment():
+    seen, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        intarsia.run(
+            tables=tables(), progress=lambda _: seen.append(torch.get_num_threads()), **FLIC
+        )
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_all_share_may_be_differentially_private_for_each_client():
     terms = {"mode": "masked", "epsilon": 8.0, "delta": 1e-3, "clip": 0.1}
     found = intarsia.run(tables=tables(), privacy=terms, standardise=False, **FLIC)

@@ -140,7 +140,7 @@ class Experiment:
     checkpoint_seconds: float = 1.0
     state_megabytes: int = 2048  # of the clients' states in memory; the others are mapped from disk
     evaluate_every: int = 10  # rounds; 0 = only at the end
-    threads: int = 1  # of the linear algebra library
+    threads: int = 1  # of the libraries for linear algebra and for networks
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()

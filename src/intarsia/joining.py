@@ -14,9 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadpoolctl import threadpool_limits
-
-from intarsia import frames, run_folder
+from intarsia import frames, run_folder, threads
 from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.evaluation import Grades, evaluate
 from intarsia.clock import Clock
@@ -92,7 +90,7 @@ def join(
         options = _options(run.hyperparameters, epochs, rounds)
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
-    with threadpool_limits(limits=described.threads, user_api="blas"):
+    with threads.limited(described.threads):
         with clock.part("preprocessing"):
             parts = {"train": dict(found.train), "test": dict(found.test)}
             prepared = prepared_engine(

@@ -8,9 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadpoolctl import threadpool_limits
-
-from intarsia import audit, experiment, guarantee, result, run_folder, training, yardsticks
+from intarsia import (
+    audit,
+    experiment,
+    guarantee,
+    result,
+    run_folder,
+    threads,
+    training,
+    yardsticks,
+)
 from intarsia.algorithm import Algorithm, RandomKey
 from intarsia.algorithms.preparation import Preparation
 from intarsia.baselines import Baseline
@@ -123,8 +130,8 @@ def _run(
     *,
     fresh: bool,
 ) -> Result:
-    # several threads make products of a client's size slower, and their number shows in the bits
-    with threadpool_limits(limits=description.threads, user_api="blas"):
+    choose(description)  # imports torch, if the algorithm needs it
+    with threads.limited(description.threads):
         return _run_all(description, tables, folder, progress, fresh=fresh)
 
 
