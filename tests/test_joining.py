@@ -172,6 +172,19 @@ def test_a_run_without_anchors_cannot_be_joined(tmp_path):
         intarsia.join(tmp_path, table("new", 7))
 
 
+@pytest.mark.parametrize(("scheme", "joins"), [("fedavg-ft", False), ("l2gd", True)])
+def test_what_clients_tuned_for_themselves_is_not_taken(tmp_path, scheme, joins):
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, scheme=scheme, **SETTINGS)
+    if joins:
+        found = intarsia.join(tmp_path, table("new", 7), out=None).model["new"]
+        for name, values in intarsia.load(tmp_path).model.shared.items():
+            np.testing.assert_array_equal(found.parameters[name], values)
+    else:
+        with pytest.raises(ExperimentError, match=r"'classifier\.weight'.* each for itself"):
+            intarsia.join(tmp_path, table("new", 7), out=None)
+
+
 @pytest.mark.slow
 def test_a_joined_client_learns_sooner_than_alone(tmp_path):
     """Four clients of unseen widths, on a toy like FLIC's linear mapping."""

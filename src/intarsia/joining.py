@@ -8,9 +8,10 @@ federation; the epochs of alignment before are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +19,7 @@ from intarsia import frames, run_folder, threads
 from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.evaluation import Grades, evaluate
 from intarsia.clock import Clock
-from intarsia.data import ClientId
+from intarsia.data import Array, ClientId
 from intarsia.description import Source
 from intarsia.engine_setup import Prepared, SealedSums, prepared_engine
 from intarsia.engines.in_process import InProcess
@@ -33,6 +34,7 @@ from intarsia.outcome import Outcome, client_networks, result_of
 from intarsia.privacy.settings import Privacy
 from intarsia.result import Result
 from intarsia.running import load
+from intarsia.spelling import listed
 
 if TYPE_CHECKING:
     from intarsia.networks import Networks
@@ -234,11 +236,10 @@ def _joined(
     prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
 ) -> _Joined:
     from intarsia.algorithms import flic, flic_joining, hetfedrep  # here: they import torch
-    from intarsia.algorithms.client_network import part_vector
     from intarsia.algorithms.shared_parts import Shared
 
     engine = prepared.engine
-    shared = part_vector(next(iter(model.values())).parameters, options.shared_parts)
+    shared = _shared(model, options.shared_parts)
     with clock.part("training"):
         _start(engine, flic.FLIC, options)
         flic_joining.join(engine, options, shared)
@@ -253,6 +254,26 @@ def _joined(
         engine.ask(hetfedrep.personalise, told)
         alone = _grades(prepared, hetfedrep.LOCAL, local)
     return _Joined(state.parameters, grades, alone, traffic, exchanges)
+
+
+def _shared(model: Networks, parts: Sequence[str]) -> Array:
+    """Return what all clients of a run share, as they were told it."""
+    from intarsia.algorithms.client_network import part_vector  # here: it imports torch
+
+    parameters = next(iter(model.values())).parameters
+    alike = model.shared if len(model) > 1 else parameters
+    own = [
+        name
+        for name in parameters
+        if name not in alike and any(fnmatchcase(name, part) for part in parts)
+    ]
+    if own:
+        raise ExperimentError(
+            f"The run's clients have trained {listed(own, 3)} each for itself at the end, so that "
+            "there is nothing of it for a new one to take; join a run with algorithm.final_epochs "
+            '= 0, or with the scheme "fedrep".'
+        )
+    return part_vector(parameters, parts)
 
 
 _OF_LOCAL = (
