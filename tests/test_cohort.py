@@ -319,6 +319,15 @@ def test_the_engine_is_chosen_by_shape():
     assert train(record, []) == []
 
 
+def test_a_chunk_has_as_many_learners_as_fit_into_memory(monkeypatch):
+    record = training(epochs=100)  # of 24 rows at most, in batches of 5: 500 steps
+    assert cohort._chunk_size(record, learners(), 64, fixed=False) == 5
+    # 30 kB of places, and 4 kB of parameters and rows
+    monkeypatch.setattr(cohort, "_CHUNK_BYTES", 100_000)
+    assert cohort._chunk_size(record, learners(), 64, fixed=False) == 2
+    assert cohort._chunk_size(training(epochs=1000), learners(), 64, fixed=False) == 1
+
+
 def test_a_wrong_engine_and_a_missing_compiler_are_said(monkeypatch):
     with pytest.raises(ExperimentError, match="choose from auto, loop, vmap, compiled"):
         train(training(), learners(), engine="jax")

@@ -40,7 +40,8 @@ __all__ = ["Engine", "UnbatchableWarning", "choose", "train"]
 
 Engine = Literal["auto", "loop", "vmap", "compiled"]
 
-_CHUNK_BYTES = 1 << 28  # of the stacked parameters and moments
+_CHUNK_BYTES = 1 << 28  # of the stacked parameters, moments and rows, and of what is drawn
+_PLACE_BYTES = 12  # of a row's place in a batch, and its weight
 # Steps of learners in one call: compiling takes 20 to 60 s and saves some 80 µs a step.
 _WORTH_COMPILING = 500_000
 
@@ -200,14 +201,17 @@ def _chunk_size(
     Where all chunks are of one size, because each size compiles anew, they are as full as whole
     fours allow, so that not too many sizes come up.
     """
-    each: int = max(
-        sum(learner.parameters[name].nbytes for name in training.trained) for learner in learners
-    )
     copies = 2 + len(training.optimiser.moments)  # values, gradients, moments
+    each: int = max(
+        copies * sum(learner.parameters[name].nbytes for name in training.trained)
+        + sum(values.nbytes for values in learner.rows.values())
+        + _PLACE_BYTES * training.steps_of(learner) * training.batch_size
+        for learner in learners
+    )
     room = _CHUNK_BYTES
     if _device(training, learners) == "cuda":
-        room = torch.cuda.mem_get_info()[0] // 4  # rows and what the backward pass needs beside it
-    size = max(1, min(wanted, len(learners), room // (copies * each)))
+        room = torch.cuda.mem_get_info()[0] // 4  # what the backward pass needs stays beside it
+    size = max(1, min(wanted, len(learners), room // each))
     chunks = -(-len(learners) // size)
     even = -(-len(learners) // chunks)
     return min(-(-even // 4) * 4, wanted) if fixed else even
