@@ -28,7 +28,7 @@ _OF = {
 _PROTECTION = {
     "plain": "none: the mode is plain",
     "masked": "additive masks modulo 2^64",
-    "ckks": "CKKS; under 4,096 values additive masks",
+    "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
@@ -178,6 +178,8 @@ def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
     for name, layout in one["fields"].items():
         open_ = asked or mode == "plain" or layout == "counts"
         protection = "none: the server asked for it" if asked else _PROTECTION[mode]
+        if mode == "ckks" and layout == "entry" and not asked:
+            protection = _PROTECTION["masked"]
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"
         yield AuditLine(
