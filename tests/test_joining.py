@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from command_line import one_error, said  # noqa: E402
+from intarsia.algorithms import hetfedrep  # noqa: E402
 from intarsia.cli import main  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 
@@ -109,6 +111,39 @@ def test_the_stand_alone_model_has_nothing_of_the_federation(folder, tmp_path):
     two = intarsia.join(folder, table("new", 7), out=None)
     assert one.metrics.standalone == two.metrics.standalone
     assert one.metrics.clients != two.metrics.clients
+
+
+def test_the_stand_alone_network_is_the_joined_one_without_what_all_share(tmp_path, monkeypatch):
+    def images(seed):
+        y = np.arange(12) % 3
+        return np.random.default_rng(seed).normal(size=(12, 256)) + y[:, None], y
+
+    settings = {**SETTINGS, "embedding": "convolutional", "intercept": False, "rounds": 1}
+    tables = {"north": images(0), "south": images(1)}
+    intarsia.run(tables=tables, out=tmp_path, classes=["0", "1", "2"], test=0.0, **settings)
+    alone = {}
+
+    def watched(options, schema, client, block, rng):
+        made = hetfedrep.init_client(options, schema, client, block, rng)
+        alone.update({name: values.shape for name, values in made.parameters.items()})
+        return made
+
+    monkeypatch.setattr(hetfedrep, "LOCAL", replace(hetfedrep.LOCAL, init_client=watched))
+    joined = intarsia.join(tmp_path, images(2), epochs=1, out=None).model["new"].parameters
+    shared = ("anchors.", "shared.")
+    own = {name: one.shape for name, one in joined.items() if not name.startswith(shared)}
+    assert alone == own
+    assert any(len(shape) == 4 for shape in alone.values())
+
+
+def test_the_epochs_that_only_the_joined_network_had_are_counted(folder, capfd):
+    new = str(folder.parent / "new.csv")
+    assert main(["join", str(folder), new, "--epochs", "4"]) == 0
+    shown = " ".join(said(capfd)[1].split())
+    assert "note: Before its 4 epochs the new client's embedding had 3 of alignment" in shown
+    assert "epochs = 7" in shown
+    found = intarsia.load(folder / "joined" / "new")
+    assert any("3 of alignment" in note for note in found.notes)
 
 
 def test_a_client_may_lack_classes_but_not_have_others(folder):

@@ -226,7 +226,8 @@ def join(
 
     It gets what all share, and learns an embedding of its own columns and a classifier; in the
     federation nothing changes. The result has its scores beside those of a network of its own rows
-    alone, and its model.
+    alone (as many epochs, but none for those of alignment before; a note counts them), and its
+    model.
 
     Parameters
     ----------

@@ -2,14 +2,15 @@
 
 FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
 an embedding φ of its own columns and a classifier β; α and the anchors stay as they are (how:
-`algorithms.flic_joining`). Beside it a network trains for the same epochs that has nothing from the
-federation; the epochs of alignment before are not counted.
+`algorithms.flic_joining`). Beside it a network of the same embedding and classifier (no α, as in
+`local`) trains for the same epochs and has nothing from the federation. The joined one has had more
+passes over its rows: those of its alignment before, which a note of the result counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -115,7 +116,7 @@ def join(
             conclusion=Conclusion(Info()),
             every=None,
             own=joined.grades,
-            notes=(*found.notes, *prepared.notes, *_note(prepared)),
+            notes=(*found.notes, *prepared.notes, *_notes(prepared, options)),
             standalone=joined.alone,
         ),
         model=networks,
@@ -246,7 +247,7 @@ def _joined(
         grades = _grades(prepared, flic.FLIC, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
-    alike = {key: getattr(options, key) for key in _OF_LOCAL}
+    alike = {one.name: getattr(options, one.name) for one in fields(hetfedrep.Local)}
     with clock.part("yardsticks"), engine.unmetered():
         local = hetfedrep.Local(**alike)
         _start(engine, hetfedrep.LOCAL, local)
@@ -276,18 +277,6 @@ def _shared(model: Networks, parts: Sequence[str]) -> Array:
     return part_vector(parameters, parts)
 
 
-_OF_LOCAL = (
-    "final_epochs",
-    "rate",
-    "weight_decay",
-    "batch",
-    "hidden",
-    "latent",
-    "precision",
-    "engine",
-)
-
-
 def _start(engine: InProcess, algorithm: Algorithm, options: Any) -> None:
     """Give the client a new state."""
     schema = engine.schema("train")
@@ -311,7 +300,18 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
         return evaluate(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
 
 
-def _note(prepared: Prepared) -> tuple[str, ...]:
-    if prepared.tested:
-        return ()
-    return ("There is no test part: both models are graded on the rows that they learned from.",)
+def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:
+    notes = []
+    if options.pretraining_epochs:
+        epochs, after = options.pretraining_epochs, options.final_epochs
+        notes.append(
+            f"Before its {after:,} epochs the new client's embedding had {epochs:,} of alignment "
+            f"with the anchors on its own rows, and the stand-alone network had {after:,} in all; "
+            f"to compare at as many passes over the rows, join with epochs = {epochs + after:,} "
+            "and take what stand-alone comes to there."
+        )
+    if not prepared.tested:
+        notes.append(
+            "There is no test part: both models are graded on the rows that they learned from."
+        )
+    return tuple(notes)
