@@ -155,6 +155,26 @@ def test_a_client_may_lack_classes_but_not_have_others(folder):
         intarsia.join(folder, other, out=None)
 
 
+def test_a_client_may_have_rows_of_one_class_only(folder):
+    some = table("new", 7)
+    found = intarsia.join(folder, some[some["kind"] == "q"], epochs=1, out=None)
+    assert found.model["new"].classes_.tolist() == ["p", "q", "r"]
+
+
+@pytest.mark.parametrize("only", ["p", "r"])
+@pytest.mark.parametrize("classes", [None, ["p", "q", "r"]])
+def test_a_client_of_one_class_joins_where_one_is_against_the_rest(tmp_path, only, classes):
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    if classes is None:
+        tables = {name: one[one["kind"] != "q"] for name, one in tables.items()}
+    given = {"positive": "r"} if classes is None else {"positive": "r", "classes": classes}
+    settings = {**SETTINGS, **given, "rounds": 1}
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
+    new = table("new", 7)
+    found = intarsia.join(tmp_path, new[new["kind"] == only], epochs=1, out=None)
+    assert found.model["new"].classes_.tolist() == ["p" if classes is None else "other", "r"]
+
+
 def test_a_pair_of_arrays_joins_and_text_columns_are_encoded(folder):
     rng = np.random.default_rng(0)
     y = np.arange(40) % 3

@@ -28,7 +28,7 @@ from intarsia.engines.states import States
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.experiment import Alignment, Experiment, hyperparameters
 from intarsia.federation import Tables, build
-from intarsia.labels import LabelSettings
+from intarsia.labels import OTHER, LabelSettings
 from intarsia.maths import losses
 from intarsia.new_table import check_table, column_names, table_settings
 from intarsia.outcome import Outcome, client_networks, result_of
@@ -201,9 +201,6 @@ def _experiment(
     out: Path | None,
 ) -> Experiment:
     """Return the experiment of the new client alone, with the federation's labels and split."""
-    labels = described.labels
-    if labels.positive is None:
-        labels = LabelSettings(task=model.labels.task, classes=model.labels.classes)
     return replace(
         described,
         name=f"{source.name} joins {described.name}",
@@ -212,7 +209,7 @@ def _experiment(
         seed=described.seed if seed is None else seed,
         participation=1.0,
         yardsticks=False,
-        labels=labels,
+        labels=_labels(described.labels, model),
         alignment=Alignment(),
         privacy=Privacy(),
         dataset=None,
@@ -220,6 +217,16 @@ def _experiment(
         clients=(source,),
         out="" if out is None else str(out),
     )
+
+
+def _labels(known: LabelSettings, model: Networks) -> LabelSettings:
+    """Return the federation's classes, of which the new client need not have more than one."""
+    classes = model.labels.classes
+    if known.positive is None:
+        return LabelSettings(task=model.labels.task, classes=classes)
+    if known.classes or classes[0] == OTHER:  # the names of the others: given, or not kept
+        return known
+    return replace(known, classes=(classes[0], *known.positives))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.spelling import listed, nearest
 
 __all__ = [
+    "OTHER",
     "LabelColumn",
     "LabelSettings",
     "as_in_tables",
@@ -30,6 +31,7 @@ __all__ = [
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
+OTHER = "other"  # what the classes are called that positive does not name, where they are several
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +180,7 @@ def meaning(
     classes = settings.named or ascending(present)
     if settings.positives:
         return _one_against_rest(classes, present, settings, name)
-    if len(present) == 1:
+    if len(present) == 1 and not settings.named:
         raise FederationError(
             f"All {sum(map(len, raw))} labels are {next(iter(present))!r} (label column {name!r}); "
             "training needs two classes: check the label column."
@@ -218,18 +220,18 @@ def _one_against_rest(
     classes: tuple[str, ...], present: set[str], settings: LabelSettings, name: str
 ) -> tuple[Labels, dict[str, float]]:
     positives = settings.positives
-    if not present & set(positives):
+    if not settings.named and not present & set(positives):
         raise FederationError(
             f"[labels] positive is {listed(positives)} but no label in column {name!r} is; "
             f"{nearest(positives[0], ascending(present))}."
         )
     rest = tuple(one for one in classes if one not in positives)
-    if not present & set(rest):
+    if not (rest if settings.named else present & set(rest)):
         raise FederationError(
             f"Every label in column {name!r} is positive ({listed(ascending(present))}); training "
             "needs two classes: leave one out of positive in [labels]."
         )
-    names = (rest[0] if len(rest) == 1 else "other", " or ".join(positives))
+    names = (rest[0] if len(rest) == 1 else OTHER, " or ".join(positives))
     codes = {one: 1.0 if one in positives else -1.0 for one in (*classes, *positives)}
     return Labels("binary", names, name), codes
 
