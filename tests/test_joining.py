@@ -216,6 +216,16 @@ def test_a_second_join_replaces_the_first_only_if_asked(folder):
     intarsia.join(folder, table("new", 7), epochs=1, overwrite=True)
 
 
+def test_a_run_that_replaces_another_leaves_none_that_joined_it(folder):
+    intarsia.join(folder, table("new", 7), epochs=1)
+    (folder / "notes.txt").write_text("the user's own")
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    settings = {**SETTINGS, "rounds": 1}
+    intarsia.run(tables=tables, id="row", label="kind", out=folder, overwrite=True, **settings)
+    assert not (folder / "joined").exists()
+    assert (folder / "notes.txt").exists()
+
+
 def test_a_run_without_anchors_cannot_be_joined(tmp_path):
     tables = {"north": table("north", 3)}
     settings = {key: SETTINGS[key] for key in ("hidden", "latent", "engine", "rounds")}

@@ -1,7 +1,8 @@
 """A run's output folder: claimed, cleared, started, and found again.
 
 A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is done model/ and result.json.
+history.jsonl, checkpoints/, and when it is done model/ and result.json. Clients that join it later
+have folders of their own in joined/.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ _FILES = (
     "audit.json",
     "transcript.bin",
 )
-_FOLDERS = ("checkpoints", "keys", "model")
+_FOLDERS = ("checkpoints", "joined", "keys", "model")
 
 
 def _clear(folder: Path) -> None:
