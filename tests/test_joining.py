@@ -197,12 +197,16 @@ def test_a_pair_of_arrays_joins_and_text_columns_are_encoded(folder):
         (["run", "new.csv", "--name", "a/b"], "without a slash"),
         (["run", "bare.csv"], "No client has a label column"),
         (["nowhere", "new.csv"], "nowhere is not a folder"),
-        (["run", "new.csv", "--out", "run"], "already holds a result"),
+        (["run", "new.csv", "--out", "run"], "is the folder of the run that the new client joins"),
+        (["run", "new.csv", "--out", "run", "--overwrite"], "choose another one with --out"),
+        (["run", "new.csv", "--out", "old"], "choose another folder with --out or --name, or"),
+        (["run", "bare.csv", "--out", "old"], "No client has a label column"),
     ],
 )
 def test_what_cannot_join_is_one_sentence(folder, arguments, expected, capfd, monkeypatch):
     monkeypatch.chdir(folder.parent)
     table("new", 7).drop(columns="kind").to_csv("bare.csv", index=False)
+    shutil.copytree("run", "old")
     before = files(folder)
     assert main(["join", *arguments]) == 2
     assert expected in one_error(said(capfd)[1])

@@ -249,7 +249,7 @@ def join(
     out
         The client's output folder; "" = joined/NAME in the run's, None = nothing is written.
     overwrite
-        Replace a result in the output folder.
+        Replace a result in the output folder, once the table was found good.
 
     Raises
     ------

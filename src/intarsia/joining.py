@@ -25,7 +25,7 @@ from intarsia.description import Source
 from intarsia.engine_setup import Prepared, SealedSums, prepared_engine
 from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
-from intarsia.errors import ExperimentError, FederationError
+from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Alignment, Experiment, hyperparameters
 from intarsia.federation import Tables, build
 from intarsia.labels import OTHER, LabelSettings
@@ -70,13 +70,13 @@ def join(
     out
         The new client's output folder: its model and how good it is; None: nothing is written.
     overwrite
-        Replace what a run before left in the output folder.
+        Replace what a run before left in the output folder, once the table was found good.
 
     Raises
     ------
     UserError
         If the run shares no anchors, its model knows a client of this name, the table or its
-        labels do not fit, or the output folder holds a result.
+        labels do not fit, or the output folder holds a result or is that of the run.
     """
     clock, started = Clock(), datetime.now(UTC)
     with clock.part("tables"):
@@ -87,12 +87,12 @@ def join(
                 f"The run in {folder} has a client {source.name!r} already; give the new one "
                 "another name."
             )
-        if out is not None and not overwrite:
-            run_folder.claim(out)
         rounds = run.rounds * described.participation
         options = _options(run.hyperparameters, epochs, rounds)
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
+        if out is not None:
+            _check_output(out, folder, overwrite)
     with threads.limited(described.threads):
         with clock.part("preprocessing"):
             parts = {"train": dict(found.train), "test": dict(found.test)}
@@ -178,6 +178,17 @@ def _anchored(run: Result, folder: Path) -> Networks:
         )
     model: Networks = run.model
     return model
+
+
+def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
+    """Raise where the new client's result would replace one that is to stay."""
+    if out.resolve() == folder.resolve():
+        raise CheckpointError(
+            f"{out} is the folder of the run that the new client joins, which stays as it is; "
+            "choose another one with --out or --name."
+        )
+    if not overwrite:
+        run_folder.claim(out, "--out or --name")
 
 
 def _options(known: Mapping[str, Any], epochs: int | None, rounds: float) -> Any:

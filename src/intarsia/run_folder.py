@@ -39,8 +39,10 @@ __all__ = [
 ]
 
 
-def claim(folder: Path) -> None:
+def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
     """Raise if the folder holds a run that a new one would replace.
+
+    `settings` are those by which the user chooses another folder.
 
     Raises
     ------
@@ -50,12 +52,12 @@ def claim(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(
             f"{folder} is a file, and a run's output is a folder; choose another one with "
-            "experiment.out."
+            f"{settings}."
         )
     if (folder / "result.json").is_file():
         raise CheckpointError(
-            f"{folder} already holds a result; choose another folder with -c experiment.out=..., "
-            "or replace it with --overwrite."
+            f"{folder} already holds a result; choose another folder with {settings}, or replace "
+            "it with --overwrite."
         )
     if (folder / "experiment.json").is_file():
         raise CheckpointError(
