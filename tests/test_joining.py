@@ -241,17 +241,55 @@ def test_a_run_without_anchors_cannot_be_joined(tmp_path):
         intarsia.join(tmp_path, table("new", 7))
 
 
-@pytest.mark.parametrize(("scheme", "joins"), [("fedavg-ft", False), ("l2gd", True)])
-def test_what_clients_tuned_for_themselves_is_not_taken(tmp_path, scheme, joins):
+HEAD = ["classifier.bias", "classifier.weight", "shared.0.bias", "shared.0.weight"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "final_epochs", "taken"),
+    [
+        ("fedrep", 5, ["shared.0.bias", "shared.0.weight"]),
+        ("fedavg-ft", 0, HEAD),
+        ("fedavg-ft", 5, None),
+        ("l2gd", 5, [f"common.{name}" for name in HEAD]),
+    ],
+)
+def test_what_clients_tuned_for_themselves_is_not_taken(tmp_path, scheme, final_epochs, taken):
     tables = {"north": table("north", 3), "south": table("south", 5)}
-    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, scheme=scheme, **SETTINGS)
-    if joins:
-        found = intarsia.join(tmp_path, table("new", 7), out=None).model["new"]
-        for name, values in intarsia.load(tmp_path).model.shared.items():
-            np.testing.assert_array_equal(found.parameters[name], values)
-    else:
-        with pytest.raises(ExperimentError, match=r"'classifier\.weight'.* each for itself"):
-            intarsia.join(tmp_path, table("new", 7), out=None)
+    settings = {**SETTINGS, "scheme": scheme, "final_epochs": final_epochs}
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
+    if taken is None:
+        with pytest.raises(ExperimentError, match=r"shared\.npz lacks 'classifier\.weight'"):
+            intarsia.join(tmp_path, table("new", 7))
+        assert not (tmp_path / "joined").exists()
+        return
+    found = intarsia.join(tmp_path, table("new", 7), epochs=1, out=None).model["new"]
+    with np.load(tmp_path / "model" / "shared.npz", allow_pickle=False) as shared:
+        assert sorted(shared.files) == sorted(["anchors.means", *taken])
+        for name in shared.files:
+            if scheme != "fedavg-ft" or name == "anchors.means":  # there the rest is tuned
+                np.testing.assert_array_equal(found.parameters[name], shared[name])
+
+
+@pytest.mark.parametrize("scheme", ["l2gd", "fedavg-ft"])
+def test_a_model_that_lacks_what_all_share_is_not_joined(tmp_path, scheme):
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    settings = {**SETTINGS, "scheme": scheme, "final_epochs": 0, "rounds": 1}
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
+    model = tmp_path / "model"
+    with np.load(model / "shared.npz", allow_pickle=False) as file:
+        kept = {name: file[name] for name in file.files if not name.endswith("classifier.bias")}
+    np.savez(model / "shared.npz", **kept)
+    content = json.loads((model / "networks.json").read_text())
+    (model / "networks.json").write_text(json.dumps({**content, "shared": sorted(kept)}))
+    with pytest.raises(ExperimentError, match=r"shared\.npz lacks '(common\.)?classifier\.bias'"):
+        intarsia.join(tmp_path, table("new", 7), out=None)
+
+
+def test_the_network_of_a_single_client_is_not_taken(tmp_path):
+    settings = {**SETTINGS, "rounds": 1, "participation": 1.0}
+    intarsia.run(tables={"north": table("north", 3)}, label="kind", out=tmp_path, **settings)
+    with pytest.raises(ExperimentError, match="has one client, 'north', and all of its network"):
+        intarsia.join(tmp_path, table("new", 7), out=None)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ passes over its rows: those of its alignment before, which a note of the result 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -258,9 +258,10 @@ def _joined(
     from intarsia.algorithms.shared_parts import Shared
 
     engine = prepared.engine
-    shared = _shared(model, options.shared_parts)
     with clock.part("training"):
         _start(engine, flic.FLIC, options)
+        drawn = engine.get_states()[name].parameters
+        shared = _shared(model, options.shared_parts, drawn)
         flic_joining.join(engine, options, shared)
         grades = _grades(prepared, flic.FLIC, options)
     state = engine.get_states()[name]
@@ -275,24 +276,28 @@ def _joined(
     return _Joined(state.parameters, grades, alone, traffic, exchanges)
 
 
-def _shared(model: Networks, parts: Sequence[str]) -> Array:
-    """Return what all clients of a run share, as they were told it."""
+def _shared(model: Networks, parts: Sequence[str], names: Iterable[str]) -> Array:
+    """Return what all clients of a run share, as they were told it.
+
+    `names` are those of the new client's parameters, of which it takes what `parts` name.
+    """
     from intarsia.algorithms.client_network import part_vector  # here: it imports torch
 
-    parameters = next(iter(model.values())).parameters
-    alike = model.shared if len(model) > 1 else parameters
-    own = [
-        name
-        for name in parameters
-        if name not in alike and any(fnmatchcase(name, part) for part in parts)
-    ]
-    if own:
+    shared = model.shared
+    needed = [name for name in names if any(fnmatchcase(name, part) for part in parts)]
+    lacking = [name for name in needed if name not in shared]
+    if lacking and len(model) == 1:
         raise ExperimentError(
-            f"The run's clients have trained {listed(own, 3)} each for itself at the end, so that "
-            "there is nothing of it for a new one to take; join a run with algorithm.final_epochs "
-            '= 0, or with the scheme "fedrep".'
+            f"The run has one client, {next(iter(model))!r}, and all of its network "
+            f"({listed(lacking, 3)}) is its own; join a run of several clients."
         )
-    return part_vector(parameters, parts)
+    if lacking:
+        raise ExperimentError(
+            f"The run's model/shared.npz lacks {listed(lacking, 3)}, as clients that train these "
+            "each for itself at the end leave nothing of them for a new one to take; join a run "
+            'with algorithm.final_epochs = 0, or with the scheme "fedrep".'
+        )
+    return part_vector({name: shared[name] for name in needed}, parts)
 
 
 def _start(engine: InProcess, algorithm: Algorithm, options: Any) -> None:
