@@ -13,7 +13,8 @@ from intarsia.algorithms.flic_linear import FLIC_LINEAR, FlicLinear
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines import codec
 from intarsia.engines.in_process import RECORDS, InProcess
-from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError
+from intarsia.predictions import predict
 
 K, D, CLIENTS, SAMPLES = 6, 2, 20, 1000
 SIGNS = np.array([1, -1, 1, 1, -1, -1.0])  # Q
@@ -136,6 +137,21 @@ def test_a_run_on_tables_reaches_numbers_that_no_client_shares_a_column_for():
         **settings,
     )
     assert min(one.r2 for one in found.metrics.clients.values()) > 1 - 1e-6
+
+
+def test_a_run_leaves_no_model_and_says_so(tmp_path):
+    blocks, _, _ = problem(samples=60)
+    tables = {name: (block.x, block.y) for name, block in blocks.items()}
+    out = tmp_path / "run"
+    settings = {"latent": K, "rank": D, "rounds": 2, "task": "regression", "out": out}
+    found = intarsia.run(tables=tables, algorithm="flic-linear", **settings)
+    advised = next(note for note in found.notes if "yardsticks" in note)
+    assert advised.endswith('run algorithm.name = "standalone" with loss = "squared".')
+    alone = intarsia.run(tables=tables, algorithm="standalone", loss="squared", task="regression")
+    assert list(alone.metrics.standalone) == list(found.metrics.clients)
+    (tmp_path / "new.csv").write_text("x0,x1\n1,2\n")
+    with pytest.raises(CheckpointError, match="is finished and has no model: those of flic-linear"):
+        predict(out, tmp_path / "new.csv")
 
 
 def test_what_cannot_train_is_said():

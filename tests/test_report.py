@@ -48,14 +48,14 @@ def test_the_advice_follows_who_holds_what(parties, algorithm, why):
 
 @pytest.mark.parametrize(
     ("task", "algorithm", "why"),
-    [("binary", "flic", "one space"), ("regression", None, "numbers to predict")],
+    [("binary", "flic", "one space"), ("regression", "flic-linear", "latent, at most 1, and")],
 )
 def test_clients_that_share_only_the_labels_are_for_flic(task, algorithm, why):
     blocks = {
         name: Block(np.arange(start, start + 4), (name,), np.ones((4, 1)), np.ones(4))
         for name, start in (("a", 0), ("b", 10))
     }
-    found = advise(Schema.of(blocks, Labels(task, ("0", "1") if algorithm else ())))
+    found = advise(Schema.of(blocks, Labels(task, ("0", "1") if task == "binary" else ())))
     assert found.algorithm == algorithm
     assert why in found.why
 

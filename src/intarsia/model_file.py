@@ -61,6 +61,12 @@ def read_model(folder: Path) -> Model:
     """
     of_networks = (folder / NETWORKS).is_file()
     path = folder / (NETWORKS if of_networks else NAME)
+    if not folder.is_dir() and (folder.parent / "result.json").is_file():
+        raise CheckpointError(
+            f"The run in {folder.parent} is finished and has no model: those of flic-linear and "
+            "standalone leave none, as each client's is its own (its scores are in result.json); "
+            "where another's was removed, run the experiment again with --overwrite."
+        )
     if not path.is_file():
         raise CheckpointError(
             f"{path} does not exist; a finished run writes it: run or resume the experiment first."

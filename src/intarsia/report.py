@@ -106,10 +106,12 @@ def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
             remarks,
         )
     if schema.labels.task == "regression":
+        least = min(len(held.features) for held in schema.holdings.values())
         return Advice(
-            None,
-            f"{why}; flic, which maps each client's own features into one space, learns classes, "
-            "and the labels are numbers to predict.",
+            "flic-linear",
+            f"{why}, only what the labels mean, and these are numbers to predict; flic-linear maps "
+            "each client's own features into one space and learns what is linear there (set "
+            f"algorithm.latent, at most {least:,}, and algorithm.rank; flic learns classes).",
             remarks,
         )
     return Advice(

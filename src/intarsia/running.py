@@ -302,10 +302,14 @@ def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tup
     """Return a note where the yardsticks are asked for and would not be of the same kind."""
     if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
         return ()
+    # flic-linear, which learns numbers; networks learn classes
+    other = '"standalone" with loss = "squared"'
+    if algorithm.network is not None:
+        other = '"local" (networks) or "standalone" (linear models)'
     return (
         f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
         "each client's own: there are none beside it; to compare with each client alone run "
-        'algorithm.name = "local" (networks) or "standalone" (linear models).',
+        f"algorithm.name = {other}.",
     )
 
 
