@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
+from intarsia.errors import ExperimentError  # noqa: E402
 
 SETTINGS = {
     "hidden": 8,
@@ -125,3 +126,18 @@ def test_states_on_disk_give_the_same_bits_and_can_be_gone_on_from(tmp_path):
             **FLIC,
         )
     assert intarsia.resume(tmp_path / "run", tables=tables()).metrics == whole.metrics
+
+
+def test_a_setting_of_the_algorithm_with_the_name_of_a_table_is_given_in_a_mapping():
+    rest = {key: value for key, value in FLIC.items() if key != "algorithm"}
+    chosen = {"name": "flic", "alignment": "transport"}
+    found = intarsia.run(tables=tables(), algorithm=chosen, **rest)
+    assert found.hyperparameters["alignment"] == "transport"
+    assert found.hyperparameters["hidden"] == 8
+    assert found.metrics != intarsia.run(tables=tables(), **FLIC).metrics
+    with pytest.raises(ExperimentError, match=r"algorithm=\{.*'alignment': 'transport'"):
+        intarsia.run(tables=tables(), alignment="transport", **FLIC)
+    with pytest.raises(ExperimentError, match=r"unknown key 'alignmend'.*alignment"):
+        intarsia.run(tables=tables(), algorithm={"name": "flic", "alignmend": "energy"}, **rest)
+    with pytest.raises(ExperimentError, match="name is 3"):
+        intarsia.run(tables=tables(), algorithm={"name": 3}, **rest)

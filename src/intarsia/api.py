@@ -69,7 +69,7 @@ def run(
     exclude: Sequence[str] = (),
     missing: Sequence[str] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
-    algorithm: str | None = None,
+    algorithm: str | Mapping[str, Any] | None = None,
     out: str | Path | None = "",
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -97,7 +97,9 @@ def run(
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
         "liblinear" or "standalone"; with the library torch "flic", "hetfedrep", "local",
         "fedhenn", "fedrep", "fedavg-ft", "l2gd" or "own-networks" (your own modules). Where it
-        replaces that of an experiment, loss and regularisation stay if it has them.
+        replaces that of an experiment, loss and regularisation stay if it has them. A mapping has
+        the keys of the file's table [algorithm]: the name and hyperparameters, also those that
+        have the name of another setting, such as the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -124,6 +126,7 @@ def run(
     >>> intarsia.run("mine.toml", seed=3)
     >>> intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
     >>> intarsia.run("mine.toml", privacy={"mode": "masked", "epsilon": 1.0})
+    >>> intarsia.run("mine.toml", algorithm={"name": "flic", "alignment": "transport"})
     """
     shared = _shared(id, label, id_type, categorical, exclude, missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
@@ -308,7 +311,7 @@ def _described(
     tables: Mapping[ClientId, Any] | None,
     shared: Mapping[str, Any],
     own: Mapping[ClientId, Mapping[str, Any]] | None,
-    algorithm: str | None,
+    algorithm: str | Mapping[str, Any] | None,
     settings: Mapping[str, Any],
 ) -> tuple[Experiment, federation.Tables | None]:
     """Return the experiment, and what makes the tables that are in memory."""
@@ -331,31 +334,43 @@ def _described(
         return _changed(experiment, algorithm, settings), None
     given = dict(tables) if isinstance(tables, Mapping) else tables
     sources = frames.sources_of(given, shared, own)
-    first = Experiment(name="tables", algorithm=algorithm or "hyfdca", clients=sources)
+    first = Experiment(name="tables", algorithm="hyfdca", clients=sources)
     made = _changed(first, algorithm, settings)
     return made, lambda: frames.tables_of(given, sources, own)
 
 
 def _changed(
-    experiment: Experiment, algorithm: str | None, settings: Mapping[str, Any]
+    experiment: Experiment, algorithm: str | Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> Experiment:
     """Return an experiment with other settings."""
     if algorithm is None and not settings:
         return experiment
     tree = description.to_dict(experiment)
-    if algorithm is not None and algorithm != experiment.algorithm:
-        other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=algorithm))
+    if algorithm is None or isinstance(algorithm, Mapping):
+        given = dict(algorithm or {})
+    else:
+        given = {"name": algorithm}
+    name = given.get("name")
+    if isinstance(name, str) and name != experiment.algorithm:
+        other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=name))
         known = {one.name for one in dataclasses.fields(other.hyperparameters)}
         stays = known & {"loss", "regularisation"}
         kept = {key: value for key, value in tree["algorithm"].items() if key in stays}
-        tree["algorithm"] = {**kept, "name": algorithm}
+        tree["algorithm"] = kept
+    tree["algorithm"] = {**tree["algorithm"], **given}
     for key, value in settings.items():
         if key in _WHOLE:
-            given = {"mode": value} if key == "privacy" and isinstance(value, str) else value
-            tree[key] = {**tree[key], **given} if isinstance(given, Mapping) else given
+            table = {"mode": value} if key == "privacy" and isinstance(value, str) else value
+            if key == "alignment" and isinstance(value, str):
+                raise ExperimentError(
+                    f"alignment is {value!r}; here it is the table [alignment] of the file, as a "
+                    "mapping. For the hyperparameter give it with the algorithm: "
+                    f"algorithm={{'name': 'flic', 'alignment': {value!r}}}."
+                )
+            tree[key] = {**tree[key], **table} if isinstance(table, Mapping) else table
         else:
-            table = _TABLE_OF.get(key, "algorithm")
-            tree[table] = {**tree[table], key: value}
+            home = _TABLE_OF.get(key, "algorithm")
+            tree[home] = {**tree[home], key: value}
     changed = description.from_dict(tree, ".", experiment.name)
     _check_keys(changed, settings)
     return changed
