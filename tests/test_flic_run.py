@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
-from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.errors import ConvergenceError, ExperimentError  # noqa: E402
 
 SETTINGS = {
     "hidden": 8,
@@ -141,3 +141,13 @@ def test_a_setting_of_the_algorithm_with_the_name_of_a_table_is_given_in_a_mappi
         intarsia.run(tables=tables(), algorithm={"name": "flic", "alignmend": "energy"}, **rest)
     with pytest.raises(ExperimentError, match="name is 3"):
         intarsia.run(tables=tables(), algorithm={"name": 3}, **rest)
+
+
+@pytest.mark.parametrize("alignment", ["gaussian", "transport", "energy"])
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_training_that_diverges_ends_in_a_sentence(alignment, engine, mode):
+    chosen = {"name": "flic", "alignment": alignment}
+    settings = {**FLIC, "algorithm": chosen, "rate": 1e200, "engine": engine}
+    with pytest.raises(ConvergenceError, match=r"not finite.*lower algorithm\.rate, or standard"):
+        intarsia.run(tables=tables(), privacy=mode, **settings)

@@ -24,7 +24,7 @@ from intarsia.algorithms.named_modules import columns  # noqa: E402
 from intarsia.catalogue import kind_of  # noqa: E402
 from intarsia.checkpoint import Checkpoints  # noqa: E402
 from intarsia.engines.in_process import RECORDS  # noqa: E402
-from intarsia.errors import ExperimentError, FederationError  # noqa: E402
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError  # noqa: E402
 from intarsia.maths.cohort import UnbatchableWarning  # noqa: E402
 from intarsia.run_folder import describe  # noqa: E402
 
@@ -208,6 +208,14 @@ def test_products_in_bfloat16_come_close():
 def test_what_is_wrong_is_said(given, said):
     with pytest.raises(ExperimentError, match=said):
         run(**given)
+
+
+@pytest.mark.parametrize("shared", [[], ["classifier.*"]])
+def test_training_that_diverges_ends_in_a_sentence(shared):
+    with pytest.raises(
+        ConvergenceError, match=r"is not finite.*lower algorithm\.rate, or standard"
+    ):
+        run(rate=1e300, shared=shared, privacy="masked", optimiser="sgd")
 
 
 def test_shapes_that_differ_cannot_be_shared():

@@ -26,7 +26,7 @@ from intarsia.algorithms.embeddings import ragged, width_of_structure
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.algorithms.network_structure import Architecture, Network
 from intarsia.data import Array, Block, Schema
-from intarsia.errors import ExperimentError, FederationError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.optimisers import Adam
@@ -49,6 +49,7 @@ __all__ = [
     "cross_entropy_sum",
     "drawn",
     "embedded",
+    "finite",
     "log_odds",
     "loss_sum",
     "odds",
@@ -212,7 +213,13 @@ def train_networks(
     constants: Sequence[Mapping[str, Tensor]],
     engine: cohort.Engine,
 ) -> list[Arrays]:
-    """Train the clients' networks on their labelled rows; return the parameters they come to."""
+    """Train the clients' networks on their labelled rows; return the parameters they come to.
+
+    Raises
+    ------
+    ConvergenceError
+        If a parameter is not finite.
+    """
     learners: list[Learner] = []
     for (parameters, block, rng), known in zip(clients, constants, strict=True):
         tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
@@ -230,9 +237,26 @@ def train_networks(
             )
         )
     return [
-        {name: values.detach().numpy() for name, values in one.parameters.items()}
+        finite(training, {name: values.detach().numpy() for name, values in one.parameters.items()})
         for one in cohort.train(training, learners, engine=engine)
     ]
+
+
+def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
+    """Return the parameters that a training came to.
+
+    Raises
+    ------
+    ConvergenceError
+        If one that it moved is not finite: it would spread to all others by the average.
+    """
+    for name in training.trained:
+        if not np.isfinite(parameters[name]).all():
+            raise ConvergenceError(
+                f"The parameter {name} of a client's network is not finite after training; lower "
+                "algorithm.rate, or standardise the features."
+            )
+    return parameters
 
 
 def classes_of(y: Array) -> NDArray[np.int64]:

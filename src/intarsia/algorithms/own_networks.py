@@ -47,6 +47,7 @@ from intarsia.algorithms.client_network import (
     classes_of,
     cross_entropy,
     cross_entropy_sum,
+    finite,
     odds,
     part_vector,
 )
@@ -231,7 +232,7 @@ def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
         found = cohort.train(training, learners, engine=options.engine)
         for place, one in zip(places, found, strict=True):
             arrays = {name: values.cpu().numpy() for name, values in one.parameters.items()}
-            client = evolve(seats[place].client, parameters=arrays)
+            client = evolve(seats[place].client, parameters=finite(training, arrays))
             after[place] = seats[place]._replace(client=client)
     return [after[place] for place in range(len(seats))]
 

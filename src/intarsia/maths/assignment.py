@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from intarsia.errors import ConvergenceError
 from intarsia.maths.tensors import Tensor, torch
 
 __all__ = ["assigned"]
@@ -26,6 +27,11 @@ def assigned(points: Tensor, others: Tensor, y: Tensor, classes: int) -> Tensor:
         (rows, k), without gradients.
     y
         The class of both, (rows,).
+
+    Raises
+    ------
+    ConvergenceError
+        If a distance is not finite.
     """
     found: Tensor = _assigned(points, others, y, classes)
     return found
@@ -39,8 +45,14 @@ def _solved(points: Tensor, others: Tensor, y: Tensor, classes: int) -> Tensor:
     for learner, cost in enumerate(costs.cpu().numpy()):
         for number in range(classes):
             own = np.flatnonzero(label[learner] == number)
+            among = cost[np.ix_(own, own)]
+            if not np.isfinite(among).all():
+                raise ConvergenceError(
+                    "A distance between embedded rows and samples of an anchor is not finite: "
+                    "training diverges; lower algorithm.rate, or standardise the features."
+                )
             if len(own):
-                found[learner, own] = own[linear_sum_assignment(cost[np.ix_(own, own)])[1]]
+                found[learner, own] = own[linear_sum_assignment(among)[1]]
     return torch.from_numpy(found).to(points.device).view(y.shape)
 
 

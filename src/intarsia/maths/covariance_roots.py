@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.errors import ConvergenceError
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = ["root_trace"]
@@ -43,6 +44,11 @@ def root_trace(
         ε > 0
     others
         Y, (rows, k), with as many rows in each class; None: YᵀY is the identity.
+
+    Raises
+    ------
+    ConvergenceError
+        If a covariance has no eigenvalues, as where it is not finite.
     """
     found: tuple[Tensor, Tensor] = _roots(
         rows, y, rows[..., :0, :] if others is None else others, classes, smoothing
@@ -161,7 +167,15 @@ def _roots_of(rows: Tensor, others: Tensor | None, smoothing: float) -> tuple[Te
     """Return the traces, (classes,), and the slopes, (classes, n, k), of stacked rows."""
     product = rows if others is None else rows @ others.mT
     small = product.shape[1] <= product.shape[2]
-    values, vectors = torch.linalg.eigh(product @ product.mT if small else product.mT @ product)
+    squares = product @ product.mT if small else product.mT @ product
+    try:  # to look at every number before would take a sixteenth of the decomposition's time
+        values, vectors = torch.linalg.eigh(squares)
+    except torch.linalg.LinAlgError:
+        raise ConvergenceError(
+            "The covariance of a class's embedded rows has no eigenvalues that can be found, as "
+            "where it is not finite: training diverges; lower algorithm.rate, or standardise the "
+            "features."
+        ) from None
     roots = values.clamp_(min=0.0).add_(smoothing).sqrt_()
     inverse = (vectors / roots[:, None, :]) @ vectors.mT
     slopes = inverse @ product if small else product @ inverse
