@@ -19,11 +19,10 @@ warning, and its clients train one after the other. See docs/cohort.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +62,9 @@ from intarsia.algorithms.shared_parts import (
     Shared,
     Start,
     averaged,
+    certify,
     change,
+    concluded,
     network,
     opened,
     send_start,
@@ -71,7 +72,7 @@ from intarsia.algorithms.shared_parts import (
     told,
 )
 from intarsia.data import Array, Block, ClientId, Schema
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.optimisers import SGD, Adam
@@ -352,25 +353,9 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     return averaged(server, total, clients), Info(phase="averaging")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
-    """Return the cross-entropy over all clients' samples with what all share now."""
-    parts = clients.sum(part_of_loss, told(server, clients))
-    # discloses the sum of the cross-entropies and the number of labelled samples
-    total, count = clients.reveal(parts.at).tolist()
-    if not math.isfinite(total):
-        raise ConvergenceError(
-            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
-            "standardise the features."
-        )
-    return server, Info(loss=total / count)
-
-
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train a last time if it is to; the networks stay at the clients."""
-    if server.options.final_epochs:
-        clients.ask(personalise, told(server, clients))
-    _, info = certify(server, clients, rng)
-    return Conclusion(info)
+    return concluded(server, clients, personalise, part_of_loss=part_of_loss)
 
 
 OWN_NETWORKS = Algorithm(
@@ -380,7 +365,7 @@ OWN_NETWORKS = Algorithm(
     init_client=init_client,
     setup=setup,
     round=round,
-    certify=certify,
+    certify=partial(certify, part_of_loss=part_of_loss),
     conclude=conclude,
     predict=predict,
     network=network,

@@ -302,7 +302,13 @@ def averaged(server: Server, total: Any, clients: Clients) -> Server:
     return evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(
+    server: Server,
+    clients: Clients,
+    rng: RandomKey,
+    *,
+    part_of_loss: ClientFunction = part_of_loss,
+) -> tuple[Server, Info]:
     """Return the cross-entropy over all clients' samples with what all share now."""
     parts = clients.sum(part_of_loss, told(server, clients))
     # discloses the sum of the cross-entropies and the number of labelled samples
@@ -315,9 +321,15 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return server, Info(loss=total / count)
 
 
-def concluded(server: Server, clients: Clients, personalise: ClientFunction) -> Conclusion:
+def concluded(
+    server: Server,
+    clients: Clients,
+    personalise: ClientFunction,
+    *,
+    part_of_loss: ClientFunction = part_of_loss,
+) -> Conclusion:
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, told(server, clients))
-    _, info = certify(server, clients, RandomKey(()))
+    _, info = certify(server, clients, RandomKey(()), part_of_loss=part_of_loss)
     return Conclusion(info)
