@@ -61,6 +61,19 @@ def wide(features, classes):
     return nn.Sequential(nn.Linear(features, 9), nn.Tanh(), nn.Linear(9, classes))
 
 
+class Remembering(nn.Module):
+    """Projects the rows by a buffer, which is as wide as the client's table."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.register_buffer("projection", torch.randn(features, 4))
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.head(self.norm(x @ self.projection.to(x.dtype)))
+
+
 def nameless(features, classes):
     return "a network"
 
@@ -113,6 +126,17 @@ def test_what_is_shared_is_the_average_of_what_the_clients_come_to(tmp_path):
     assert (ends[0] != ends[1]).any()
     widths = [own["embedding.0.weight"].shape for own in states]
     assert widths == [(8, 2), (8, 5), (8, 3)]
+
+
+def test_buffers_stay_with_their_clients_whatever_is_shared():
+    found = run((2, 5), model=f"{HERE}:Remembering", shared=["*"], participation=1.0).model
+    a, b = (found[name].parameters for name in "ab")
+    for name in ("norm.weight", "norm.bias", "head.weight", "head.bias"):
+        np.testing.assert_array_equal(a[name], b[name])
+    assert [own["projection"].shape for own in (a, b)] == [(2, 4), (5, 4)]
+    assert (a["norm.running_mean"] != b["norm.running_mean"]).all()
+    with pytest.raises(ExperimentError, match=r"'proj\*', which fits no parameter of 'a'"):
+        run((2, 5), model=f"{HERE}:Remembering", shared=["proj*"])
 
 
 def test_groups_with_modules_of_their_own_train_beside_each_other():

@@ -2,7 +2,8 @@
 
     min Σ_i F_i(w_i, s),   F_i = 1/n_i Σ_j l(model_i(w_i, s), x_j, y_j)
 
-Parameters that `shared` names (s) are averaged, all others (w_i) stay with their client. With none
+Parameters that `shared` names (s) are averaged, all others (w_i) and buffers, such as the running
+statistics of BatchNorm, stay with their client. With none
 shared every client learns alone; with all ("*") it is federated averaging (McMahan, Moore, Ramage,
 Hampson and Agüera y Arcas, AISTATS 2017) with equal weights. A round, at clients that are there:
 
@@ -162,6 +163,23 @@ def _own(options: OwnNetworks, client: ClientId) -> OwnNetworks:
     return replace(options, model=name, models={})
 
 
+def _naming(options: OwnNetworks, module: nn.Module) -> OwnNetworks:
+    """Return the options with the names of parameters in place of patterns.
+
+    Patterns fit buffers too, which are not averaged: running statistics and counters are a client's
+    own, and their shapes may differ.
+    """
+    return replace(options, shared=tuple(_shared_shapes(options, module)))
+
+
+def _shared_shapes(options: OwnNetworks, module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(values.shape)
+        for name, values in module.named_parameters()
+        if any(fnmatchcase(name, pattern) for pattern in options.shared)
+    }
+
+
 def _plain(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(batch["x"]), batch["y"])
 
@@ -216,8 +234,8 @@ def init_client(
     outputs = class_count(schema)
     own = _own(options, client)
     features = len(columns(block.features))
-    structure(own.model, features, outputs)  # whether it fits is said before training
-    return Client(own, outputs, _drawn(own, features, outputs, rng))
+    module = structure(own.model, features, outputs)  # whether it fits is said before training
+    return Client(_naming(own, module), outputs, _drawn(own, features, outputs, rng))
 
 
 def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
@@ -314,9 +332,9 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
     outputs = class_count(schema)
     first, *others = schema.clients
     features = len(columns(schema.holdings[first].features))
-    shapes = _shared_shapes(options, schema, first)
+    shapes = _shared_shapes(options, _checked(options, schema, first))
     for client in others:
-        own = _shared_shapes(options, schema, client)
+        own = _shared_shapes(options, _checked(options, schema, client))
         if own != shapes:
             name = next(n for n in sorted({*own, *shapes}) if own.get(n) != shapes.get(n))
             raise FederationError(
@@ -325,20 +343,21 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
                 "take it out of algorithm.shared, or change a module."
             )
     parameters = _drawn(_own(options, first), features, outputs, rng.fold_in("shared"))
-    return Server(options, Start(part_vector(parameters, options.shared)))
+    return Server(options, Start(part_vector(parameters, tuple(shapes))))
 
 
-def _shared_shapes(options: OwnNetworks, schema: Schema, client: ClientId) -> dict[str, Any]:
+def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Module:
+    """Return a client's module, if the patterns of what is shared fit it."""
     features = len(columns(schema.holdings[client].features))
     module = structure(options.models.get(client, options.model), features, class_count(schema))
-    shapes = {name: tuple(values.shape) for name, values in module.named_parameters()}
+    names = [name for name, _ in module.named_parameters()]
     for pattern in options.shared:
-        if not any(fnmatchcase(name, pattern) for name in shapes):
+        if not any(fnmatchcase(name, pattern) for name in names):
             raise ExperimentError(
                 f"algorithm.shared has {pattern!r}, which fits no parameter of {client!r}; it has "
-                f"{', '.join(shapes)}."
+                f"{', '.join(names)}."
             )
-    return {n: s for n, s in shapes.items() if any(fnmatchcase(n, one) for one in options.shared)}
+    return module
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
