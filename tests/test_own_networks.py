@@ -139,6 +139,13 @@ def test_buffers_stay_with_their_clients_whatever_is_shared():
         run((2, 5), model=f"{HERE}:Remembering", shared=["proj*"])
 
 
+def test_a_last_training_of_nothing_is_refused_before_the_first_round():
+    with pytest.raises(
+        ExperimentError, match=r"final_epochs is 1.*shared \(\*\) leaves none of 'a'"
+    ):
+        run((3, 3), shared=["*"], final_epochs=1, progress=lambda _: pytest.fail("it trained"))
+
+
 def test_groups_with_modules_of_their_own_train_beside_each_other():
     models = {"b": f"{HERE}:wide", "d": f"{HERE}:wide"}
     # tables that share names of columns would be standardised alike

@@ -316,7 +316,8 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
     Raises
     ------
     ExperimentError
-        If a client that is named is not there, or a pattern fits no parameter.
+        If a client that is named is not there, a pattern fits no parameter, or the last training
+        has none to train.
     FederationError
         If what is shared has not one shape at all clients, clients have samples in common, or one
         has no labels.
@@ -357,6 +358,12 @@ def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Modul
                 f"algorithm.shared has {pattern!r}, which fits no parameter of {client!r}; it has "
                 f"{', '.join(names)}."
             )
+    if options.final_epochs and len(_shared_shapes(options, module)) == len(names):
+        raise ExperimentError(
+            f"algorithm.final_epochs is {options.final_epochs}, of parameters that are not shared, "
+            f"and algorithm.shared ({', '.join(options.shared)}) leaves none of {client!r}; set "
+            "final_epochs = 0, or share fewer."
+        )
     return module
 
 
