@@ -205,6 +205,32 @@ def test_compare_gives_mean_and_deviation_over_seeds(tmp_path, capfd):
     assert "82.00 ± 2.83 %" in err
 
 
+def test_compare_names_the_mean_over_clients_and_the_score_over_all_samples(tmp_path, capfd):
+    folder = finished(tmp_path / "a", 0, 0.80, "flic")
+    file = folder / "result.json"
+    found = json.loads(file.read_text())
+    found["metrics"]["clients_mean"]["accuracy"] = 0.71  # smaller clients do worse
+    file.write_text(json.dumps(found))
+    alone = finished(tmp_path / "b", 0, 0.80, "standalone")
+    found["metrics"]["server"] = None
+    found["algorithm"] = "standalone"
+    (alone / "result.json").write_text(json.dumps(found))
+    assert main(["compare", str(folder), str(alone), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert (first["clients"]["mean"], first["federated"]["mean"]) == (0.71, 0.80)
+    assert (second["clients"]["mean"], second["federated"]) == (0.71, None)
+    _, names, over, _, line, *_ = err.splitlines()
+    heads = zip(names.split("┃")[3:], over.split("┃")[3:], strict=True)
+    assert [f"{one.strip()}, {other.strip()}" for one, other in heads] == [
+        "stand-alone, mean of clients",
+        "federated, mean of clients",
+        "federated, all samples",
+        "centralised, all samples",
+    ]
+    assert line.index("60.00 %") < line.index("71.00 %") < line.index("80.00 %")
+
+
 def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
     folders = [
         finished(tmp_path / "a", 0, 0.80, loss="hinge", gamma=1.0),

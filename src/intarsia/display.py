@@ -45,6 +45,12 @@ _READ = {  # why a line of an audit could be read; contributions say it themselv
     "total": "opened by its owners",
     "refresh": "opened, to be sealed anew",
 }
+_SCORES = (  # in a mean of clients each of them counts alike, in one of samples each row
+    "stand-alone\nmean of clients",
+    "federated\nmean of clients",
+    "federated\nall samples",
+    "centralised\nall samples",
+)
 _WHY = {
     "tolerance": "the tolerance is reached",
     "rounds": "the limit of rounds is reached",
@@ -282,15 +288,15 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     names = ("experiment", "algorithm")
     for measure in dict.fromkeys(group.measure for group in groups):
         title = f"{measure}, mean ± standard deviation over runs"
-        table = _table(title, *names, "runs", "stand-alone", "federated", "centralised")
+        table = _table(title, *names, "runs", *_SCORES)
         for group in groups:
             if group.measure == measure:
-                three = (group.standalone, group.federated, group.centralised)
+                scores = (group.standalone, group.clients, group.federated, group.centralised)
                 table.add_row(
                     Text(group.experiment),
                     Text(_method(group)),
                     str(len(group.seeds)),
-                    *(_spread(spread, measure) for spread in three),
+                    *(_spread(spread, measure) for spread in scores),
                 )
         console.print(table)
     if any(group.published for group in groups):

@@ -234,12 +234,12 @@ class Group:
     settings: Mapping[str, Any]  # those that differ between groups of this name
     seeds: tuple[int, ...]
     measure: str  # "accuracy", "R²" or "loss": what the three are
-    standalone: Spread | None
-    federated: Spread | None
-    centralised: Spread | None
-    clients: Spread | None  # the federated model's, as the mean over clients
+    standalone: Spread | None  # the mean over clients
+    federated: Spread | None  # over all samples, pooled; of each client's network on its own
+    centralised: Spread | None  # over all samples
+    clients: Spread | None  # what is federated, as the mean over clients
     published: Published | None  # what others came to in this setting, as the mean over clients
-    loss: Spread | None  # the federated model's
+    loss: Spread | None  # over all samples; as the mean over clients where that is all there is
     gap_relative: Spread | None
     rounds: Spread | None
     exchanges: Spread | None
@@ -334,9 +334,10 @@ def value_of(score: Score | None, measure: str) -> float | None:
 def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_Run]) -> Group:
     runs = [run.result for run in group]
     figures = [matching(run.figures, key[1], run.tables) for run in group]
-    # The whole model's score where the run has one: the clients' mean is the same rows cut up.
-    federated = [run.metrics.server or run.metrics.clients_mean for run in runs]
-    measure = measure_of(federated)
+    # Two figures, also of one model: in the one each row counts alike, in the other each client.
+    federated = [run.metrics.server for run in runs]
+    known = [run.metrics.server or run.metrics.clients_mean for run in runs]
+    measure = measure_of(known)
 
     def spread(scores: Iterable[Score | None]) -> Spread | None:
         return Spread.of(value_of(score, measure) for score in scores)
@@ -351,7 +352,7 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         centralised=spread(run.metrics.centralised for run in runs),
         clients=spread(run.metrics.clients_mean for run in runs),
         published=figures[0] if all(one == figures[0] for one in figures) else None,
-        loss=Spread.of(value_of(score, "loss") for score in federated),
+        loss=Spread.of(value_of(score, "loss") for score in known),
         gap_relative=Spread.of(
             None if run.certificate is None else run.certificate.gap_relative for run in runs
         ),
