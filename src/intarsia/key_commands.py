@@ -59,7 +59,7 @@ Error = Annotated[
     typer.Option(
         "--error",
         help="Of a total under the CKKS keys, at most, as privacy.error of the experiment; 1e-8 "
-        "if not given, or what the range allows. A larger one halves the work.",
+        "if not given, or what the range allows. 1e-5 halves the work, for tolerances above 1e-4.",
     ),
 ]
 Out = Annotated[
