@@ -8,6 +8,7 @@ features; every sum over clients is laid out cell by cell, so that nobody pads t
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,6 +31,7 @@ __all__ = [
     "Labels",
     "Schema",
     "Values",
+    "held_groups",
     "targets",
 ]
 
@@ -108,8 +110,11 @@ class Block:
     features: tuple[str, ...]  # (features,) unique
     x: Values  # (samples, features)
     y: Array | None = None  # (samples,) encoded as in Labels, NaN = no label; None = no labels
+    # named feature blocks, each with its features in its own order
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     copies: Copies | None = None  # None: every value is at this client alone
+    # of a sample's values in some of the groups, such as (channels, height, width); else a vector
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -158,6 +163,12 @@ class Block:
                 f"The feature blocks name {sorted(named - set(self.features))[0]!r}, "
                 "which is not a feature of this table."
             )
+        for name, shape in self.shapes.items():
+            if math.prod(shape) != len(self.groups.get(name, ())):
+                raise TableError(
+                    f"The feature block {name!r} has the shape {shape} but "
+                    f"{len(self.groups.get(name, ()))} features; expected {math.prod(shape)}."
+                )
 
     @property
     def sparse(self) -> bool:
@@ -179,14 +190,9 @@ class Block:
             x = x[:, columns]
             x = x if issparse(x) else np.ascontiguousarray(x)
             features = tuple(self.features[c] for c in columns)
-        kept = set(features)
-        groups = {
-            name: tuple(f for f in names if f in kept)
-            for name, names in self.groups.items()
-            if any(f in kept for f in names)
-        }
+        groups, shapes = held_groups(features, self.groups, self.shapes)
         copies = None if self.copies is None else self.copies.take(rows, columns)
-        return Block(samples, features, x, y, groups, copies)
+        return Block(samples, features, x, y, groups, copies, shapes)
 
     def counted_once(self) -> Block:
         """Return the block with each value divided by its number of holders.
@@ -196,6 +202,21 @@ class Block:
         if self.copies is None:
             return self
         return replace(self, x=self.copies.divide(self.x), copies=None)
+
+
+def held_groups(
+    features: Sequence[str],
+    groups: Mapping[str, tuple[str, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
+    """Return what some features leave of the groups, and the shapes of those that are whole."""
+    kept = set(features)
+    found = {
+        name: tuple(f for f in names if f in kept)
+        for name, names in groups.items()
+        if any(f in kept for f in names)
+    }
+    return found, {name: shape for name, shape in shapes.items() if found.get(name) == groups[name]}
 
 
 def targets(block: Block, outputs: int) -> Array:
@@ -213,17 +234,19 @@ def targets(block: Block, outputs: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What is public about one party: which samples and features it has, which labels."""
+    """What is public about one party: its samples, features and feature blocks, which labels."""
 
     samples: NDArray[Any]  # (samples,) ids
     features: tuple[str, ...]
     labelled: NDArray[np.bool_]  # (samples,)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     @classmethod
     def of(cls, block: Block) -> Holding:
         """Return what a block makes public."""
         labelled = np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
-        return cls(block.samples, block.features, labelled)
+        return cls(block.samples, block.features, labelled, block.groups, block.shapes)
 
 
 @dataclass(frozen=True)
