@@ -42,7 +42,8 @@ def test_a_named_set_has_its_published_shape_and_unique_names(name, data_folder)
 
 
 def test_every_named_set_is_checked():
-    assert set(dataset_names()) == {*SHAPES, "20news", "gaussians"}
+    elsewhere = {"cifar10", "eurosat", "modelnet40", "herigraph"}  # test_image_sets, _herigraph
+    assert set(dataset_names()) == {*SHAPES, *elsewhere, "20news", "gaussians"}
 
 
 def test_femnist_holds_those_who_wrote_something_in_both_parts(data_folder):
@@ -107,6 +108,23 @@ def test_bci_says_whose_each_trial_is(data_folder):
         assert len(set(train.y[train.clients == name])) == 2
 
 
+def test_named_groups_take_the_features_that_their_patterns_match(data_folder):
+    groups = {"bills": ["BILL_*"], "person": ["SEX", "AGE"]}
+    found = load("credit_default", folder=data_folder, groups=groups).groups
+    assert found["bills"] == tuple(f"BILL_AMT{month}" for month in range(1, 7))
+    assert found["person"] == ("SEX", "AGE")
+
+
+def test_at_most_so_many_samples_of_each_class_are_taken(data_folder):
+    found = load("usps", folder=data_folder, train_per_class=30, test_per_class=7)
+    train, test = found.split()
+    assert set(Counter(train.y.tolist()).values()) == {30}
+    assert set(Counter(test.y.tolist()).values()) == {7}
+    again = load("usps", folder=data_folder, train_per_class=30)
+    assert again.split()[0].samples.tolist() == train.samples.tolist()
+    assert np.ptp(np.diff(train.samples)) > 0  # drawn, not the first ones
+
+
 def test_parity_labels_name_even_and_odd():
     digits, parity = load("digits"), load("digits", labels="parity")
     assert ((digits.y % 2 == 0) == (parity.y == "even")).all()
@@ -147,6 +165,13 @@ def test_a_file_becomes_a_data_set(tmp_path):
         ("a9a", {"positiv": "1"}, "no option 'positiv'; use 'positive'"),
         ("breast_cancer", {"labels": "parity"}, "no option 'labels'"),
         ("digits", {"labels": "party"}, "labels = 'party'; use 'parity'"),
+        ("digits", {"blocks": "quadrant"}, "blocks = 'quadrant'; use 'quadrants'"),
+        ("digits", {"blocks": "quadrants-colours"}, "have no colours"),
+        ("digits", {"train_per_class": 0}, "train_per_class = 0"),
+        ("digits", {"groups": {"a": ["pixl*"]}}, r"no feature 'pixl\*' \(groups.a\)"),
+        ("digits", {"groups": {"a": ["pixel00*"], "b": ["*_00"]}}, "in the groups 'a' and 'b'"),
+        ("digits", {"groups": []}, "expected names of feature blocks"),
+        ("mnist", {"path": "/nowhere"}, "path = '/nowhere', which is no folder"),
         ("digits", {"positive": "11"}, "no class '11'"),
         ("a9a", {"folder": "/nowhere"}, "'a9a' is not at /nowhere/a9a.*set INTARSIA_DATA"),
     ],

@@ -6,7 +6,9 @@ from PIL import Image
 
 from intarsia.datasets import load
 from intarsia.errors import ExperimentError
-from intarsia.images import pixels, resized
+from intarsia.feature_blocks import group_columns
+from intarsia.images import colours, image_blocks, pixels, resized
+from intarsia.partition import partition
 
 
 @pytest.mark.parametrize(("before", "after"), [(16, 28), (28, 16), (8, 8), (28, 9)])
@@ -36,3 +38,42 @@ def test_a_set_of_images_takes_another_side():
             load("digits", side=side)
     with pytest.raises(ExperimentError, match="no option 'side'"):
         load("breast_cancer", side=3)
+
+
+def test_channels_are_resized_apart():
+    x = np.random.default_rng(0).random((2, 3 * 64)).astype(np.float32)
+    found = resized(x, 5, channels=3)
+    for channel in range(3):
+        own = resized(x[:, channel * 64 : (channel + 1) * 64], 5)
+        np.testing.assert_array_equal(found[:, channel * 25 : (channel + 1) * 25], own)
+
+
+def test_an_image_is_cut_into_quadrants_by_colours():
+    features = pixels(4, 6, 3)
+    groups, shapes = image_blocks(features, (3, 4, 6), "quadrants-colours")
+    corners = ("top-left", "top-right", "bottom-left", "bottom-right")
+    assert list(groups) == [f"{corner} {colour}" for corner in corners for colour in colours(3)]
+    assert set(shapes.values()) == {(1, 2, 3)}
+    assert groups["bottom-left green"][:2] == ("green02_00", "green02_01")
+    assert sorted(f for names in groups.values() for f in names) == sorted(features)
+    groups, shapes = image_blocks(features, (3, 4, 6), "quadrants")
+    assert (list(groups), set(shapes.values())) == (list(corners), {(3, 2, 3)})
+    assert groups["top-right"][6] == "green00_03"
+    groups, shapes = image_blocks(features, (3, 4, 6), "colours")
+    assert (list(groups), set(shapes.values())) == (list(colours(3)), {(1, 4, 6)})
+
+
+def test_an_odd_image_has_larger_quadrants_first():
+    groups, shapes = image_blocks(pixels(5, 3), (1, 5, 3), "quadrants")
+    assert list(shapes.values()) == [(1, 3, 2), (1, 3, 1), (1, 2, 2), (1, 2, 1)]
+    assert sum(map(len, groups.values())) == 15
+
+
+def test_clients_hold_quadrants_whose_pixels_are_those_of_the_image():
+    dataset = load("digits", blocks="quadrants")
+    found = partition("blocks", dataset, pattern="table4")
+    block = found["client3"]  # top left, bottom left and bottom right of 5 to 9
+    assert set(block.groups) == {"top-left", "bottom-left", "bottom-right"}
+    image = (dataset.x[block.samples] / 16).reshape(-1, 8, 8)
+    own = block.x[:, group_columns(block, "bottom-left")].reshape(-1, *block.shapes["bottom-left"])
+    np.testing.assert_array_equal(own[:, 0], image[:, 4:, :4])

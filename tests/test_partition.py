@@ -173,6 +173,16 @@ def test_sparse_stays_sparse_with_narrowed_columns():
 
 def test_the_registry_lists_the_keys_of_each_kind():
     assert {kind: sorted(keys) for kind, (_, keys) in KINDS.items()} == {
+        "blocks": [
+            "blocks",
+            "classes",
+            "client",
+            "clients",
+            "common",
+            "pattern",
+            "samples",
+            "seed",
+        ],
         "grid": ["columns", "labels", "rows", "seed", "shuffle_columns"],
         "horizontal": ["clients", "seed"],
         "natural": ["clients", "seed"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,23 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse, vstack
+from scipy.sparse import csr_array, vstack
 
-from intarsia import generated
-from intarsia.data import Labels, Values
-from intarsia.dataset_options import in_both_parts, of_classes, relabelled, with_side
+from intarsia import generated, image_sets
+from intarsia.data import Labels
+from intarsia.dataset import Dataset
+from intarsia.dataset_options import (
+    fewer,
+    in_blocks,
+    in_both_parts,
+    in_groups,
+    of_classes,
+    relabelled,
+    with_side,
+)
 from intarsia.description import Source
 from intarsia.errors import ExperimentError
+from intarsia.herigraph import herigraph
 from intarsia.images import idx, pixels
 from intarsia.labels import LabelColumn, LabelSettings, encode_labels, meaning
 from intarsia.set_files import file_in, home_of, number_columns, whole_numbers
@@ -32,53 +42,6 @@ from intarsia.spelling import nearest
 from intarsia.tables import encode, encoding_of
 
 __all__ = ["Dataset", "apart", "dataset_names", "encoded", "encoded_alike", "load", "of_file"]
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A whole table in one place, in the smallest type that holds it, with raw labels.
-
-    The value of a dense entry is `x * scale`; `scale` is 1 for a sparse table.
-    """
-
-    name: str
-    samples: NDArray[Any]  # (samples,) unique ids
-    features: tuple[str, ...]
-    x: Values  # (samples, features) dense of any real type, NaN where missing; or csr_array
-    y: NDArray[Any]  # (samples,) raw labels: text, whole numbers or numbers
-    test: NDArray[np.bool_] | None = None  # (samples,) the official test part; None: there is none
-    scale: float = 1.0
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    departures: str = ""  # from the usual set of this name; "" = none
-    clients: NDArray[np.str_] | None = None  # (samples,) whose each is by nature; None: nobody's
-    classes: tuple[float, ...] = ()  # all values of encoded labels, whatever rows are taken
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return (samples, features)."""
-        return len(self.samples), len(self.features)
-
-    @property
-    def sparse(self) -> bool:
-        """Return whether the values are stored as CSR."""
-        return bool(issparse(self.x))
-
-    def take(self, rows: NDArray[Any]) -> Dataset:
-        """Return the data set of the given rows (positions or a mask), in their order."""
-        return replace(
-            self,
-            samples=self.samples[rows],
-            x=self.x[rows],
-            y=self.y[rows],
-            test=None if self.test is None else self.test[rows],
-            clients=None if self.clients is None else self.clients[rows],
-        )
-
-    def split(self) -> tuple[Dataset, Dataset | None]:
-        """Return the official train and test parts (no test part: the whole and None)."""
-        if self.test is None:
-            return self, None
-        return self.take(~self.test), self.take(self.test)
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -100,12 +63,15 @@ def load(
     drawn_from
         Seed of what is drawn, unless the options have a `seed`.
     options
-        For every set `only`, a list of classes: all other samples are left out; and `positive`, a
-        class or a list of classes: the labels become 1 for these and 0 for all others. For the
+        For every set `only`, a list of classes: all other samples are left out; `positive`, a
+        class or a list of classes: the labels become 1 for these and 0 for all others;
+        `train_per_class` and `test_per_class`: at most so many samples of each; and `groups`,
+        named feature blocks with lists of features. For sets in files `path`, their folder. For the
         sets of digits (mnist, usps, mfeat, digits) `labels`: "digits" (default) or "parity", which
-        makes them the text "even" and "odd". For those of images (mnist, usps, digits, femnist)
-        `side`: their height and width in pixels. For `gaussians` the arguments of
-        `generated.gaussians`.
+        makes them the text "even" and "odd". For those of images (cifar10, digits, eurosat,
+        femnist, mnist, usps) `side`: their height and width in pixels; and `blocks`: the feature
+        blocks that they are cut into, one of `images.CUTS`. Others are the keyword arguments of
+        what reads or draws a set (modelnet40, gaussians).
 
     Raises
     ------
@@ -120,28 +86,59 @@ def load(
             raise ExperimentError(
                 f"The data set {name!r} has no option {key!r}; {nearest(key, own | _COMMON)}."
             )
+    given = {key: value for key, value in options.items() if key in _arguments(name)}
     if name in _DRAWN:
-        given = {key: value for key, value in options.items() if key in own}
         dataset = _drawn(name, **{"seed": drawn_from, **given})
     else:
-        dataset = _LOADERS[name](Path() if name in _BUNDLED else home_of(name, folder))
-    if "side" in options:
+        dataset = _LOADERS[name](_home(name, folder, options.get("path")), **given)
+    if "side" in options and name in _IMAGES:
         dataset = with_side(dataset, options["side"])
     if name in _DIGITS:
         dataset = relabelled(dataset, options.get("labels", "digits"))
     if "only" in options:
         dataset = dataset.take(of_classes(dataset, "only", options))
+    dataset = fewer(dataset, options)
     if "positive" in options:
         y = of_classes(dataset, "positive", options).astype(np.int64)
         dataset = replace(dataset, y=y)
+    if "blocks" in options:
+        dataset = in_blocks(dataset, options["blocks"])
+    if "groups" in options:
+        dataset = in_groups(dataset, options["groups"])
     return in_both_parts(dataset)
 
 
 def _own_options(name: str) -> set[str]:
     """Return the options that not every set has."""
-    if name in _DRAWN:
-        return set(inspect.signature(_DRAWN[name]).parameters)
-    return {*(["labels"] if name in _DIGITS else []), *(["side"] if name in _IMAGES else [])}
+    own = set(_arguments(name))
+    if name in _DIGITS:
+        own.add("labels")
+    if name in _IMAGES:
+        own |= {"side", "blocks"}
+    if name not in _DRAWN and name not in _BUNDLED:
+        own.add("path")
+    return own
+
+
+def _arguments(name: str) -> tuple[str, ...]:
+    """Return the options that what reads or draws a set takes itself."""
+    made = _DRAWN[name] if name in _DRAWN else _LOADERS[name]
+    parameters = inspect.signature(made).parameters.values()
+    return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+
+
+def _home(name: str, folder: str | Path | None, path: Any) -> Path:
+    """Return the folder of a set's files."""
+    if name in _BUNDLED:
+        return Path()
+    if path is None:
+        return home_of(name, folder)
+    if not Path(str(path)).is_dir():
+        raise ExperimentError(
+            f"The data set {name!r} has path = {str(path)!r}, which is no folder; name the folder "
+            "that holds the set's files."
+        )
+    return Path(str(path))
 
 
 def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
@@ -159,8 +156,17 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
     block = encode(table, encoding)
     # the group of a party without groups is its own name; here the table is no party
     groups = {name: some for name, some in block.groups.items() if name != source.name}
+    shapes = {name: shape for name, shape in block.shapes.items() if name in groups}
     dataset = Dataset(
-        source.name, block.samples, block.features, block.x, np.asarray(block.y), groups=groups
+        source.name,
+        block.samples,
+        block.features,
+        block.x,
+        np.asarray(block.y),
+        groups=groups,
+        shapes=shapes,
+        classes=tuple(sorted(set(encoding.codes.values()))),
+        class_names=encoding.labels.classes,
     )
     return dataset, encoding.labels
 
@@ -194,7 +200,12 @@ def encoded_alike(
     labels, codes = meaning(columns, settings or LabelSettings(), list(columns))
     known = tuple(sorted(set(codes.values())))
     return [
-        replace(one, y=encode_labels(columns[one.name], one.name, labels, codes), classes=known)
+        replace(
+            one,
+            y=encode_labels(columns[one.name], one.name, labels, codes),
+            classes=known,
+            class_names=labels.classes,
+        )
         for one in sets
     ], labels
 
@@ -213,6 +224,7 @@ def apart(sets: Sequence[Dataset]) -> list[Dataset]:
             samples=np.array([f"{one.name}:{sample}" for sample in one.samples.tolist()]),
             features=one.features if alike else tuple(f"{one.name}:{f}" for f in one.features),
             groups={},
+            shapes={},
         )
         for one in sets
     ]
@@ -281,6 +293,7 @@ def _femnist(home: Path) -> Dataset:
         scale=1 / 255,
         departures="a part of LEAF's FEMNIST: those of 198 writers with both train and test images",
         clients=clients,
+        image=(1, 28, 28),
     )
 
 
@@ -327,6 +340,7 @@ def _mnist(home: Path) -> Dataset:
         np.concatenate(labels).astype(np.int64),
         test=np.arange(len(x)) >= len(images[0]),
         scale=1 / 255,
+        image=(1, 28, 28),
     )
 
 
@@ -350,6 +364,7 @@ def _usps(home: Path) -> Dataset:
         x,
         np.concatenate([target for _, target in parts.values()]).astype(np.int64),
         test=np.arange(len(x)) >= len(parts["train"][0]),
+        image=(1, 16, 16),
     )
 
 
@@ -425,25 +440,30 @@ def _digits(_: Path) -> Dataset:
         table.data.astype(np.uint8),
         table.target.astype(np.int64),
         scale=1 / 16,
+        image=(1, 8, 8),
     )
 
 
-_LOADERS: Mapping[str, Callable[[Path], Dataset]] = {
+_LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "20news": _news,
     "a9a": _a9a,
     "bci": _bci,
     "breast_cancer": _breast_cancer,
+    "cifar10": image_sets.cifar10,
     "covtype15k": _covtype15k,
     "credit_default": _credit_default,
     "digits": _digits,
+    "eurosat": image_sets.eurosat,
     "femnist": _femnist,
     "heart": _heart,
+    "herigraph": herigraph,
     "mfeat": _mfeat,
     "mnist": _mnist,
+    "modelnet40": image_sets.modelnet40,
     "usps": _usps,
 }
 _DRAWN: Mapping[str, Callable[..., generated.Drawn]] = {"gaussians": generated.gaussians}
-_COMMON = frozenset({"only", "positive"})
+_COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
-_IMAGES = frozenset({"digits", "femnist", "mnist", "usps"})
+_IMAGES = frozenset({"cifar10", "digits", "eurosat", "femnist", "mnist", "usps"})
 _BUNDLED = frozenset({"breast_cancer", "digits"})  # with scikit-learn

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array
-from intarsia.datasets import Dataset
+from intarsia.dataset import Dataset
 from intarsia.errors import ExperimentError
 
 __all__ = ["Positions", "check_count", "check_fraction", "check_range", "floats", "numbers"]

@@ -1,4 +1,4 @@
-"""Images as rows of pixels: the idx format, names of pixels, another size."""
+"""Images as rows of pixels: the idx format, names of pixels, another size, named parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from intarsia.errors import TableError
 
-__all__ = ["idx", "pixels", "resized"]
+__all__ = ["CUTS", "colours", "idx", "image_blocks", "pixels", "resized"]
+
+_QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
+# how an image is cut into feature blocks: into quadrants, by colour channel
+CUTS = {"colours": (False, True), "quadrants": (True, False), "quadrants-colours": (True, True)}
 
 
 def idx(path: Path) -> NDArray[np.uint8]:
@@ -35,25 +39,75 @@ def idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def pixels(height: int, width: int) -> tuple[str, ...]:
-    """Return the names of an image's pixels, row by row."""
-    return tuple(f"pixel{row:02d}_{column:02d}" for row in range(height) for column in range(width))
+def colours(channels: int) -> tuple[str, ...]:
+    """Return the names of an image's channels; a grey one has none."""
+    return ("red", "green", "blue") if channels == 3 else ("",) * channels
 
 
-def resized(x: NDArray[Any], side: int) -> NDArray[Any]:
-    """Return square images of another size, (images, side²), bilinear and of the same type.
+def pixels(height: int, width: int, channels: int = 1) -> tuple[str, ...]:
+    """Return the names of an image's pixels, row by row, one channel after the other."""
+    return tuple(
+        f"{colour or 'pixel'}{row:02d}_{column:02d}"
+        for colour in colours(channels)
+        for row in range(height)
+        for column in range(width)
+    )
+
+
+def image_blocks(
+    features: tuple[str, ...], image: tuple[int, int, int], cut: str
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
+    """Return the feature blocks that an image is cut into, and their shapes.
+
+    Quadrants come in reading order, and the channels of each one after the other.
+
+    Parameters
+    ----------
+    features
+        Names of the pixels, as `pixels` gives them.
+    image
+        (channels, height, width).
+    cut
+        One of `CUTS`.
+    """
+    quarters, apart = CUTS[cut]
+    channels, height, width = image
+    place = np.arange(len(features)).reshape(image)
+    groups: dict[str, tuple[str, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    rows, columns = (
+        (slice(0, -(-height // 2)), slice(-(-height // 2), height)),
+        (
+            slice(0, -(-width // 2)),
+            slice(-(-width // 2), width),
+        ),
+    )
+    areas = [(r, c) for r in rows for c in columns] if quarters else [(slice(None), slice(None))]
+    for name, (r, c) in zip(_QUADRANTS if quarters else ("",), areas, strict=True):
+        for channel in range(channels) if apart else (slice(None),):
+            part = place[channel, r, c]
+            part = part[None] if part.ndim == 2 else part
+            colour = colours(channels)[channel] if isinstance(channel, int) else ""
+            own = " ".join(word for word in (name, colour) if word)
+            groups[own] = tuple(features[at] for at in part.ravel().tolist())
+            shapes[own] = part.shape
+    return groups, shapes
+
+
+def resized(x: NDArray[Any], side: int, channels: int = 1) -> NDArray[Any]:
+    """Return square images of another size, (images, channels side²), bilinear, of the same type.
 
     Made smaller, each pixel is a mean over as many as it stands for (a triangle of weights), so
     that nothing is skipped.
     """
-    before = round(x.shape[1] ** 0.5)
+    before = round((x.shape[1] // channels) ** 0.5)
     if before == side:
         return x
     weights = _triangle(before, side)
-    found = np.empty((len(x), side * side), x.dtype)
+    found = np.empty((len(x), channels * side * side), x.dtype)
     for start in range(0, len(x), 4096):
         part = x[start : start + 4096].reshape(-1, before, before).astype(np.float32)
-        values = (weights @ part @ weights.T).reshape(-1, side * side)
+        values = (weights @ part @ weights.T).reshape(-1, channels * side * side)
         found[start : start + 4096] = np.rint(values) if x.dtype.kind in "iu" else values
     return found
 

@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from intarsia.data import Array, Block, ClientId
-from intarsia.datasets import Dataset
+from intarsia.block_partition import blocks
+from intarsia.data import Array, Block, ClientId, held_groups
+from intarsia.dataset import Dataset
 from intarsia.dealing import Positions, check_count, check_fraction, floats, numbers
 from intarsia.errors import ExperimentError
 from intarsia.prior_shift import prior_shift
@@ -24,6 +25,7 @@ from intarsia.spelling import nearest
 __all__ = [
     "KINDS",
     "LabelsAt",
+    "blocks",
     "grid",
     "horizontal",
     "natural",
@@ -210,15 +212,9 @@ def _blocks(
             else:
                 values = floats(table, rows, run, len(columns), dataset.scale)
             features = tuple(dataset.features[column] for column in columns)
-            held = set(features)
-            groups = {
-                name: tuple(f for f in names if f in held)
-                for name, names in dataset.groups.items()
-                if any(f in held for f in names)
-            }
-            labelled = labels == "all" or c == 0
-            block = Block(samples, features, values, targets if labelled else None, groups)
-            yield f"r{r}c{c}", block
+            groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
+            own = targets if labels == "all" or c == 0 else None
+            yield f"r{r}c{c}", Block(samples, features, values, own, groups, shapes=shapes)
 
 
 def _run(columns: Positions) -> slice | Positions:
@@ -234,7 +230,7 @@ KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]]
             function,
             frozenset(inspect.signature(function).parameters) - {"dataset"},
         )
-        for function in (grid, horizontal, natural, overlap, prior_shift, vertical)
+        for function in (blocks, grid, horizontal, natural, overlap, prior_shift, vertical)
     }
 )
 
@@ -247,7 +243,7 @@ def partition(
     Parameters
     ----------
     kind
-        "grid", "horizontal", "natural", "overlap", "prior_shift" or "vertical".
+        "blocks", "grid", "horizontal", "natural", "overlap", "prior_shift" or "vertical".
     dataset
         With labels as numbers: encoded as in `Labels`, or a regression's targets. Several are for
         "prior_shift" only.

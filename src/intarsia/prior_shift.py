@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array, Block, ClientId
-from intarsia.datasets import Dataset
+from intarsia.dataset import Dataset
 from intarsia.dealing import Positions, check_count, check_range, floats, numbers
 from intarsia.errors import ExperimentError
 
