@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from sklearn.metrics import accuracy_score, r2_score
+from scipy.special import expit, log_softmax, logit
+from sklearn.metrics import accuracy_score, log_loss, r2_score
 
 from federations import BINARY, block, rectangles, table
-from intarsia.algorithms.evaluation import evaluate, grade_scores
+from intarsia.algorithms.evaluation import evaluate, grade_scores, grading_loss
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.maths import losses
@@ -117,3 +118,22 @@ def test_a_constant_target_has_no_explained_variance():
     found = grade_scores(one, np.zeros((1, 2)), losses.SQUARED, Labels("regression"))
     assert found.r2 is None
     assert found.loss == 0.5
+
+
+@pytest.mark.parametrize("labels", [BINARY, THREE], ids=["binary", "three"])
+def test_the_cross_entropy_is_that_of_the_class_alone(labels):
+    rng = np.random.default_rng(0)
+    classes = len(labels.classes)
+    y = rng.integers(0, classes, 20)
+    scores = rng.normal(size=(20, classes))
+    chances = np.exp(log_softmax(scores, axis=1))
+    z = logit(chances).T if classes > 2 else logit(chances[:, 1])[None, :]
+    stored = y + 0.0 if classes > 2 else 2.0 * y - 1
+    one = Block(np.arange(20), ("f",), np.zeros((20, 1)), stored)
+    found = grade_scores(one, z, grading_loss("cross_entropy"), labels)
+    assert found.loss == pytest.approx(log_loss(y, chances), rel=1e-12)
+    # one against the rest adds the other classes' share
+    every = grade_scores(one, z, losses.LOGISTIC, labels)
+    rest = np.where(y == np.arange(classes)[:, None], 0.0, -np.log1p(-expit(logit(chances).T)))
+    extra = rest.sum(0).mean() if classes > 2 else 0.0
+    assert every.loss == pytest.approx(found.loss + extra, rel=1e-9)

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sklearn.metrics import log_loss  # noqa: E402
+
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.errors import ConvergenceError, ExperimentError  # noqa: E402
 
@@ -50,6 +52,21 @@ def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
     assert found.metrics.server.accuracy > 0.7  # pooled over the clients' samples
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines if line["loss"] is not None] == [1, 2]
+
+
+@pytest.mark.parametrize("algorithm", ["flic", "local", "fedhenn"])
+def test_the_loss_of_a_result_is_that_of_the_history(tmp_path, algorithm):
+    given = {**(FLIC if algorithm == "flic" else SETTINGS), "algorithm": algorithm}
+    found = intarsia.run(tables=tables(), out=tmp_path, test=0.0, final_epochs=0, **given)
+    last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
+    assert found.metrics.server.loss == pytest.approx(last["loss"], rel=1e-9)
+    pairs = [
+        (y, own.predict_proba(x[:, [int(feature[1:]) for feature in own.features]]))
+        for name, (x, y) in tables().items()
+        for own in [found.model[name]]
+    ]
+    truth = log_loss(*(np.concatenate(part) for part in zip(*pairs, strict=True)))
+    assert last["loss"] == pytest.approx(truth, rel=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import frames, run_folder, threads
 from intarsia.algorithm import Algorithm, Conclusion, Info
-from intarsia.algorithms.evaluation import Grades, evaluate
+from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
 from intarsia.clock import Clock
 from intarsia.data import Array, ClientId
 from intarsia.description import Source
@@ -29,7 +29,6 @@ from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Alignment, Experiment, hyperparameters
 from intarsia.federation import Tables, build
 from intarsia.labels import OTHER, LabelSettings
-from intarsia.maths import losses
 from intarsia.new_table import check_table, column_names, table_settings
 from intarsia.outcome import Outcome, client_networks, result_of
 from intarsia.privacy.settings import Privacy
@@ -319,7 +318,7 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     with engine.unmetered():
-        loss = losses.loss_code(options.loss)
+        loss = grading_loss(options.loss)
         return evaluate(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from intarsia.algorithm import Algorithm, Info, RandomKey
-from intarsia.algorithms.evaluation import Grades, evaluate
+from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId
 from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.errors import ConvergenceError
 from intarsia.experiment import Experiment
-from intarsia.maths import losses
 from intarsia.result import Finished
 
 __all__ = ["Progress", "Standing", "Task", "grade", "present", "start", "train"]
@@ -202,7 +201,7 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
             engine,
             engine.schema(task.part),
             task.algorithm.predict,
-            losses.loss_code(task.options.loss),
+            grading_loss(task.options.loss),
             part=task.part,
         )
 

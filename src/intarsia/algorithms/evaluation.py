@@ -1,14 +1,17 @@
-"""Score a linear model whose parts lie with the clients on the samples that they hold out.
+"""Score a model whose parts lie with the clients on the samples that they hold out.
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
 2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
+
+The loss of a linear model is its own, of several classes the sum of one against the rest for each.
+That of networks is the cross-entropy of the class that a sample has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -16,7 +19,9 @@ from intarsia.algorithm import ClientFunction, Clients, PerSample, RandomKey
 from intarsia.data import Array, Block, ClientId, Labels, Schema, targets
 from intarsia.maths import losses
 
-__all__ = ["Grades", "evaluate", "grade_scores"]
+__all__ = ["CROSS_ENTROPY", "Grades", "evaluate", "grade_scores", "grading_loss"]
+
+CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,17 @@ class Grades:
     loss: float
     accuracy: float | None
     r2: float | None
+
+
+def grading_loss(name: str) -> int:
+    """Return the code of the loss that an algorithm's scores are graded by.
+
+    Raises
+    ------
+    ExperimentError
+        If no loss has that name.
+    """
+    return CROSS_ENTROPY if name == "cross_entropy" else losses.loss_code(name)
 
 
 def evaluate(
@@ -127,9 +143,12 @@ def _functions(
 
 def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
     held = message.share > 0
-    z, y = message.z[:, held], targets(block, len(message.z))[:, held]
-    each = losses.value(loss, z, y).sum(axis=0)
+    z = message.z[:, held]
     raw = np.zeros(0) if block.y is None else block.y[held]
+    if loss == CROSS_ENTROPY:
+        each = _cross_entropy(z, raw)
+    else:
+        each = losses.value(loss, z, targets(block, len(z))[:, held]).sum(axis=0)
     if labels.task == "multiclass":
         correct = z.argmax(axis=0) == raw
     else:
@@ -141,6 +160,13 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
     return Sums(
         *(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error))
     )
+
+
+def _cross_entropy(z: Array, y: Array) -> Array:
+    """Return -log p of each sample's class, (samples,), from log p/(1-p), (outputs, samples)."""
+    own = y * z[0] if len(z) == 1 else z[y.astype(np.int64), np.arange(len(y))]
+    found: Array = np.logaddexp(0.0, -own)
+    return found
 
 
 def _grades(sums: Sums, row: int, labels: Labels) -> Grades:

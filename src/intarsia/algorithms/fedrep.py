@@ -107,8 +107,8 @@ class FedRep:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:
@@ -150,8 +150,8 @@ class FedAvgFT:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:

@@ -99,8 +99,8 @@ class HetFedRep:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:
@@ -139,8 +139,8 @@ class Local:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:

@@ -108,8 +108,8 @@ class L2gd:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:

@@ -122,8 +122,8 @@ class OwnNetworks:
 
     @property
     def loss(self) -> str:
-        """Return the loss that the scores are graded by: they are log-odds."""
-        return "logistic"
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
 
     def architecture_of(self, client: ClientId) -> Named:
         """Return what a client's network is made of."""
