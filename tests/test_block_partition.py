@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from intarsia.block_classes import block_classes
 from intarsia.block_patterns import PATTERNS, drawn
 from intarsia.data import Labels
 from intarsia.datasets import Dataset, encoded, load
 from intarsia.errors import ExperimentError
-from intarsia.feature_blocks import block_classes
 from intarsia.partition import partition
 
 VIEWS = ("front", "side", "top", "sound")

@@ -1,74 +1,155 @@
+"""Who holds which feature block, and sums that are laid out by blocks."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from intarsia.data import Block, Holding, Labels, Schema
-from intarsia.errors import FederationError, TableError
-from intarsia.feature_blocks import feature_blocks, group_columns
+from intarsia.algorithm import PerBlock, client_function
+from intarsia.data import INTERCEPT, Block, Labels, Schema
+from intarsia.engines import codec
+from intarsia.engines.in_process import RECORDS, InProcess
+from intarsia.errors import FederationError
+from intarsia.feature_blocks import feature_blocks
+from intarsia.privacy import modes
+from intarsia.privacy.keys import SharedKey
+from intarsia.privacy.settings import Privacy
 
-LABELS = Labels("binary", ("a", "b"))
-IMAGE = ("p1", "p0", "p3", "p2")  # the block's own order is not that of the columns
+LABELS = Labels("binary", ("no", "yes"))
+VIEWS = {"view10": ("p1", "p2"), "view2": ("p3",), "wide": ("w10", "w9", "w1")}
 
 
-def block(first=0, **changes) -> Block:
-    settings = {
-        "samples": np.arange(first, first + 3),
-        "features": ("p0", "p1", "p2", "p3", "age"),
-        "x": np.arange(15.0).reshape(3, 5),
-        "y": np.array([1.0, -1.0, 1.0]),
-        "groups": {"image": IMAGE, "person": ("age",)},
-        "shapes": {"image": (1, 2, 2)},
+def holder(names, number, *, extra=(), groups=VIEWS):
+    own = {name: groups[name] for name in names}
+    columns = tuple(sorted({*extra, *(c for some in own.values() for c in some)}))
+    rows = 10 * number + np.arange(4)
+    return Block(rows, columns, np.full((4, len(columns)), number + 1.0), rows % 2 * 2.0 - 1, own)
+
+
+def holders():
+    held = {"a": ("view10", "view2"), "b": ("view2", "wide"), "c": ("view2",), "d": ("wide",)}
+    return {name: holder(own, at) for at, (name, own) in enumerate(held.items())}
+
+
+def test_blocks_have_their_columns_and_owners_and_come_in_the_order_of_names_and_numbers():
+    found = feature_blocks(Schema.of(holders(), LABELS))
+    assert list(found) == ["view2", "view10", "wide"]
+    assert found["wide"].features == ("w10", "w9", "w1")
+    assert [one.owners for one in found.values()] == [("a", "b", "c"), ("a",), ("b", "d")]
+
+
+def test_columns_without_a_name_are_blocks_by_who_holds_them():
+    made = {
+        "a": holder(("view2",), 0, extra=("age", "sex", INTERCEPT)),
+        # what a table's own columns are called (see `description.feature_groups`)
+        "b": holder(("b",), 1, extra=("sex", INTERCEPT), groups={"b": ("age", "height")}),
+        "c": holder((), 2, extra=(INTERCEPT,)),
     }
-    return Block(**{**settings, **changes})
+    found = feature_blocks(Schema.of(made, LABELS))
+    assert {name: one.features for name, one in found.items()} == {
+        "view2": ("p3",),
+        "a+b": ("age", "sex"),
+        "b": ("height",),
+    }
+    alike = {name: holder((), at, extra=("x2", "x10")) for at, name in enumerate("ab")}
+    [only] = feature_blocks(Schema.of(alike, LABELS)).values()
+    assert (only.name, only.features, only.owners) == ("features", ("x2", "x10"), ("a", "b"))
 
 
-def test_blocks_are_public_with_their_shapes_and_holders():
-    other = block(9).take(None, np.array([4]))
-    assert (other.groups, other.shapes) == ({"person": ("age",)}, {})
-    found = feature_blocks(Schema.of({"one": block(), "two": other}, LABELS))
-    assert list(found) == ["image", "person"]
-    assert (found["image"].shape, found["image"].holders) == ((1, 2, 2), ("one",))
-    assert found["image"].features == IMAGE
-    assert (found["person"].shape, found["person"].holders) == ((1,), ("one", "two"))
-    assert Holding.of(block()).shapes == {"image": (1, 2, 2)}
+def test_a_block_that_is_cut_is_refused_with_its_columns():
+    made = {"a": holder(("wide",), 0), "b": holder(("wide",), 1, groups={"wide": ("w1", "w9")})}
+    with pytest.raises(FederationError, match=r"'wide' has 3 columns at 'a' and 2 at 'b'.*w10"):
+        feature_blocks(Schema.of(made, LABELS))
 
 
-def test_columns_come_in_the_blocks_own_order_after_the_schema_moved_them():
-    mixed = block().take(None, np.array([2, 4, 0, 3, 1]))
-    aligned = Schema.of({"one": mixed}, LABELS).align("one", mixed)
-    for some in (mixed, aligned):
-        np.testing.assert_array_equal(
-            some.x[:, group_columns(some, "image")], block().x[:, [1, 0, 3, 2]]
-        )
-    with pytest.raises(FederationError, match="no feature block 'sound'"):
-        group_columns(mixed, "sound")
+# -- sums
 
 
-def test_a_part_of_a_block_has_no_shape():
-    part = block().take(None, np.array([0, 1, 2]))
-    assert part.groups == {"image": ("p1", "p0", "p2")}
-    assert part.shapes == {}
+@dataclass(frozen=True)
+class Ask:
+    """Ask for what the client has of its blocks."""
 
 
-def test_a_shape_must_fit_its_features():
-    with pytest.raises(TableError, match=r"'image' has the shape \(3, 2, 2\) but 4 features"):
-        block(shapes={"image": (3, 2, 2)})
-    with pytest.raises(TableError, match="'sound' has the shape"):
-        block(shapes={"sound": (2,)})
+@dataclass(frozen=True)
+class Sent:
+    """Values by block, of whatever shape."""
+
+    values: PerBlock
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"groups": {"image": IMAGE[::-1]}}, "'image' .*'one' but .*'two'"),
-        ({"shapes": {"image": (4, 1, 1)}}, r"\(1, 2, 2\) at .* \(4, 1, 1\) at"),
-        ({"groups": {"image": IMAGE, "young": ("p0",)}}, "'p0' is in the blocks 'image' and 'you"),
-    ],
-)
-def test_blocks_that_differ_between_clients_are_refused(changes, sentence):
-    second = replace(block(9), **changes)
-    with pytest.raises(FederationError, match=sentence):
-        feature_blocks(Schema.of({"one": block(), "two": second}, LABELS))
+@dataclass(frozen=True)
+class Held:
+    """A server's state."""
+
+    values: Any
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A client's state."""
+
+    values: Any = None
+
+
+@client_function
+def send(state, block, message, rng):
+    own = block.x[0, 0]
+    values = {name: own * np.ones((2, len(names))) for name, names in block.groups.items()}
+    return state, Sent(values)
+
+
+@client_function
+def keep(state, block, message, rng):
+    return Kept(message.values), Ask()
+
+
+def engine_over(blocks, mode):
+    sealing = None
+    if mode != "plain":
+        keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+        if mode == "ckks":
+            from intarsia.privacy.ckks import CkksKeys, parameters
+
+            secret = CkksKeys.create(parameters(2.0**22, len(blocks))).secret_bytes()
+            keys = replace(keys, ckks=secret)
+        sealing = replace(modes.sealing(Privacy(mode=mode), list(blocks), keys), long=1)
+    engine = InProcess({"train": (Schema.of(blocks, LABELS), blocks)}, 0, sealing)
+    engine.set_states(dict.fromkeys(blocks, Kept()))
+    return engine
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_a_total_by_block_is_that_of_its_holders_and_survives_a_checkpoint(mode):
+    engine = engine_over(holders(), mode)
+    every = engine.sum(send, dict.fromkeys(engine.ids, Ask())).values
+    some = engine.sum(send, {"b": Ask()}).values
+    total = every + some * 2.0 - some
+    for _ in range(5):  # more terms than are forwarded
+        total = total + engine.sum(send, {"c": Ask()}).values * 0.0
+    written = codec.encode(engine.seal(Held(total)))
+    total = engine.unseal(codec.decode(written, Held, *RECORDS)).values
+    engine.ask(keep, dict.fromkeys(engine.ids, Sent(total)))
+    opened = {name: state.values for name, state in engine.get_states().items()}
+    expected = {"view10": 1.0, "view2": 1.0 + 2 * 2 + 3, "wide": 2 * 2.0 + 4}
+    assert {name: sorted(own) for name, own in opened.items()} == {
+        "a": ["view10", "view2"],
+        "b": ["view2", "wide"],
+        "c": ["view2"],
+        "d": ["wide"],
+    }
+    for own in (*opened.values(), engine.reveal(total)):
+        for name, values in own.items():
+            assert values.shape == (2, len(VIEWS[name]))
+            np.testing.assert_allclose(values, expected[name], atol=1e-9)
+    assert engine.crossings.summary()["reveals"]["Sent.values"]["values"] == 12
+
+
+def test_a_block_of_which_nobody_sent_anything_is_not_there():
+    for mode in ("plain", "masked"):
+        engine = engine_over(holders(), mode)
+        engine.ask(keep, dict.fromkeys("ab", Sent(engine.sum(send, {"c": Ask()}).values)))
+        opened = engine.get_states()
+        assert list(opened["a"].values) == list(opened["b"].values) == ["view2"]

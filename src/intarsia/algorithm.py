@@ -27,6 +27,7 @@ __all__ = [
     "Counts",
     "Info",
     "Layout",
+    "PerBlock",
     "PerFeature",
     "PerSample",
     "PerSelected",
@@ -43,12 +44,13 @@ T = TypeVar("T")
 
 
 class Layout(Enum):
-    """What the last axis of a summed array runs over."""
+    """What a summed array runs over: its last axis, but for blocks."""
 
     SAMPLES = "samples"
     FEATURES = "features"
     SELECTED = "selected"  # some samples of each of the client's cells
     COUNTS = "counts"  # how many of each of the client's sample cells
+    BLOCKS = "blocks"  # an array for each of the client's feature blocks, whatever its axes
 
 
 PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
@@ -57,7 +59,10 @@ PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
 # field of counts how many of each of its cells; a sum is laid out cell by cell.
 PerSelected = Annotated[Array, Layout.SELECTED]  # (..., the client's selected samples)
 Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells,)
-# Fields that are annotated with neither are summed entry by entry: every client's has one shape.
+# By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
+# block by block, each over the clients that hold it.
+PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
+# Fields that are annotated with none are summed entry by entry: every client's has one shape.
 
 
 @dataclass(frozen=True)

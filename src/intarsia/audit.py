@@ -23,6 +23,7 @@ _OF = {
     "features": "a client's features",
     "selected": "a client's selected samples",
     "counts": "numbers of a client's samples",
+    "blocks": "a client's feature blocks",
     "entry": "entry by entry",
 }
 _PROTECTION = {
@@ -178,7 +179,7 @@ def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
     for name, layout in one["fields"].items():
         open_ = asked or mode == "plain" or layout == "counts"
         protection = "none: the server asked for it" if asked else _PROTECTION[mode]
-        if mode == "ckks" and layout == "entry" and not asked:
+        if mode == "ckks" and layout in ("entry", "blocks") and not asked:
             protection = _PROTECTION["masked"]
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"

@@ -21,6 +21,7 @@ from scipy.sparse import csr_array, issparse
 from intarsia.errors import FederationError, TableError
 
 __all__ = [
+    "INTERCEPT",
     "Array",
     "Block",
     "Cell",
@@ -37,6 +38,7 @@ __all__ = [
 
 Array = NDArray[np.float64]
 ClientId = str
+INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
 Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
 Task = Literal["binary", "multiclass", "regression"]
 

@@ -1,84 +1,87 @@
-"""The named feature blocks of a federation: which there are, who holds them, and of what shape.
+"""The feature blocks of a federation: columns that are measured together, and who holds them.
 
-A party's table is made of blocks (a device, a view, a modality); a block of one name has the same
-features in the same order at all who hold it. What is here is public, but for `block_classes`.
+A block is a group of columns that clients name alike (a view, a device, a part of an image).
+Columns that nobody names are blocks by who holds them. A client holds a block whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data import Block, ClientId, Labels, Schema
+from intarsia.data import INTERCEPT, Block, ClientId, Schema
 from intarsia.errors import FederationError
 from intarsia.spelling import listed
 
-__all__ = ["BlockClasses", "FeatureBlock", "block_classes", "feature_blocks", "group_columns"]
+__all__ = ["FeatureBlock", "feature_blocks", "group_columns"]
 
 
 @dataclass(frozen=True)
 class FeatureBlock:
-    """One named feature block of a federation."""
+    """Columns that are held together; public."""
 
     name: str
-    features: tuple[str, ...]  # in the block's own order, row-major over its shape
-    shape: tuple[int, ...]  # of one sample's values: (features,), (channels, height, width), …
-    holders: tuple[ClientId, ...]  # in the clients' order
+    features: tuple[str, ...]  # in the block's own order
+    owners: tuple[ClientId, ...]
+    shape: tuple[int, ...] = ()  # of a sample's values: (channels, height, width); (): a vector
 
 
-@dataclass(frozen=True, eq=False)
-class BlockClasses:
-    """How many clients hold samples of each class with each feature block."""
+def feature_blocks(schema: Schema) -> Mapping[str, FeatureBlock]:
+    """Return the feature blocks of a federation by name, in the order of their names.
 
-    blocks: tuple[str, ...]
-    classes: tuple[str, ...]
-    clients: NDArray[np.int64]  # (blocks, classes)
-
-    @property
-    def unused(self) -> float:
-        """Return the fraction of (block, class) pairs that nobody holds."""
-        return float((self.clients == 0).mean())
-
-
-def feature_blocks(schema: Schema) -> dict[str, FeatureBlock]:
-    """Return the feature blocks of a federation by name, in the order in which clients list them.
+    A group that has a client's own name holds the columns that this client named no group for
+    (see `description.feature_groups`): they count as not named.
 
     Raises
     ------
     FederationError
-        If clients mean different features or shapes by one name, or a feature of one is in several
-        blocks.
+        If a block has other columns or another shape at one client than at another.
     """
-    found: dict[str, FeatureBlock] = {}
+    found: dict[str, tuple[ClientId, tuple[str, ...]]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    owners: dict[str, list[ClientId]] = {}
+    named: set[str] = set()
     for client, held in schema.holdings.items():
-        owner: dict[str, str] = {}
-        for name, features in held.groups.items():
-            shape = tuple(held.shapes.get(name, (len(features),)))
-            known = found.get(name)
-            if known is None:
-                known = FeatureBlock(name, features, shape, ())
-            elif (known.features, known.shape) != (features, shape):
+        for name, columns in held.groups.items():
+            if name == client:
+                continue
+            first, known = found.setdefault(name, (client, columns))
+            odd = {*known} ^ {*columns}
+            if odd:
                 raise FederationError(
-                    f"Feature block {name!r} has {len(known.features)} features of shape "
-                    f"{known.shape} at client {known.holders[0]!r} but {len(features)} of shape "
-                    f"{shape} at client {client!r}, or others or in another order; a block is the "
-                    "same wherever it is: rename one of them, or correct its features."
+                    f"The feature block {name!r} has {len(known)} columns at {first!r} and "
+                    f"{len(columns)} at {client!r}, which differ in {listed(sorted(odd), 3)}, and "
+                    "a client holds a block whole or not at all: deal the columns by kind = "
+                    '"blocks", or name the blocks alike.'
                 )
-            found[name] = FeatureBlock(name, features, shape, (*known.holders, client))
-            for feature in features:
-                if owner.setdefault(feature, name) != name:
-                    raise FederationError(
-                        f"Client {client!r}: the feature {feature!r} is in the blocks "
-                        f"{owner[feature]!r} and {name!r}; leave it in one of them."
-                    )
-    return found
+            shape = tuple(held.shapes.get(name, ()))
+            if shapes.setdefault(name, shape) != shape:
+                raise FederationError(
+                    f"The feature block {name!r} has the shape {shapes[name] or 'of a vector'} at "
+                    f"{first!r} and {shape or 'that of a vector'} at {client!r}; give it the same "
+                    "shape at both, or name one of them otherwise."
+                )
+            owners.setdefault(name, []).append(client)
+            named.update(columns)
+    made = {
+        name: FeatureBlock(name, columns, tuple(owners[name]), shapes[name])
+        for name, (_, columns) in found.items()
+    }
+    for cell in schema.features.cells:
+        ids = schema.features.ids[cell.start : cell.stop].tolist()
+        rest = [name for name in ids if name not in named and name != INTERCEPT]
+        if rest:
+            name = _name_of(cell.owners, len(schema.clients), made)
+            made[name] = FeatureBlock(name, _in_order(rest), cell.owners)
+    return {name: made[name] for name in _in_order(made)}
 
 
 def group_columns(block: Block, name: str) -> NDArray[np.intp]:
-    """Return the positions of a feature block's features in a table, in the block's own order.
+    """Return where a named block's columns are in a table, in the block's own order.
 
     Raises
     ------
@@ -87,33 +90,25 @@ def group_columns(block: Block, name: str) -> NDArray[np.intp]:
     """
     if name not in block.groups:
         raise FederationError(
-            f"There is no feature block {name!r}; the table has {listed(block.groups)}."
+            f"There is no feature block {name!r}; use one of {listed(block.groups)}."
         )
     place = {feature: at for at, feature in enumerate(block.features)}
     return np.array([place[feature] for feature in block.groups[name]], np.intp)
 
 
-def block_classes(blocks: Mapping[ClientId, Block], labels: Labels) -> BlockClasses | None:
-    """Return how many clients hold each block of each class; None without classes or blocks.
-
-    It reads labels, and is for those who see all tables anyway.
-    """
-    names = list(dict.fromkeys(name for block in blocks.values() for name in block.groups))
-    codes = [-1.0, 1.0] if labels.task == "binary" else np.arange(len(labels.classes)).tolist()
-    if labels.task == "regression" or not names:
-        return None
-    counts = np.zeros((len(names), len(codes)), np.int64)
-    for block in blocks.values():
-        if block.y is None:
-            continue
-        for name in block.groups:
-            known = _complete(block, name)
-            counts[names.index(name)] += np.isin(codes, block.y[known])
-    return BlockClasses(tuple(names), labels.classes, counts)
+def _name_of(owners: tuple[ClientId, ...], clients: int, taken: Mapping[str, FeatureBlock]) -> str:
+    """Return a name for columns that have none, by who holds them."""
+    name = "features" if len(owners) == clients else "+".join(owners[:3])
+    while name in taken:
+        name += "'"
+    return name
 
 
-def _complete(block: Block, name: str) -> NDArray[np.bool_]:
-    """Return which samples have a value in a block, (samples,)."""
-    if block.sparse:
-        return np.ones(block.shape[0], bool)
-    return np.asarray(~np.isnan(block.x[:, group_columns(block, name)]).all(axis=1))
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names in their order, numbers in them by their size: x2 before x10."""
+
+    def key(name: str) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", name)
+        return [(int(part), "") if k % 2 else (-1, part) for k, part in enumerate(parts)]
+
+    return tuple(sorted(names, key=key))

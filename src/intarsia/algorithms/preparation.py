@@ -31,12 +31,11 @@ from intarsia.algorithm import (
     RandomKey,
     client_function,
 )
-from intarsia.data import Array, Block, Cell, Schema, Values
+from intarsia.data import INTERCEPT, Array, Block, Cell, Schema, Values
 from intarsia.errors import TableError
 
 __all__ = ["INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
 
-INTERCEPT = "(intercept)"
 _AGREE = 1e-9  # relative difference up to which two projections count as equal copies
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 

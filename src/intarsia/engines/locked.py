@@ -9,7 +9,7 @@ anew from time to time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,9 @@ class LockedTotals:
         total: Combination = field._value
         if field._layout is None:
             return self._opened(client, total, EVERYONE)
+        if field._layout is Layout.BLOCKS:
+            mine = self._geometry.own_blocks(client, field._part).items()
+            return _known({name: self._opened(client, total, cell) for name, cell in mine})
         selected = field._layout is Layout.SELECTED
         layout = Layout.SAMPLES if selected else field._layout
         found: list[Array] = []
@@ -145,6 +148,9 @@ class LockedTotals:
         total: Combination = field._value
         if field._layout is None:
             return self._opened_by_any(total, EVERYONE)
+        if field._layout is Layout.BLOCKS:
+            there, blocks = _cells(total), self._geometry.blocks(field._part).items()
+            return _known({k: self._opened_by_any(total, c) for k, (c, _) in blocks if c in there})
         if field._layout is Layout.SELECTED:
             found = {cell: self._opened_by_any(total, cell) for cell in _cells(total)}
             return {cell: value for cell, (value, _) in found.items()}, sum(
@@ -265,8 +271,9 @@ class _Plan:
     __slots__ = ("lead", "number", "pieces", "streams")
 
     def __init__(self, value: Any, layout: Layout | None) -> None:
-        self.number = not isinstance(value, np.ndarray)
-        self.lead: tuple[int, ...] = () if layout is None else value.shape[:-1]
+        self.number = not isinstance(value, np.ndarray | Mapping)
+        by_index = layout not in (None, Layout.BLOCKS)
+        self.lead: tuple[int, ...] = value.shape[:-1] if by_index else ()
         self.streams: dict[int, Stream] = {}
         self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
 
@@ -298,7 +305,7 @@ class _LockedCollector:
     def add(self, client: ClientId, reply: Any) -> int:
         kind: Any = type(reply)
         self._kind = kind
-        part, adder, size_of = self._fn.part, self._sealing.adder, self._sealing.size
+        adder, size_of = self._sealing.adder, self._sealing.size
         size = 0
         own = reply.__dict__
         last = self._last = {}
@@ -313,11 +320,8 @@ class _LockedCollector:
             plan = self._plans.get(name)
             if plan is None:
                 plan = self._plans[name] = _Plan(value, layout)
-            counts = own[counts_of(kind)].tolist() if layout is Layout.SELECTED else None
-            runs = self._geometry.runs(client, part, layout, counts)
             sealed = last[name] = {}
-            for cell, start, stop in runs:
-                values = _array(value if len(runs) == 1 else value[..., start:stop])
+            for cell, values in self._pieces(client, layout, value, own):
                 stream = plan.streams.get(cell)
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
@@ -329,6 +333,19 @@ class _LockedCollector:
                 if len(waiting) == _WAITING:
                     waiting[:] = [adder.add(*waiting)]
         return size
+
+    def _pieces(
+        self, client: ClientId, layout: Layout | None, value: Any, own: Mapping[str, Any]
+    ) -> Iterator[tuple[int, Array]]:
+        """Yield what a client contributes to each of its cells; `own` are all fields."""
+        if layout is Layout.BLOCKS:
+            cells = self._geometry.own_blocks(client, self._fn.part)
+            yield from ((cells[name], _array(values)) for name, values in value.items())
+            return
+        counts = own[counts_of(self._kind)].tolist() if layout is Layout.SELECTED else None
+        runs = self._geometry.runs(client, self._fn.part, layout, counts)
+        for cell, start, stop in runs:
+            yield cell, _array(value if len(runs) == 1 else value[..., start:stop])
 
     def _is_alone(self, layout: Layout | None, cell: int) -> bool:
         """Return whether one client alone is asked for a cell."""
@@ -362,16 +379,17 @@ def _sealed(
 ) -> Piece:
     """Seal a client's contribution to a cell, to which it is `alone` in contributing.
 
-    Sums entry by entry (norms, objectives, products of columns) and short arrays may have any size,
-    so that each number is sealed exactly as two digits: together they reach beyond the 60th power
-    of 2. A bound that says nothing, -inf, passes as a number that no total of others comes near.
+    Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
+    arrays may have any size, so that each number is sealed exactly as two digits: together they
+    reach beyond the 60th power of 2. A bound that says nothing, -inf, passes as a number that no
+    total of others comes near.
 
     Raises
     ------
     RangeError
         If a value is larger than that, or not a number.
     """
-    if stream.cell != EVERYONE and values.size >= sealing.long:
+    if stream.cell > EVERYONE and values.size >= sealing.long:
         sealer = (sealing.alone if alone else sealing.bulk)[client]
         return sealer.seal(client, stream, values)
     piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
@@ -421,6 +439,12 @@ def _complaint(values: Array, room: float, stream: Stream) -> str:
 
 def _array(value: Any) -> Array:
     return np.asarray(value, np.float64, order="C")
+
+
+def _known(opened: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Any], int]:
+    """Return the values of the blocks that anybody contributed to, and the bytes of all."""
+    values = {name: value for name, (value, _) in opened.items() if value is not None}
+    return values, sum(size for _, size in opened.values())
 
 
 def _cells(total: Combination) -> list[int]:

@@ -7,6 +7,7 @@ the server cannot read what it adds are in `intarsia.engines.locked`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,10 +16,12 @@ from intarsia.algorithm import ClientFunction, Layout
 from intarsia.data import ClientId, Index, Schema
 from intarsia.engines import codec
 from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
+from intarsia.feature_blocks import feature_blocks
 
-__all__ = ["EVERYONE", "Collector", "Geometry", "PlainTotals", "Totals"]
+__all__ = ["EVERYONE", "FIRST_BLOCK", "Collector", "Geometry", "PlainTotals", "Totals"]
 
 EVERYONE = -1  # the cell of what is summed entry by entry
+FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
 _ALL = ((EVERYONE, 0, 0),)
 
 
@@ -27,6 +30,7 @@ class Geometry:
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self.indices: dict[tuple[str, Layout], Index] = {}
+        self._schemas = schemas
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
         self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
         for part, schema in schemas.items():
@@ -44,8 +48,22 @@ class Geometry:
 
     def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
         """Return who holds a cell; selected samples are of the samples' cells."""
+        if layout is Layout.BLOCKS:
+            return tuple(self.blocks(part).values())[FIRST_BLOCK - cell][1]
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.indices[part, whole].cells[cell].owners
+
+    @cache  # noqa: B019 - there is one for each engine, and it goes with it
+    def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
+        """Return the cell and the owners of each feature block."""
+        found = feature_blocks(self._schemas[part]).values()
+        return {one.name: (FIRST_BLOCK - at, one.owners) for at, one in enumerate(found)}
+
+    def own_blocks(self, client: ClientId, part: str) -> Mapping[str, int]:
+        """Return the cells of the feature blocks that a client holds."""
+        return {
+            name: cell for name, (cell, owners) in self.blocks(part).items() if client in owners
+        }
 
     def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
         """Return the numbers of a client's sample cells."""
@@ -154,6 +172,9 @@ class PlainTotals:
         layout, value = field._layout, field._value
         if layout is None:
             return value, 0
+        if layout is Layout.BLOCKS:
+            mine = self._geometry.own_blocks(client, field._part)
+            return {name: value[name] for name in mine if name in value}, 0
         if layout is Layout.SELECTED:
             cells = self._geometry.cells(client, field._part)
             value = (
@@ -185,7 +206,21 @@ class PlainTotals:
 
     def restored(self, record: Any) -> Any:
         """Return the array itself."""
-        return record
+        return _ByBlock(record) if isinstance(record, dict) else record
+
+
+class _ByBlock(dict[str, Any]):
+    """A total by block, with the arithmetic of arrays: a block that one lacks counts as 0 there."""
+
+    def __add__(self, other: Mapping[str, Any]) -> _ByBlock:
+        both = {name: one + other[name] if name in other else one for name, one in self.items()}
+        return _ByBlock({**other, **both})
+
+    def __sub__(self, other: Mapping[str, Any]) -> _ByBlock:
+        return self + {name: -one for name, one in other.items()}
+
+    def __mul__(self, factor: float) -> _ByBlock:
+        return _ByBlock({name: one * factor for name, one in self.items()})
 
 
 class _PlainCollector:
@@ -219,6 +254,8 @@ class _PlainCollector:
                     totals[name] += value
             elif layout is Layout.COUNTS:
                 totals[name] = None
+            elif layout is Layout.BLOCKS:
+                totals[name] = totals.get(name, _ByBlock()) + value
             elif layout is Layout.SELECTED:
                 counts = own[counts_of(self._kind)].tolist()
                 cells = totals.setdefault(name, {})
