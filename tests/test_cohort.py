@@ -146,6 +146,16 @@ def test_the_compiled_steps_are_those_of_the_loop():
         assert all(torch.equal(mine.parameters[n], v) for n, v in other.parameters.items())
 
 
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_another_rate_stands_in_for_the_optimisers(engine):
+    slower = train(training(optimiser=SGD(rate=0.01)), learners(), engine="loop")
+    found = train(training(optimiser=SGD(rate=0.5)), learners(), engine=engine, rate=0.01)
+    assert_same(found, slower)
+    assert_same(
+        train(training(), learners(), engine=engine, rate=0.01), train(training(), learners())
+    )
+
+
 def test_the_result_depends_neither_on_the_chunks_nor_on_the_other_learners():
     record = training()
     everyone = learners()

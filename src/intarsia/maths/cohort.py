@@ -60,12 +60,13 @@ def train(
     *,
     engine: Engine = "auto",
     chunk: int | None = None,
+    rate: float | None = None,
 ) -> list[Trained]:
     """Train every learner; the result of each depends on it alone, up to rounding.
 
     Use one LocalTraining for all rounds: compiled functions are kept for each. `chunk` is how many
     learners share a step at most; by default 128, compiled 64, with batches above 32 half and a
-    quarter of it, and fewer where parameters are many.
+    quarter of it, and fewer where parameters are many. `rate` stands in for the optimiser's.
 
     Warns
     -----
@@ -84,7 +85,8 @@ def train(
     results: dict[int, Trained] = {}
     for places in _cohorts(training, learners):
         cohort = [learners[place] for place in places]
-        results |= zip(places, _train_cohort(training, cohort, engine, chunk), strict=True)
+        found = _train_cohort(training, cohort, engine, chunk, rate)
+        results |= zip(places, found, strict=True)
     return [results[place] for place in range(len(learners))]
 
 
@@ -145,11 +147,15 @@ def _signature(training: LocalTraining, learner: Learner) -> Any:
 
 
 def _train_cohort(
-    training: LocalTraining, learners: list[Learner], engine: Engine, chunk: int | None
+    training: LocalTraining,
+    learners: list[Learner],
+    engine: Engine,
+    chunk: int | None,
+    rate: float | None,
 ) -> list[Trained]:
     engine = choose(training, learners) if engine == "auto" else engine
     if engine == "loop":
-        return [train_alone(training, learner) for learner in learners]
+        return [train_alone(training, learner, rate=rate) for learner in learners]
     if engine == "compiled" and _compiler() is None:
         raise ExperimentError(
             "engine = 'compiled' needs a C++ compiler, and neither the variable CXX nor the path "
@@ -173,8 +179,8 @@ def _train_cohort(
                 UnbatchableWarning,
                 stacklevel=3,
             )
-            return [train_alone(training, learner) for learner in learners]
-        results += part.train(training, gradients)
+            return [train_alone(training, learner, rate=rate) for learner in learners]
+        results += part.train(training, gradients, rate)
     return results
 
 

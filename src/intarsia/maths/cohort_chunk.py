@@ -20,7 +20,7 @@ from intarsia.maths.local_training import (
     Trained,
     own_state,
 )
-from intarsia.maths.optimisers import Adam, Moving, OptimiserState, optimiser_over
+from intarsia.maths.optimisers import Adam, Moving, OptimiserState, at_rate, optimiser_over
 from intarsia.maths.tensors import Tensor, torch
 
 __all__ = ["Axes", "Chunk", "Given", "Gradients", "Layout"]
@@ -151,14 +151,16 @@ class Chunk:
             {name: batch[name] for name in self.layout.batch},
         )
 
-    def train(self, training: LocalTraining, gradients: Gradients) -> list[Trained]:
-        """Take all steps. What is stacked changes in place."""
+    def train(
+        self, training: LocalTraining, gradients: Gradients, rate: float | None = None
+    ) -> list[Trained]:
+        """Take all steps, at the optimiser's rate or another one. What is stacked moves in place."""
         streams = self.streams(training)
         fused = isinstance(training.optimiser, Adam)
         losses = self.weight.new_zeros(self.weight.shape[:2])
         for first, last, active in _stretches(self.counts):
             computing = self.weight.shape[1] if self.filled else active
-            optimiser, parts = self._optimiser(training, active, first)
+            optimiser, parts = self._optimiser(training, active, first, rate)
             for step in range(first, last):
                 given = self.given(
                     self.places[step], self.weight[step], streams[:active], computing
@@ -174,7 +176,7 @@ class Chunk:
         return [self._result(training, number, losses) for number in range(len(self.learners))]
 
     def _optimiser(
-        self, training: LocalTraining, active: int, done: int
+        self, training: LocalTraining, active: int, done: int, rate: float | None
     ) -> tuple[Any, list[tuple[str, int | None, Tensor]]]:
         """Return an optimiser over views of the first learners' parameters, and these views.
 
@@ -196,7 +198,7 @@ class Chunk:
                     )
                 )
                 parts.append((name, None if alike else key, view))
-        return optimiser_over(training.optimiser, moving), parts
+        return optimiser_over(at_rate(training.optimiser, rate), moving), parts
 
     def _result(self, training: LocalTraining, number: int, losses: Tensor) -> Trained:
         learner = self.learners[number]

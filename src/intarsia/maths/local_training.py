@@ -23,7 +23,14 @@ from typing import Any
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.batches import NoiseStream, batch_order, step_count
-from intarsia.maths.optimisers import SGD, Adam, Moving, OptimiserState, optimiser_over
+from intarsia.maths.optimisers import (
+    SGD,
+    Adam,
+    Moving,
+    OptimiserState,
+    at_rate,
+    optimiser_over,
+)
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = [
@@ -187,8 +194,8 @@ def objective(
     return value
 
 
-def train_alone(training: LocalTraining, learner: Learner) -> Trained:
-    """Train one learner, step by step.
+def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None = None) -> Trained:
+    """Train one learner, step by step, at the optimiser's rate or at another one.
 
     Raises
     ------
@@ -200,7 +207,7 @@ def train_alone(training: LocalTraining, learner: Learner) -> Trained:
     parameters = dict(model.named_parameters())
     state = own_state(training, learner)
     optimiser = optimiser_over(
-        training.optimiser,
+        at_rate(training.optimiser, rate),
         (
             Moving(
                 values=parameters[name],

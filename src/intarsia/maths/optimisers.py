@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.tensors import Tensor, adam, sgd, torch
 
-__all__ = ["SGD", "Adam", "Moving", "Optimiser", "OptimiserState", "optimiser_over"]
+__all__ = ["SGD", "Adam", "Moving", "Optimiser", "OptimiserState", "at_rate", "optimiser_over"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,14 @@ class Optimiser(Protocol):
     def step(self) -> None:
         """Take a step."""
         ...
+
+
+def at_rate(choice: Adam | SGD, rate: float | None) -> Adam | SGD:
+    """Return an optimiser with another rate, the same one for None.
+
+    A rate that falls from round to round needs no new `LocalTraining`, nor what belongs to it.
+    """
+    return choice if rate is None else replace(choice, rate=rate)
 
 
 def optimiser_over(choice: Adam | SGD, moving: Iterable[Moving]) -> Optimiser:
