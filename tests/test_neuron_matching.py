@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
+from scipy.stats import multivariate_normal
 
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.matched_classifiers import Classifier, Matching, aggregate, project, same_order
@@ -82,6 +83,33 @@ def test_planted_permutations_are_recovered(width, noise):
     assert agreement(matching, orders, 0) >= 0.99
 
 
+def test_with_its_weights_integrated_out_the_posterior_finds_the_width_too():
+    """At their best value, as published, half of the neurons are thought a client's own."""
+    clients, orders = planted((50,), 0.3)
+    cost = {"sigma2": 0.09, "sigma02": 1.0, "gamma": 1.0}
+
+    published = match(clients, cost=BetaBernoulli(**cost), widths=math.inf)
+    marginal = match(clients, cost=BetaBernoulli(**cost, marginal=True), widths=math.inf)
+
+    assert marginal.widths == (50,)
+    assert agreement(marginal, orders, 0) == 1.0
+    assert published.widths[0] > 60
+
+
+def test_the_marginal_cost_is_the_gaussian_likelihood():
+    """ln of the joint density of the owners' weights, by scipy, up to what each adds alone."""
+    cost = BetaBernoulli(sigma2=0.3, sigma02=0.8, marginal=True)
+    a = cost.precisions(np.full(3, 1 / 3))[0]
+    for values in ([0.7], [0.7, -0.4], [0.7, -0.4, 1.9]):
+        count, total = len(values), sum(values)
+        spread = 0.8 * np.ones((count, count)) + 0.3 * np.eye(count)
+        likelihood = multivariate_normal.logpdf(values, cov=spread)
+        alone = count / 2 * math.log(2 * math.pi * 0.3) + np.square(values).sum() / 2 / 0.3
+        held = cost.held(np.array([a * count]), np.ones(1))[0]
+        energy = held - (a * total) ** 2 / (cost.prior + a * count) / 2
+        assert energy == pytest.approx(-likelihood - alone)
+
+
 @pytest.mark.parametrize("find", [match, match_fedma])
 def test_planted_permutations_of_three_layers_are_recovered(find):
     clients, orders = planted((50, 40, 60), 0.3)
@@ -142,12 +170,16 @@ def naive_energy(clients, matching, shares, cost):
         for kind in range(2):
             if kind == 1 and k + 1 == layers:
                 continue  # output biases are no part of a neuron
-            price = cost.weight_price(np.mean(sizes[k][kind] or [0.0]))
+            squares = np.mean(sizes[k][kind] or [0.0])
             for held in holders[kind][k].values():
                 mass = sum(p for p, _ in held)
                 theta = sum(p * w for p, w in held) / (cost.prior + mass)
                 energy += sum(p / 2 * (w - theta) ** 2 for p, w in held)
-                energy += cost.prior / 2 * theta**2 + price
+                energy += cost.prior / 2 * theta**2
+                if isinstance(cost, SquaredDistance):
+                    energy += cost.price / 2 * squares
+                elif cost.marginal:
+                    energy += math.log((cost.prior + mass) / cost.prior) / 2
     for layer, width in enumerate(matching.widths):
         for neuron in range(width):
             owners = sum(neuron in neurons[layer] for neurons in matching.neurons)
@@ -178,6 +210,7 @@ def federations(draw):
                 SquaredDistance(price=1.0),
                 BetaBernoulli(),
                 BetaBernoulli(sigma2=0.2, sigma02=2.0, gamma=20.0),
+                BetaBernoulli(sigma2=0.2, gamma=20.0, marginal=True),
             ]
         )
     )
@@ -254,6 +287,7 @@ def best_of_all(clients, shares, cost, limit=math.inf):
     [
         BetaBernoulli(sigma2=0.5, sigma02=1.0, gamma=3.0),
         BetaBernoulli(sigma2=2.0, sigma02=1.0, gamma=0.01),
+        BetaBernoulli(sigma2=0.5, sigma02=1.0, gamma=3.0, marginal=True),
         SquaredDistance(price=1.0),
     ],
 )

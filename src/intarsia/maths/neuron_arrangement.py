@@ -39,7 +39,7 @@ class _Layer:
     places: list[Array | None]  # of each client: (neurons,) server neurons; None: not yet there
     limit: int  # the most server neurons
     totals: Array  # (limit, server weights) S of the clients that are there
-    prices: Array  # (server weights,) of a server weight
+    prices: Array  # (server weights,) the units of what they cost
 
 
 class Arrangement:
@@ -182,19 +182,21 @@ class Arrangement:
         one, a, tau = self.layers[layer], self.precisions[client], self.cost.prior
         prices = one.prices[columns]
         squares = values**2
-        opened = (a * tau / (tau + a) / 2) * squares.sum(axis=1) + prices.sum() + self.owners[1]
+        held = self.cost.held
+        opened = (a * tau / (tau + a) / 2) * squares.sum(axis=1) + self.owners[1]
+        opened += held(np.full(len(prices), a), prices).sum()
         # server neurons with the same owners have the same clients in each weight
         has = np.zeros((len(others), len(columns)))
         for number, other in enumerate(others):
             has[number] = self.precisions[other] * self._has(other, layer)[columns]
         patterns, kind = _patterns(owned)
         mass = patterns @ has
-        new = mass == 0
         after = 1 / (tau + mass + a)
         slope = np.divide(1, tau + mass, out=np.zeros_like(mass), where=tau + mass > 0) - after
         totals = one.totals[there][:, columns]
         count = owned.sum(axis=1)
-        of_server = (new @ prices)[kind] + self.owners[count + 1] - self.owners[count]
+        more = (held(mass + a, prices) - held(mass, prices)).sum(axis=1)
+        of_server = more[kind] + self.owners[count + 1] - self.owners[count]
         of_client = (a / 2 * squares) @ (1 - a * after).T
         if len(patterns) == 1:  # one product, of which only the smaller factor is scaled
             of_server += totals**2 @ (slope[0] / 2)
@@ -236,7 +238,7 @@ class Arrangement:
             energy += self.precisions[client] / 2 * float(np.vdot(values, values))
         some = mass > 0
         explained = one.totals[:, :end][some] ** 2 / (self.cost.prior + mass[some])
-        energy += float((some @ one.prices[:end]).sum() - explained.sum() / 2)
+        energy += float(self.cost.held(mass, one.prices[:end]).sum() - explained.sum() / 2)
         return energy + float(self.owners[count].sum())
 
     def places(self) -> tuple[tuple[tuple[Array, ...], ...], tuple[int, ...]]:
