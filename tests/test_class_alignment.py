@@ -18,7 +18,7 @@ from intarsia.maths.class_alignment import (  # noqa: E402
     to_gaussians,
     to_samples,
 )
-from intarsia.maths.covariance_roots import root_trace  # noqa: E402
+from intarsia.maths.covariance_roots import _decomposed, root_trace  # noqa: E402
 from intarsia.maths.gaussians import bures_squared, wasserstein_squared  # noqa: E402
 
 DOUBLE = torch.float64
@@ -182,3 +182,16 @@ def test_traces_of_a_batch_without_rows_that_count_are_zero():
     trace, slopes = root_trace(rows, torch.full((2, 5), 4), 4, 1e-4)
     assert trace.tolist() == [0.0, 0.0]
     assert not slopes.any()
+
+
+@pytest.mark.parametrize("against_samples", [False, True])
+def test_the_operation_of_accelerators_agrees_with_the_compiled_one(against_samples):
+    generator = torch.Generator().manual_seed(3)
+    rows, others = torch.randn(2, 4, 60, 16, generator=generator, dtype=DOUBLE)
+    others = others if against_samples else rows[..., :0]
+    y = torch.randint(0, 6, (4, 60), generator=generator)
+    y[0, :30] = 0  # more rows than columns
+    found = torch.ops.intarsia.covariance_roots(rows, y, others, 5, 1e-4)
+    expected = _decomposed(rows, y, others, 5, 1e-4)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

@@ -7,8 +7,8 @@ A class with the centred, weighted rows X, (n, k), has the covariance XᵀX, and
 the sums of singular values. MᵀM and MMᵀ have the same eigenvalues but for zeros, so that the
 smaller one is decomposed; and classes that a batch does not have cost nothing. Which rows are whose
 differs from learner to learner, hence an operation of its own, which takes the rows of many
-learners at once. It gives the slopes too, (MMᵀ + ε)^-½ M Y of M = XYᵀ for the smoothed roots
-√(λ + ε) - √ε.
+learners at once: compiled on a CPU (`inverse_roots`), elsewhere in torch's functions. It gives the
+slopes too, (MMᵀ + ε)^-½ M Y of M = XYᵀ for the smoothed roots √(λ + ε) - √ε.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import ConvergenceError
+from intarsia.maths.inverse_roots import inverse_roots_of_classes
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = ["root_trace"]
@@ -51,7 +52,7 @@ def root_trace(
         If a covariance has no eigenvalues, as where it is not finite.
     """
     found: tuple[Tensor, Tensor] = _roots(
-        rows, y, rows[..., :0, :] if others is None else others, classes, smoothing
+        rows, y, rows[..., :0] if others is None else others, classes, smoothing
     )
     return found
 
@@ -93,7 +94,32 @@ def _decomposed(
     return total.view(y.shape[:-1]), slopes.index_select(0, back).view(rows.shape)
 
 
+def _diverging() -> ConvergenceError:
+    return ConvergenceError(
+        "The covariance of a class's embedded rows has no eigenvalues that can be found, as where "
+        "it is not finite: training diverges; lower algorithm.rate, or standardise the features."
+    )
+
+
+def _on_cpu(
+    rows: Tensor, y: Tensor, others: Tensor, classes: int, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return the same by a compiled function, which takes a third of the time on a CPU."""
+    learners = y.shape[:-1].numel()
+    traces, slopes, found = inverse_roots_of_classes(
+        rows.reshape(learners, *rows.shape[-2:]).numpy(),
+        others.reshape(learners, *others.shape[-2:]).numpy(),
+        y.reshape(learners, y.shape[-1]).numpy(),
+        classes,
+        smoothing,
+    )
+    if not found:
+        raise _diverging()
+    return torch.from_numpy(traces).view(y.shape[:-1]), torch.from_numpy(slopes).view(rows.shape)
+
+
 _LIBRARY.impl("covariance_roots", _decomposed, "CompositeExplicitAutograd")
+_LIBRARY.impl("covariance_roots", _on_cpu, "CPU")
 
 
 def _shaped(
@@ -171,11 +197,7 @@ def _roots_of(rows: Tensor, others: Tensor | None, smoothing: float) -> tuple[Te
     try:  # to look at every number before would take a sixteenth of the decomposition's time
         values, vectors = torch.linalg.eigh(squares)
     except torch.linalg.LinAlgError:
-        raise ConvergenceError(
-            "The covariance of a class's embedded rows has no eigenvalues that can be found, as "
-            "where it is not finite: training diverges; lower algorithm.rate, or standardise the "
-            "features."
-        ) from None
+        raise _diverging() from None
     roots = values.clamp_(min=0.0).add_(smoothing).sqrt_()
     inverse = (vectors / roots[:, None, :]) @ vectors.mT
     slopes = inverse @ product if small else product @ inverse
