@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,31 @@ def test_the_official_test_part_is_used(data_folder):
     found = federation.build(simulated("horizontal", name="mnist", clients=3))
     assert len(rows(found.train)) == 60000
     assert rows(found.test) == set(range(60000, 70000))
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "usps"])
+def test_a_validation_part_is_of_the_training_samples(name, data_folder, monkeypatch):
+    monkeypatch.setenv("INTARSIA_DATA", str(data_folder))
+    usual = simulated("horizontal", name=name, clients=2)
+    chosen = replace(usual, split=replace(usual.split, validation=0.25))
+    before, found = federation.build(usual), federation.build(chosen)
+    train, validation = rows(found.train), rows(found.test)
+    assert not train & validation
+    assert train | validation == rows(before.train)
+    assert len(validation) == pytest.approx(0.25 * len(rows(before.train)), rel=0.2)
+    assert "25 % of the training samples" in found.notes[-1]
+    blocks, _ = federation.parties(chosen)  # what is shown is the whole
+    assert rows(blocks) == rows(before.train) | rows(before.test)
+
+
+def test_a_validation_part_of_tables_is_of_the_training_rows():
+    described, tables = parties(one=(np.arange(200), np.arange(200) % 2))
+    described = replace(described, split=replace(described.split, test=0.3, validation=0.2))
+    found = federation.build(described, tables)
+    without = federation.build(
+        replace(described, split=replace(described.split, validation=0)), tables
+    )
+    assert rows(found.train) | rows(found.test) == rows(without.train)
 
 
 def test_without_a_test_part_its_blocks_are_empty():

@@ -226,6 +226,7 @@ CASES: list[Case] = [
     ("no npz file", alone("hello", "t.npz"), "npz"),
     ("a cut npz file", alone(b"PK\x03\x04" + b"\0" * 50, "t.npz"), "npz"),
     ("npz without x", npz(z=np.ones(3)), "'z'"),
+    ("npz of views", npz(a=np.ones((3, 2)), b=np.ones((2, 2, 2)), y=np.ones(3)), "'b' has 2"),
     ("npz of images", npz(x=np.ones((2, 3, 4)), y=np.ones(2)), "(2, 3, 4)"),
     ("npz with objects", npz(x=np.array([[1, "a"]], object)), "npz"),
     ("npz with too few labels", npz(x=np.ones((3, 2)), y=np.ones(2)), "(2,)"),

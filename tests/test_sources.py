@@ -6,6 +6,7 @@ import gzip
 import os
 import sqlite3
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +424,17 @@ def test_the_four_hospitals_read_as_published() -> None:
     assert blocks["hungarian"].features[11] == "ca"
     assert 0.98 < missing < 1
     assert np.sum(blocks["cleveland"].y == 1) == 139  # the published count of disease
+
+
+def test_the_arrays_of_an_npz_file_are_views_with_shapes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scan, age = rng.random((4, 1, 2, 3)), rng.random((4, 1))
+    np.savez(tmp_path / "t.npz", scan=scan, age=age, y=[0, 1, 0, 1], samples=[7, 5, 3, 1])
+    source = Source(name="clinic", path=str(tmp_path / "t.npz"), id="samples")
+    block = assemble({"clinic": read(source)})[0]["clinic"]
+    assert block.groups == {"scan": tuple(f"scan{n}" for n in range(6)), "age": ("age0",)}
+    assert block.shapes == {"scan": (1, 2, 3)}
+    np.testing.assert_array_equal(block.x, np.hstack([scan.reshape(4, 6), age]))
+    assert block.samples.tolist() == [7, 5, 3, 1]
+    part = assemble({"clinic": read(replace(source, exclude=("scan2",)))})[0]["clinic"]
+    assert (len(part.groups["scan"]), part.shapes) == (5, {})

@@ -61,13 +61,16 @@ class Split:
     """Which samples are held out for evaluation, by a hash of their ids."""
 
     test: float = 0.2  # fraction in [0, 1); 0 = no test part
+    # fraction of the training samples on which models are graded instead of on the test part, which
+    # is then not used: to choose hyperparameters
+    validation: float = 0.0
     salt: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test < 1:
-            raise _outside(
-                "split", "test", self.test, "a fraction of at least 0 and below 1", "0.2"
-            )
+        for key, example in (("test", "0.2"), ("validation", "0.1")):
+            value = getattr(self, key)
+            if not 0 <= value < 1:
+                raise _outside("split", key, value, "a fraction of at least 0 and below 1", example)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.datasets import Dataset
 from intarsia.description import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.experiment import Experiment, NamedDataset
+from intarsia.experiment import Experiment, NamedDataset, Split
 from intarsia.labels import label_among_features
 from intarsia.partition import partition
 from intarsia.privacy.pseudonyms import drawn_key
@@ -83,6 +83,11 @@ def build(
     else:
         train, test, labels, names = _own(experiment, tables, secret)
         notes = []
+    if experiment.split.validation:
+        notes.append(
+            f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
+            "out for validation; the test part was not used."
+        )
     _check_features(train)
     if experiment.preprocessing.standardise:
         _check_kinds(train)
@@ -144,7 +149,7 @@ def parties(
     """
     if experiment.dataset is None or tables is not None:
         return assemble(_aligned(experiment, tables), experiment.labels)
-    whole = replace(experiment, split=replace(experiment.split, test=0.0))
+    whole = replace(experiment, split=replace(experiment.split, test=0.0, validation=0.0))
     blocks, _, labels, _ = _dealt(whole, experiment.dataset)
     return blocks, labels
 
@@ -191,6 +196,10 @@ def _own(
             train[name], test[name] = split(
                 blocks.pop(name), experiment.split.test, experiment.split.salt
             )
+            if experiment.split.validation:
+                train[name], test[name] = split(
+                    train[name], experiment.split.validation, _validation(experiment.split)
+                )
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
     return train, test, labels, names
@@ -241,6 +250,12 @@ def _dealt(
     notes = [f"Data set: {one.departures}." for one in sets if one.departures]
     parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
     del sets
+    if experiment.split.validation:
+        salt = _validation(experiment.split)
+        parts = [
+            _held_out(replace(kept, test=None), experiment.split.validation, salt)
+            for kept, _ in parts
+        ]
     kind, keys = experiment.partition.kind, experiment.partition.options
     test = [held for _, held in parts if held is not None]
     train = [kept for kept, _ in parts]
@@ -259,6 +274,11 @@ def _dealt(
             f"dealt as the training part is ({str(problem).rstrip('.')}); raise test in [split], "
             "or set it to 0."
         ) from None
+
+
+def _validation(settings: Split) -> str:
+    """Return the salt by which samples are held out for validation: not the test part's."""
+    return f"validation {settings.salt}"
 
 
 def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Dataset | None]:

@@ -10,7 +10,8 @@ libsvm
     `label index:value …`, optionally gzip; a feature is named by its index as written.
 npz
     `x` (samples, features), or CSR as `data`, `indices`, `indptr`, `shape`; optionally `y`,
-    `samples`, `features`. No pickled objects.
+    `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
+    become feature blocks of these names and shapes. No pickled objects.
 sql
     A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
     from the environment, so that a password need not stand in a file.
@@ -23,6 +24,7 @@ sample at all parties.
 from __future__ import annotations
 
 import gzip
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -270,14 +272,22 @@ def _npz(path: Path, source: Source) -> Table:
             f"{source.where}: not an npz file of plain arrays ({first_line(error)}); write numbers "
             "and text with numpy.savez."
         ) from error
+    views = {
+        name: array
+        for name, array in parts.items()
+        if name not in ("y", "samples", "features") and array.ndim > 1
+    }
     if "x" in parts:
         x: Any = parts["x"]
+    elif views:
+        return _views(views, parts, source)
     elif {"data", "indices", "indptr", "shape"} <= set(parts):
         x = _csr(parts, source)
     else:
         raise TableError(
             f"{source.where}: the file has the arrays {listed(parts)}; expected x, or the CSR "
-            "parts data, indices, indptr and shape: save it with these names."
+            "parts data, indices, indptr and shape, or views (samples, …): save it with these "
+            "names."
         )
     if x.ndim != 2:
         raise TableError(
@@ -287,6 +297,40 @@ def _npz(path: Path, source: Source) -> Table:
     names = [str(one) for one in parts["features"].tolist()] if "features" in parts else None
     own = tuple(names) if names is not None else tuple(f"x{at}" for at in range(x.shape[1]))
     return _matrix(x, source, own, parts.get("y"), parts.get("samples"))
+
+
+def _views(
+    views: Mapping[str, NDArray[Any]], parts: Mapping[str, NDArray[Any]], source: Source
+) -> Table:
+    """Return the table of arrays of several axes, each a feature block with the array's name."""
+    rows = {name: len(array) for name, array in views.items()}
+    if len(set(rows.values())) > 1:
+        first, *others = rows
+        odd = next(name for name in others if rows[name] != rows[first])
+        raise TableError(
+            f"{source.where}: the view {first!r} has {rows[first]} samples and {odd!r} has "
+            f"{rows[odd]}; give all views the same samples in the same order."
+        )
+    names = {
+        name: tuple(f"{name}{at}" for at in range(math.prod(array.shape[1:])))
+        for name, array in views.items()
+    }
+    left = set(source.exclude)
+    wanted = {feature for some in names.values() for feature in some} - left
+    if source.features is not None:
+        wanted &= set(source.features)
+    own = {name: tuple(one for one in some if one in wanted) for name, some in names.items()}
+    if not source.groups:
+        source = replace(source, groups={name: some for name, some in own.items() if some})
+    flat = [array.reshape(len(array), -1) for array in views.values()]
+    every = [feature for some in names.values() for feature in some]
+    table = _matrix(np.hstack(flat), source, every, parts.get("y"), parts.get("samples"))
+    shapes = {
+        name: array.shape[1:]
+        for name, array in views.items()
+        if array.ndim > 2 and table.groups.get(name) == names[name]
+    }
+    return replace(table, shapes=shapes)
 
 
 def _csr(parts: Mapping[str, NDArray[Any]], source: Source) -> Any:

@@ -55,6 +55,8 @@ class Table:
     labels: LabelColumn | None = None
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     generated: bool = False  # the ids were made from the client's name and the row
+    # of a sample's values in the groups that are arrays, as a `Block` has them
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     @property
     def numeric(self) -> tuple[str, ...]:
@@ -144,6 +146,7 @@ def encode(table: Table, encoding: Encoding) -> Block:
         if table.labels is None
         else encode_labels(table.labels, table.client, encoding.labels, encoding.codes),
         groups,
+        shapes=table.shapes,
     )
 
 
