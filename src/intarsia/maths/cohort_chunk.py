@@ -154,7 +154,7 @@ class Chunk:
     def train(
         self, training: LocalTraining, gradients: Gradients, rate: float | None = None
     ) -> list[Trained]:
-        """Take all steps, at the optimiser's rate or another one. What is stacked moves in place."""
+        """Take all steps, at the optimiser's rate or another. What is stacked moves in place."""
         streams = self.streams(training)
         fused = isinstance(training.optimiser, Adam)
         losses = self.weight.new_zeros(self.weight.shape[:2])
