@@ -199,6 +199,15 @@ def test_the_holders_of_each_block_and_class_are_counted():
     assert counted.clients[1].tolist() == [1] * 5 + [0] * 5
     assert counted.unused == 5 / 30
     assert block_classes(found, Labels("regression")) is None
+    assert counted.counts["side"]["9"] == 0
+
+
+def test_blocks_come_in_an_order_that_all_clients_agree_on():
+    lists = [("front", "top"), ("sound",), ("top", "sound"), ("front", "side", "top")]
+    clients = [{"blocks": some, "classes": list(range(10))} for some in lists]
+    found = partition("blocks", views(), client=clients)
+    counted = block_classes(found, Labels("multiclass", tuple("0123456789")))
+    assert counted.blocks == VIEWS
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,31 @@ def test_inspect_counts_draws_and_advises(experiment, capfd):
     assert "30 of 120 samples have a label at no client" in err
 
 
+def test_inspect_shows_of_which_classes_nobody_holds_a_block(tmp_path, capfd):
+    file = tmp_path / "views.toml"
+    file.write_text(
+        """
+        algorithm = { name = "hyfdca" }
+        dataset = { name = "digits", blocks = "quadrants" }
+        [partition]
+        kind = "blocks"
+        [[partition.client]]
+        blocks = ["top-left", "bottom-right"]
+        classes = [0, 1, 2, 3, 4, 5, 6]
+        [[partition.client]]
+        blocks = ["top-left"]
+        classes = [6, 7, 8, 9]
+        """
+    )
+    assert main(["inspect", str(file), "--json"]) == 0
+    out, err = said(capfd)
+    blocks = json.loads(out)["blocks"]
+    assert blocks["top-left"] == {str(digit): 1 + (digit == 6) for digit in range(10)}
+    assert [digit for digit, count in blocks["bottom-right"].items() if not count] == list("789")
+    assert "7, 8, 9" in err
+    assert "holdings-blocks.png" in err
+
+
 def test_inspect_says_what_the_python_interface_does(experiment, capfd):
     shop = experiment.parent / "shop.csv"
     shop.write_text(shop.read_text().replace("town", "default"))

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from intarsia import catalogue, federation, frames, holdings, joining, report, running
 from intarsia import experiment as description
+from intarsia.block_classes import BlockClasses, block_classes
+from intarsia.block_picture import blocks_picture
 from intarsia.data import ClientId, Schema
 from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment import Experiment, Preprocessing, Split
@@ -56,6 +58,8 @@ class Inspection:
     overlaps: OverlapCounts
     advice: Advice
     picture: Path | None  # where the picture was drawn
+    blocks: BlockClasses | None = None  # of named feature blocks; None: there are none
+    blocks_picture: Path | None = None
 
 
 def run(
@@ -186,7 +190,8 @@ def inspect(
     Parameters
     ----------
     picture
-        Draw it as a PNG with this path.
+        Draw it as a PNG with this path; and beside it, with `-blocks` in its name, how many clients
+        hold each named feature block of each class.
     experiment, tables, id, label, id_type, categorical, exclude, missing, table_settings, settings
         As for `run`.
 
@@ -200,12 +205,18 @@ def inspect(
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
     advice = report.advise(schema)
+    held = block_classes(blocks, labels)
+    beside = (
+        None if picture is None else Path(picture).with_name(f"{Path(picture).stem}-blocks.png")
+    )
     return Inspection(
         schema,
         tuple(holdings.holdings_table(blocks)),
         holdings.overlap_counts(blocks),
         dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
         None if picture is None else holdings_picture(blocks, picture),
+        held,
+        None if beside is None or held is None else blocks_picture(held, beside),
     )
 
 

@@ -125,6 +125,9 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     advice, overlaps = found.advice, found.overlaps
     display.show_holdings(_console(), found.schema, found.clients, overlaps, advice)
     _say(f"picture: {found.picture}")
+    if found.blocks is not None:
+        display.show_blocks(_console(), found.blocks)
+        _say(f"picture: {found.blocks_picture}")
     if as_json:
         content = {
             "clients": [asdict(row) for row in found.clients],
@@ -134,6 +137,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
             "why": advice.why,
             "picture": str(found.picture),
             "notes": list(advice.remarks),
+            "blocks": {} if found.blocks is None else found.blocks.counts,
         }
         typer.echo(json.dumps(content, ensure_ascii=False))
 

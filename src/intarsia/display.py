@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from intarsia.block_classes import BlockClasses
 from intarsia.report import (
     Advice,
     Group,
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Guarantee, Result, Score
 
-__all__ = ["Watch", "show_audit", "show_comparison", "show_holdings", "show_joined", "show_result"]
+__all__ = [
+    "Watch",
+    "show_audit",
+    "show_blocks",
+    "show_comparison",
+    "show_holdings",
+    "show_joined",
+    "show_result",
+]
 
 _MOST_LINES = 20
 _SECONDS_BETWEEN_LINES = 3.0
@@ -160,6 +169,18 @@ def show_holdings(
     for remark in advice.remarks:
         _print(console, f"note: {remark}")
     _print(console, f"fits: {advice.algorithm or 'nothing that is available'}: {advice.why}")
+
+
+def show_blocks(console: Console, held: BlockClasses) -> None:
+    """Show how many clients hold each feature block, and the classes of which nobody does."""
+    table = _table("Feature blocks", "block", "fewest holders", "most holders", "classes of nobody")
+    for name, counts in list(held.counts.items())[:_MOST_LINES]:
+        few, most = min(counts.values()), max(counts.values())
+        nobody = [one for one, count in counts.items() if not count]
+        shown = ", ".join(nobody[:8]) + (f" and {len(nobody) - 8} more" if len(nobody) > 8 else "")
+        table.add_row(*map(Text, (name, str(few), str(most), shown or "–")))
+    _more(table, len(held.blocks))
+    console.print(table)
 
 
 def _overlap(overlaps: OverlapCounts) -> bool:
