@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import client_network, fedhenn  # noqa: E402
+from intarsia.algorithms import client_network, fedhenn, network_targets  # noqa: E402
 from intarsia.algorithms.fedhenn import FEDHENN, FedHeNN  # noqa: E402
 from intarsia.algorithms.fedrep import FEDAVG_FT, FEDREP, FedAvgFT, FedRep  # noqa: E402
 from intarsia.algorithms.hetfedrep import LOCAL, Local  # noqa: E402
@@ -114,7 +114,7 @@ def test_fedavg_with_one_client_is_plain_training():
     for number, name, epochs in ((1, "whole_training", 1), (2, "whole_training", 1),
                                  (3, "fine_tune", 2)):  # fmt: skip
         training = client_network.training_of(
-            options, 3, client_network.plain_loss, ("*",), epochs=epochs
+            options, 3, network_targets.plain_loss, ("*",), epochs=epochs
         )
         key = RandomKey((0, number, 1, "c0", name)).fold_in("local").integer()
         learner = train_alone(training, Learner(parameters=learner, rows=rows, key=key)).parameters

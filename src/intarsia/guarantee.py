@@ -60,6 +60,12 @@ def guarantee(
             "was measured for that. Set standardise = false, and bring the features to like scales "
             "by constants that do not come from the data (factors of [alignment] dictionary)."
         )
+    if algorithm.network is not None and schema.labels.task == "regression":
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} and the labels are numbers to predict: "
+            f"{algorithm.name} brings them to one scale by their mean and deviation over all "
+            "clients, which every client learns and no noise hides; set epsilon = 0."
+        )
     if algorithm.protects == "client":
         return _averaged_updates(description, algorithm, schema)
     return _perturbed_output(description, options, schema)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import frames, run_folder, threads
-from intarsia.algorithm import Algorithm, Conclusion, Info
+from intarsia.algorithm import Algorithm, Conclusion, Info, evolve
 from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
 from intarsia.clock import Clock
 from intarsia.data import Array, ClientId
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from intarsia.networks import Networks
 
 __all__ = ["described", "join"]
+
+_SCALE = ("centre", "spread")  # what a network that predicts numbers says of the labels
 
 
 def join(
@@ -254,12 +256,13 @@ def _joined(
     prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
 ) -> _Joined:
     from intarsia.algorithms import flic, flic_joining, hetfedrep  # here: they import torch
-    from intarsia.algorithms.shared_parts import Shared
+    from intarsia.algorithms.shared_parts import Shared, network
 
     engine = prepared.engine
     with clock.part("training"):
         _start(engine, flic.FLIC, options)
         drawn = engine.get_states()[name].parameters
+        _set_scale(engine, name, model)
         shared = _shared(model, options.shared_parts, drawn)
         flic_joining.join(engine, options, shared)
         grades = _grades(prepared, flic.FLIC, options)
@@ -269,10 +272,19 @@ def _joined(
     with clock.part("yardsticks"), engine.unmetered():
         local = hetfedrep.Local(**alike)
         _start(engine, hetfedrep.LOCAL, local)
+        _set_scale(engine, name, model)
         told = dict.fromkeys(engine.ids, Shared(shared=None, round=0))
         engine.ask(hetfedrep.personalise, told)
         alone = _grades(prepared, hetfedrep.LOCAL, local)
-    return _Joined(state.parameters, grades, alone, traffic, exchanges)
+    return _Joined(network(state), grades, alone, traffic, exchanges)
+
+
+def _set_scale(engine: InProcess, name: ClientId, model: Networks) -> None:
+    """Let the client know the scale of labels that are numbers, as the run's clients had it."""
+    first = next(iter(model.values())).parameters
+    scale = {key: float(first[f"labels.{key}"]) for key in _SCALE if f"labels.{key}" in first}
+    if scale:
+        engine.set_states({name: evolve(engine.get_states()[name], **scale)})
 
 
 def _shared(model: Networks, parts: Sequence[str], names: Iterable[str]) -> Array:

@@ -75,6 +75,11 @@ def latent_of(
             f"{folder} holds the model of {described.algorithm!r}, which has no latent space; give "
             "the folder of a run of flic, hetfedrep or another algorithm on networks."
         )
+    if model.labels.task == "regression":
+        raise ExperimentError(
+            f"The labels of the run in {folder} are numbers to predict, and the picture has a "
+            "colour for each class; give the folder of a run on classes."
+        )
     chosen = tuple(clients) or tuple(model)[:3]
     for name in chosen:
         if name not in model:
@@ -100,7 +105,8 @@ def latent_of(
             classes += [label] * len(rows)
             if "anchors.means" in network.parameters:
                 means = network.parameters["anchors.means"]
-                anchors[label] = np.asarray(means[int(max(value, 0.0))], np.float64)
+                place = network.parameters.get("labels.anchors", np.arange(len(means)))
+                anchors[label] = np.asarray(means[place[int(max(value, 0.0))]], np.float64)
     return Latent(
         title or folder.name, np.concatenate(points), np.array(names), np.array(classes), anchors
     )

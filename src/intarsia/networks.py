@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import expit
 
-from intarsia.algorithms.client_network import Architecture, Arrays, Built, embedded, log_odds
-from intarsia.algorithms.client_network import odds as odds_of
-from intarsia.algorithms.named_modules import Named, scores
+from intarsia.algorithms import named_modules
+from intarsia.algorithms.client_network import Architecture, Arrays, Built, embedded, scores
+from intarsia.algorithms.named_modules import Named
+from intarsia.algorithms.network_targets import odds, said
 from intarsia.data import Array, Block, ClientId, Labels
 from intarsia.errors import ExperimentError
 from intarsia.labels import as_in_tables
@@ -37,7 +38,10 @@ class _Built:
 
 @dataclass(frozen=True, eq=False)
 class ClientNetwork:
-    """One client's network, with the methods and the attributes of scikit-learn's classifiers."""
+    """One client's network, with the methods and attributes of scikit-learn's estimators.
+
+    It is a classifier, or a regressor where the labels are numbers.
+    """
 
     labels: Labels
     features: tuple[str, ...]
@@ -62,9 +66,17 @@ class ClientNetwork:
         return len(self.features)
 
     def decision_function(self, X: Table) -> Array:
-        """Return the log-odds: (samples,) of the second of two classes, or (samples, classes)."""
-        odds = self._odds(self._standardised(X))
-        return odds[0] if len(odds) == 1 else odds.T
+        """Return the log-odds: (samples,) of the second of two classes, or (samples, classes).
+
+        Raises
+        ------
+        ExperimentError
+            If the labels are numbers, which have no odds.
+        """
+        if self.labels.task == "regression":
+            raise ExperimentError("The network predicts numbers, which have no odds; use predict.")
+        found = self._said(X)
+        return found[0] if len(found) == 1 else found.T
 
     def transform(self, X: Table) -> Array:
         """Return the points of the common latent space, (samples, k).
@@ -74,24 +86,39 @@ class ClientNetwork:
         ExperimentError
             If the network is a module of the user's own: only they know its latent space.
         """
-        return embedded(self.parameters, self._built(), self._standardised(X))
+        return embedded(self._weights(), self._built(), self._standardised(X))
 
     def predict(self, X: Table) -> NDArray[Any]:
-        """Return the class of each sample, (samples,)."""
-        odds = self.decision_function(X)
-        best = (odds > 0).astype(np.intp) if odds.ndim == 1 else odds.argmax(axis=1)
+        """Return the class of each sample, or the number, (samples,)."""
+        if self.labels.task == "regression":
+            numbers: Array = self._said(X)[0]
+            return numbers
+        found = self.decision_function(X)
+        best = (found > 0).astype(np.intp) if found.ndim == 1 else found.argmax(axis=1)
         return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: Table) -> Array:
         """Return the probability of each class, (samples, classes)."""
-        odds = self.decision_function(X)
-        return np.stack([expit(-odds), expit(odds)], axis=1) if odds.ndim == 1 else expit(odds)
+        found = self.decision_function(X)
+        return np.stack([expit(-found), expit(found)], axis=1) if found.ndim == 1 else expit(found)
 
-    def _odds(self, block: Block) -> Array:
+    def _said(self, table: Table) -> Array:
+        """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
+        block = self._standardised(table)
         if isinstance(self.architecture, Named):
             own, classes = self.architecture.module, max(2, len(self.labels.classes))
-            return odds_of(scores(own, self.parameters, block, classes))
-        return log_odds(self.parameters, self._built(), block)
+            return odds(named_modules.scores(own, self.parameters, block, classes))
+        centre, spread = (
+            float(self.parameters.get(f"labels.{name}", other))
+            for name, other in (("centre", 0.0), ("spread", 1.0))
+        )
+        return said(scores(self._weights(), self._built(), block), centre, spread)
+
+    def _weights(self) -> Arrays:
+        """Return the parameters without what they say of the labels."""
+        return {
+            name: own for name, own in self.parameters.items() if not name.startswith("labels.")
+        }
 
     def _built(self) -> Built:
         if isinstance(self.architecture, Named):

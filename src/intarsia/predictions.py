@@ -191,7 +191,7 @@ def _estimator(
 def _applied(
     model: LinearModel | ClientNetwork, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
 ) -> Predictions:
-    if isinstance(model, LinearRegressor):
+    if isinstance(model, LinearRegressor) or not len(model.classes_):
         return Predictions(ids, model.predict(block), None, None, notes)
     scores = model.decision_function(block)
     labels = model.predict(block)

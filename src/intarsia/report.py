@@ -111,7 +111,8 @@ def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
             "flic-linear",
             f"{why}, only what the labels mean, and these are numbers to predict; flic-linear maps "
             "each client's own features into one space and learns what is linear there (set "
-            f"algorithm.latent, at most {least:,}, and algorithm.rank; flic learns classes).",
+            f"algorithm.latent, at most {least:,}, and algorithm.rank); flic learns networks (it "
+            "needs the library torch).",
             remarks,
         )
     return Advice(

@@ -302,7 +302,6 @@ def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tup
     """Return a note where the yardsticks are asked for and would not be of the same kind."""
     if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
         return ()
-    # flic-linear, which learns numbers; networks learn classes
     other = '"standalone" with loss = "squared"'
     if algorithm.network is not None:
         other = '"local" (networks) or "standalone" (linear models)'
@@ -314,7 +313,7 @@ def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tup
 
 
 def _check_task(labels: Labels, options: Any) -> None:
-    if labels.task == "regression" and options.loss != "squared":
+    if labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
             'algorithm.loss = "squared", or labels.task for classes.'

@@ -19,12 +19,12 @@ from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from intarsia.algorithm import RandomKey
 from intarsia.algorithms.embeddings import ragged, width_of_structure
-from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
+from intarsia.algorithms.labelled_rows import dense, labelled_rows
 from intarsia.algorithms.network_structure import Architecture, Network
+from intarsia.algorithms.network_targets import label_tensor
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
@@ -43,18 +43,11 @@ __all__ = [
     "check_clients",
     "check_options",
     "check_same_features",
-    "class_count",
-    "classes_of",
-    "cross_entropy",
-    "cross_entropy_sum",
     "drawn",
     "embedded",
     "finite",
-    "log_odds",
-    "loss_sum",
-    "odds",
     "part_vector",
-    "plain_loss",
+    "scores",
     "train_networks",
     "training_of",
     "with_parts",
@@ -230,7 +223,7 @@ def train_networks(
                 parameters=tensors,
                 rows={
                     "x": torch.from_numpy(x).to(like.dtype),
-                    "y": torch.from_numpy(classes_of(y)),
+                    "y": label_tensor(y, like, len(parameters["classifier.bias"])),
                 },
                 key=rng.integer(),
                 constants=known,
@@ -259,21 +252,6 @@ def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
     return parameters
 
 
-def classes_of(y: Array) -> NDArray[np.int64]:
-    """Return labels as numbers of classes; of two classes, the first is stored as -1."""
-    return np.maximum(y, 0.0).astype(np.int64)
-
-
-def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Return each row's cross-entropy, (..., rows), of its scores, (..., rows, outputs)."""
-    return -scores.log_softmax(-1).gather(-1, y[..., None])[..., 0]
-
-
-def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the cross-entropies of a batch."""
-    return cross_entropy(model(batch["x"])[1], batch["y"])
-
-
 # ---- what a network says
 
 
@@ -292,48 +270,12 @@ def embedded(parameters: Arrays, options: Built, block: Block) -> Array:
     return _outputs(parameters, options, block)[0]
 
 
-def log_odds(parameters: Arrays, options: Built, block: Block) -> Array:
-    """Return log p/(1-p) of the classes, (outputs, samples); for two classes that of the second."""
-    return odds(_outputs(parameters, options, block)[1])
-
-
-def odds(scores: Array) -> Array:
-    """Return log p/(1-p) of the classes from scores, (samples, classes).
-
-    The largest is the class that a network names, and the logistic loss takes each as it is.
-    """
-    scores = scores.T
-    if len(scores) == 2:
-        return scores[1:] - scores[:1]
-    others = np.repeat(scores[None], len(scores), axis=0)  # (outputs, outputs, samples)
-    others[np.arange(len(scores)), np.arange(len(scores))] = -np.inf
-    found: Array = scores - logsumexp(others, axis=1)
-    return found
-
-
-def loss_sum(parameters: Arrays, options: Built, block: Block) -> Array:
-    """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,)."""
-    return cross_entropy_sum(_outputs(parameters, options, block)[1], block)
-
-
-def cross_entropy_sum(scores: Array, block: Block) -> Array:
-    """Return Σ of the cross-entropies over a block's labelled rows, and their number, (2,).
-
-    `scores` are of all rows, (rows, classes).
-    """
-    held = is_labelled(block)
-    y = classes_of(np.zeros(0) if block.y is None else block.y[held])
-    scores = scores[held]
-    each = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
-    return np.array([each.sum(), float(len(y))])
+def scores(parameters: Arrays, options: Built, block: Block) -> Array:
+    """Return what a network says of a block's samples, (samples, outputs)."""
+    return _outputs(parameters, options, block)[1]
 
 
 # ---- what is asked of the federation and of the settings
-
-
-def class_count(schema: Schema) -> int:
-    """Return the number of classes."""
-    return max(2, len(schema.labels.classes))
 
 
 def check_clients(schema: Schema, name: str) -> None:
@@ -342,13 +284,8 @@ def check_clients(schema: Schema, name: str) -> None:
     Raises
     ------
     FederationError
-        If labels are numbers to predict, a client has none, or a sample is at several clients.
+        If a client has no labels, or a sample is at several clients.
     """
-    if schema.labels.task == "regression":
-        raise FederationError(
-            f"The labels are numbers to predict (regression), and {name} learns classes; set "
-            "labels.task for classes."
-        )
     bare = [client for client, held in schema.holdings.items() if not held.labelled.any()]
     if bare:
         raise FederationError(

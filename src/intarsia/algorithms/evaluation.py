@@ -4,7 +4,7 @@
 2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
 
 The loss of a linear model is its own, of several classes the sum of one against the rest for each.
-That of networks is the cross-entropy of the class that a sample has.
+That of networks is the cross-entropy of the class that a sample has, or half the squared error.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
     held = message.share > 0
     z = message.z[:, held]
     raw = np.zeros(0) if block.y is None else block.y[held]
+    if loss == CROSS_ENTROPY and labels.task == "regression":
+        loss = losses.SQUARED
     if loss == CROSS_ENTROPY:
         each = _cross_entropy(z, raw)
     else:

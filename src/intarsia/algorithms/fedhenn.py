@@ -45,16 +45,17 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
+from intarsia.algorithms import label_scale
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
     check_options,
-    cross_entropy,
     embedded,
     train_networks,
     training_of,
 )
 from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.network_targets import row_losses
 from intarsia.algorithms.shared_parts import (
     Client,
     Ready,
@@ -154,7 +155,7 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     """Return F_i of a batch."""
 
     def complete(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor] | Tensor:
-        each = cross_entropy(model(batch["x"])[1], batch["y"])
+        each = row_losses(model(batch["x"])[1], batch["y"])
         if options.similarity_weight == 0:
             return each
         return each, options.similarity_weight * _unlikeness(model, batch)
@@ -215,7 +216,10 @@ def _similar(visits: Sequence[Visit], epochs: int) -> list[tuple[Client, Ready]]
 
     found = train_networks(
         training,
-        [(client.parameters, block, rng.fold_in("local")) for client, block, _, rng in visits],
+        [
+            (client.parameters, label_scale.on_scale(client, block), rng.fold_in("local"))
+            for client, block, _, rng in visits
+        ],
         [constants(client, block) for client, block, _, _ in visits],
         visits[0][0].options.engine,
     )
@@ -297,6 +301,12 @@ FEDHENN = Algorithm(
     additive=False,
     linear=False,
     network=network,
-    client_functions=(send_kernel, local_training, personalise, part_of_loss),
+    client_functions=(
+        send_kernel,
+        local_training,
+        personalise,
+        part_of_loss,
+        *label_scale.FUNCTIONS,
+    ),
     states=(Server, Client, FedHeNN, Start),
 )

@@ -39,15 +39,16 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
+from intarsia.algorithms import label_scale
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
     check_options,
     check_same_features,
-    plain_loss,
     training_of,
 )
 from intarsia.algorithms.embeddings import Kind, layers
+from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -291,7 +292,14 @@ FEDREP = Algorithm(
     additive=False,
     linear=False,
     network=network,
-    client_functions=(send_start, local_training, train_alone, personalise, part_of_loss),
+    client_functions=(
+        send_start,
+        local_training,
+        train_alone,
+        personalise,
+        part_of_loss,
+        *label_scale.FUNCTIONS,
+    ),
     states=(Server, Client, FedRep, Start),
 )
 
@@ -301,6 +309,6 @@ FEDAVG_FT = replace(
     hyperparameters=FedAvgFT,
     round=round_whole,
     conclude=conclude_tuned,
-    client_functions=(send_start, whole_training, fine_tune, part_of_loss),
+    client_functions=(send_start, whole_training, fine_tune, part_of_loss, *label_scale.FUNCTIONS),
     states=(Server, Client, FedAvgFT, Start),
 )

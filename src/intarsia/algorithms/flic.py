@@ -19,6 +19,10 @@ second term alone. A round, at the clients that are there:
 
 At the end all clients take the last α and anchors and go through step 1 once more.
 
+Where labels are numbers, l is half the squared error and the anchors lie along a line, µ_y =
+N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `flic_line`. With `meta_classes`
+(S1.4) groups of classes have an anchor together: `flic_anchors`, `flic_objective`.
+
 With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
 L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
 the barycentre of the clients' Gaussians and not the barycentre: that one's iteration would need
@@ -44,6 +48,9 @@ Departures from the paper
   ξ_j is drawn for each row, Z_c,j = v_c + √e ξ_j. Algorithm S2 draws a batch for each class.
 - W₂² of a batch has infinite slopes where S_c is singular, as it is for fewer samples than the
   latent space is wide; √(λ + ε) - √ε with ε = 1e-4 stands for the roots √λ of its eigenvalues.
+- Numbers to predict are brought to mean 0 and deviation 1 over all clients first, by sums; the
+  paper does not say the scale of y. Meta-classes: the paper does not say the third term of a class
+  in a group; here a point of µ_c is to be of one of the group's classes.
 - Optimal transport (`alignment` = "transport") assigns the rows of a class to a sample of its
   anchor, exactly; the maximum mean discrepancy ("energy") is that of the kernel -‖x - y‖.
 
@@ -67,13 +74,10 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Literal
-
-import numpy as np
 
 from intarsia.algorithm import (
     Algorithm,
@@ -86,16 +90,19 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.algorithms import shared_parts
+from intarsia.algorithms import (
+    flic_anchors,
+    label_scale,
+    shared_parts,
+)
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
     check_options,
-    class_count,
-    training_of,
 )
 from intarsia.algorithms.embeddings import Kind
-from intarsia.algorithms.flic_objective import Alignment, draws_noise, misalignment, objective
+from intarsia.algorithms.flic_objective import Alignment
+from intarsia.algorithms.flic_trainings import trainings_of
 from intarsia.algorithms.noise import NoiseShare
 from intarsia.algorithms.shared_parts import (
     Change,
@@ -108,7 +115,6 @@ from intarsia.algorithms.shared_parts import (
     certify,
     change,
     concluded,
-    init_client,
     network,
     opened,
     part_of_loss,
@@ -119,9 +125,8 @@ from intarsia.algorithms.shared_parts import (
     told,
     trained,
 )
-from intarsia.data import Schema
+from intarsia.data import Block, ClientId, Schema
 from intarsia.errors import ExperimentError
-from intarsia.maths.local_training import LocalTraining, Loss
 
 __all__ = ["FLIC", "Flic"]
 
@@ -152,6 +157,8 @@ class Flic:
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
     alignment: Alignment = "gaussian"  # the distance of the second term
+    meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
+    label_bins: int = 0  # of numbers, that the second term takes together; 0: each row alone
     alignment_epochs: int = 0  # on the second term after every round, also of absent clients
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
@@ -176,6 +183,7 @@ class Flic:
                 "final_epochs",
                 "weight_decay",
                 "anchor_scale",
+                "label_bins",
                 "anchor_variance",
             ),
         )
@@ -219,75 +227,43 @@ class Flic:
         return ("anchors.*", *own[self.scheme])
 
 
-# ---- how the parts train
-
-
-@dataclass(frozen=True, eq=False)
-class _Trainings:
-    """How the parts of a client's network train; kept, as compiled functions belong to them."""
-
-    pretraining: LocalTraining
-    realignment: LocalTraining
-    local: LocalTraining
-    final: LocalTraining
-    shared: (
-        LocalTraining | None
-    )  # α, if it moves apart, and the anchors, if the objective reads them
-    anchors: LocalTraining | None
-
-
-@lru_cache(maxsize=16)
-def _trainings(options: Flic, outputs: int) -> _Trainings:
-    before, during = misalignment(options), objective(options)
-    after = objective(options, every=options.anchor_classes == "all")
-
-    def over(loss: Loss, *parts: str, epochs: int) -> LocalTraining:
-        first = loss is before
-        noisy = draws_noise(options, pretraining=first)
-        return training_of(
-            options,
-            outputs,
-            loss,
-            tuple(f"{part}.*" for part in parts),
-            epochs=epochs,
-            batch=options.pretraining_batch if first else options.batch,
-            noise={"noise": (options.latent,)} if noisy else {},
-        )
-
-    drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
-    anchors = ("anchors",) if drawn_to else ()
-    head = ("classifier", "shared") if options.variant == "hl" else ("classifier",)
-    own, layer = {
-        "fedrep": (head[:1], head[1:]),
-        "fedavg-ft": (head, ()),
-        "l2gd": (head, ("common",)),
-    }[options.scheme]
-    own, epochs = ("embedding", *own), options.shared_epochs
-    return _Trainings(
-        pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
-        realignment=over(before, "embedding", epochs=options.alignment_epochs),
-        local=over(during, *own, epochs=options.local_epochs),
-        final=over(during, *own, epochs=options.final_epochs),
-        shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,
-        anchors=over(after, *anchors, epochs=epochs) if anchors else None,
-    )
-
-
 # ---- at the clients
+
+
+def init_client(
+    options: Flic,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
+) -> Client:
+    """Return a client's state: a network that is drawn from the client's own key.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    made = shared_parts.init_client(options, schema, client, block, rng, release=release)
+    kind = made.parameters["anchors.means"].dtype
+    parameters = {**made.parameters, **flic_anchors.blank(options, schema, kind)}
+    meta = flic_anchors.meta_of(options, schema.labels)
+    return evolve(made, parameters=parameters, anchors=meta)
 
 
 @cohort_function
 def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
-    training = _trainings(visits[0][0].options, visits[0][0].outputs).pretraining
+    training = trainings_of(visits[0][0]).pretraining
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
 @cohort_function
 def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
-    options = visits[0][0].options
-    trainings = _trainings(options, visits[0][0].outputs)
+    options, trainings = visits[0][0].options, trainings_of(visits[0][0])
     # step 1: local training
     seats = _realigned(opened(visits), visits[0][2].round - 1)
     local = trained(trainings.local, seats, "local")
@@ -305,7 +281,7 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 @cohort_function
 def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
-    training = _trainings(visits[0][0].options, visits[0][0].outputs).final
+    training = trainings_of(visits[0][0]).final
     seats = _realigned(opened(visits), visits[0][2].round)
     return [(one.client, Ready()) for one in trained(training, seats, "local")]
 
@@ -315,7 +291,7 @@ def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
     options, found = seats[0].client.options, list(seats)
     if not options.alignment_epochs:
         return found
-    training = _trainings(options, seats[0].client.outputs).realignment
+    training = trainings_of(seats[0].client).realignment
     for number in range(rounds):
         owing = [place for place, seat in enumerate(found) if seat.client.aligned <= number]
         done = trained(training, [found[place] for place in owing], f"alignment {number}")
@@ -334,13 +310,11 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
     ------
     FederationError
         If clients have samples in common, or one has no labels.
+    ExperimentError
+        If the anchors do not fit the labels.
     """
     check_clients(schema, "flic")
-    normal = rng.fold_in("anchors").generator().normal(size=(class_count(schema), options.latent))
-    given = {"anchors.means": options.anchor_scale * normal}
-    if options.anchor_covariance == "learned":
-        factor = math.sqrt(options.anchor_variance) * np.eye(options.latent)
-        given["anchors.factors"] = np.tile(factor, (class_count(schema), 1, 1))
+    given = flic_anchors.drawn(options, schema, rng.fold_in("anchors"))
     return start(options, schema, rng, given=given)
 
 
@@ -389,7 +363,14 @@ FLIC = Algorithm(
     additive=False,
     linear=False,
     network=network,
-    client_functions=(send_start, pretrain, local_training, personalise, part_of_loss),
+    client_functions=(
+        send_start,
+        pretrain,
+        local_training,
+        personalise,
+        part_of_loss,
+        *label_scale.FUNCTIONS,
+    ),
     states=(Server, Client, Flic, Start, NoiseShare),
     private=private,
     protects="client",

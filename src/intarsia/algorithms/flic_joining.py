@@ -17,9 +17,10 @@ from functools import lru_cache
 from typing import Any
 
 from intarsia.algorithm import Clients, Visit, cohort_function
+from intarsia.algorithms import flic_line
 from intarsia.algorithms.client_network import training_of
 from intarsia.algorithms.flic import Flic, personalise, pretrain
-from intarsia.algorithms.flic_objective import calibration
+from intarsia.algorithms.flic_objective import Meta, calibration
 from intarsia.algorithms.shared_parts import Client, Ready, Shared, opened, trained
 from intarsia.data import Array
 from intarsia.maths.local_training import LocalTraining
@@ -28,11 +29,12 @@ __all__ = ["join"]
 
 
 @lru_cache(maxsize=16)
-def _training(options: Flic, outputs: int) -> LocalTraining:
+def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
+    loss = flic_line.calibration(options) if outputs == 1 else calibration(options, meta)
     return training_of(
         options,
         outputs,
-        calibration(options),
+        loss,
         ("classifier.*",),
         epochs=options.pretraining_epochs,
         noise={"noise": (options.latent,)},
@@ -42,7 +44,8 @@ def _training(options: Flic, outputs: int) -> LocalTraining:
 @cohort_function
 def calibrate(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train β on samples of the anchors."""
-    training = _training(visits[0][0].options, visits[0][0].outputs)
+    first = visits[0][0]
+    training = _training(first.options, first.outputs, first.anchors)
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 

@@ -38,14 +38,15 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
+from intarsia.algorithms import label_scale
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
     check_options,
-    plain_loss,
     training_of,
 )
 from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -248,7 +249,13 @@ HETFEDREP = Algorithm(
     additive=False,
     linear=False,
     network=network,
-    client_functions=(send_start, local_training, personalise, part_of_loss),
+    client_functions=(
+        send_start,
+        local_training,
+        personalise,
+        part_of_loss,
+        *label_scale.FUNCTIONS,
+    ),
     states=(Server, Client, HetFedRep, Start),
 )
 
@@ -257,6 +264,6 @@ LOCAL = replace(
     name="local",
     hyperparameters=Local,
     round=round_alone,
-    client_functions=(train_alone, personalise, part_of_loss),
+    client_functions=(train_alone, personalise, part_of_loss, *label_scale.FUNCTIONS),
     states=(Server, Client, Local, Start),
 )

@@ -40,18 +40,18 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.algorithms import shared_parts
+from intarsia.algorithms import label_scale, shared_parts
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
     check_options,
     check_same_features,
     part_vector,
-    plain_loss,
     training_of,
     with_parts,
 )
 from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Client,
     Ready,
@@ -252,6 +252,7 @@ L2GD = Algorithm(
         mix,
         personalise,
         part_of_loss,
+        *label_scale.FUNCTIONS,
     ),
     states=(Server, Client, L2gd, Start),
 )

@@ -43,16 +43,18 @@ from intarsia.algorithms.client_network import (
     Arrays,
     check_clients,
     check_options,
-    class_count,
-    classes_of,
-    cross_entropy,
-    cross_entropy_sum,
     finite,
-    odds,
     part_vector,
 )
 from intarsia.algorithms.labelled_rows import labelled_rows
 from intarsia.algorithms.named_modules import Named, columns, made, named, scores, structure
+from intarsia.algorithms.network_targets import (
+    cross_entropy,
+    label_tensor,
+    loss_of_scores,
+    odds,
+    output_count,
+)
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
@@ -231,7 +233,7 @@ def init_client(
     options: OwnNetworks, schema: Schema, client: ClientId, block: Block, rng: RandomKey
 ) -> Client:
     """Return a client's state: its module as it is drawn from the client's own key."""
-    outputs = class_count(schema)
+    outputs = output_count(schema)
     own = _own(options, client)
     features = len(columns(block.features))
     module = structure(own.model, features, outputs)  # whether it fits is said before training
@@ -261,11 +263,12 @@ def _learner(seat: Seat, device: str) -> Learner:
     x, y = labelled_rows(seat.block)
     x = x[:, columns(seat.block.features)]
     kind = torch.float64 if seat.client.options.precision == "double" else torch.float32
+    rows = torch.from_numpy(x).to(device, kind)
     return Learner(
         parameters=tensors,
         rows={
-            "x": torch.from_numpy(x).to(device, kind),
-            "y": torch.from_numpy(classes_of(y)).to(device),
+            "x": rows,
+            "y": label_tensor(y, rows, seat.client.outputs).to(device),
         },
         key=seat.rng.fold_in("local").integer(),
     )
@@ -299,7 +302,7 @@ def part_of_loss(
 ) -> tuple[Client, Loss]:
     """Keep what all share; send this client's part of the loss."""
     client = opened([(client, block, message, rng)])[0].client
-    return client, Loss(cross_entropy_sum(_scores(client, block), block))
+    return client, Loss(loss_of_scores(_scores(client, block), block))
 
 
 def predict(client: Client, block: Block) -> Array:
@@ -320,9 +323,14 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
         has none to train.
     FederationError
         If what is shared has not one shape at all clients, clients have samples in common, or one
-        has no labels.
+        has no labels, or labels are numbers to predict.
     """
     check_clients(schema, "own-networks")
+    if schema.labels.task == "regression":
+        raise FederationError(
+            "The labels are numbers to predict (regression), and own-networks learns classes; use "
+            '"flic", or set labels.task for classes.'
+        )
     for name in options.models:
         if name not in schema.holdings:
             raise ExperimentError(
@@ -330,7 +338,7 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
             )
     if not options.shared:
         return Server(options, Start())
-    outputs = class_count(schema)
+    outputs = output_count(schema)
     first, *others = schema.clients
     features = len(columns(schema.holdings[first].features))
     shapes = _shared_shapes(options, _checked(options, schema, first))
@@ -350,7 +358,7 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
 def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Module:
     """Return a client's module, if the patterns of what is shared fit it."""
     features = len(columns(schema.holdings[client].features))
-    module = structure(options.models.get(client, options.model), features, class_count(schema))
+    module = structure(options.models.get(client, options.model), features, output_count(schema))
     names = [name for name, _ in module.named_parameters()]
     for pattern in options.shared:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -26,20 +26,20 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
+from intarsia.algorithms import label_scale
 from intarsia.algorithms.client_network import (
     Arrays,
     Options,
     changed,
-    class_count,
     drawn,
-    log_odds,
-    loss_sum,
     part_vector,
+    scores,
     train_networks,
     with_parts,
 )
 from intarsia.algorithms.embeddings import width_of_structure
 from intarsia.algorithms.labelled_rows import dense
+from intarsia.algorithms.network_targets import loss_of_scores, output_count, said
 from intarsia.algorithms.noise import NoiseShare, draw_share, spend
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ConvergenceError
@@ -81,6 +81,7 @@ class Server:
     start: Start  # what it drew, which is no secret
     shared: Any = None  # sealed (parameters that are shared,); None: nothing is
     rounds: int = 0
+    numbers: bool = False  # whether the labels are numbers, of which clients need the scale
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ class Client:
     options: Any  # `Options`
     outputs: int
     parameters: Arrays
+    centre: float = 0.0  # of labels that are numbers, over all clients: their mean
+    spread: float = 1.0  # and their deviation
+    anchors: tuple[int, ...] = ()  # of each class, where some have one together
     aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
     clip: float = math.inf  # largest norm of the change that it sends
     noise: NoiseShare | None = None
@@ -134,7 +138,7 @@ class Seat(NamedTuple):
     """A client in the middle of a client function."""
 
     client: Client
-    block: Block
+    block: Block  # with the labels that its network learns
     rng: RandomKey
 
 
@@ -157,7 +161,7 @@ def init_client(
     TableError
         If a value is missing.
     """
-    outputs = class_count(schema)
+    outputs = output_count(schema)
     dense(block)  # a missing value is said before anything trains
     made = Client(options, outputs, drawn(block.shape[1], outputs, options, rng))
     if release is None:
@@ -182,7 +186,7 @@ def opened(visits: Sequence[Visit]) -> list[Seat]:
             parts = client.options.shared_parts
             parameters = with_parts(client.parameters, parts, message.shared)
             client = evolve(client, parameters=parameters)
-        seats.append(Seat(client, block, rng))
+        seats.append(Seat(client, label_scale.on_scale(client, block), rng))
     return seats
 
 
@@ -242,17 +246,25 @@ def part_of_loss(
 ) -> tuple[Client, Loss]:
     """Keep what all share; send this client's part of the loss."""
     client = opened([(client, block, message, rng)])[0].client
-    return client, Loss(loss_sum(client.parameters, client.options, block))
+    found = scores(client.parameters, client.options, block)
+    return client, Loss(loss_of_scores(found, block, client.centre, client.spread))
 
 
 def predict(client: Client, block: Block) -> Array:
-    """Return the log-odds of the classes, (outputs, samples)."""
-    return log_odds(client.parameters, client.options, block)
+    """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
+    return said(scores(client.parameters, client.options, block), client.centre, client.spread)
 
 
 def network(client: Client) -> Arrays:
-    """Return the parameters of a client's network, those that all share among them."""
-    return client.parameters
+    """Return the parameters of a client's network, those that all share among them.
+
+    What it must know of the labels is there too: the scale of numbers, the anchors of meta-classes.
+    """
+    known = {"labels.centre": client.centre, "labels.spread": client.spread}
+    labels = {name: np.array(value) for name, value in known.items() if client.outputs == 1}
+    if client.anchors:
+        labels["labels.anchors"] = np.array(client.anchors)
+    return {**client.parameters, **labels}
 
 
 # ---- at the server
@@ -274,16 +286,23 @@ def start(
     given
         Parameters that take the place of the drawn ones.
     """
+    outputs = output_count(schema)
     if not options.shared_parts:
-        return Server(options, Start())
+        return Server(options, Start(), numbers=outputs == 1)
     width = features or width_of_structure(options.architecture.embedding)
-    parameters = drawn(width, class_count(schema), options, rng.fold_in("shared"))
+    parameters = drawn(width, outputs, options, rng.fold_in("shared"))
     parameters = {**parameters, **(given or {})}
-    return Server(options, Start(part_vector(parameters, options.shared_parts)))
+    begin = Start(part_vector(parameters, options.shared_parts))
+    return Server(options, begin, numbers=outputs == 1)
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
-    """Start from what the server drew, as a total that it cannot read from then on."""
+    """Start from what the server drew, as a total that it cannot read from then on.
+
+    Labels that are numbers are brought to one scale before.
+    """
+    if server.numbers:
+        label_scale.settle(clients)
     if server.start.shared is None:
         return server
     messages = dict.fromkeys(clients.ids, Start())
@@ -309,9 +328,9 @@ def certify(
     *,
     part_of_loss: ClientFunction = part_of_loss,
 ) -> tuple[Server, Info]:
-    """Return the cross-entropy over all clients' samples with what all share now."""
+    """Return the loss over all clients' samples with what all share now."""
     parts = clients.sum(part_of_loss, told(server, clients))
-    # discloses the sum of the cross-entropies and the number of labelled samples
+    # discloses the sum of the losses and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
     if not math.isfinite(total):
         raise ConvergenceError(
