@@ -183,8 +183,14 @@ def test_the_registry_lists_the_keys_of_each_kind():
             "samples",
             "seed",
         ],
+        "clusters": [
+            *("alpha", "classes", "clients", "clusters", "minimum", "relabel", "samples", "seed")
+        ],
+        "dirichlet": ["alpha", "clients", "minimum", "samples", "seed"],
         "grid": ["columns", "labels", "rows", "seed", "shuffle_columns"],
         "horizontal": ["clients", "seed"],
+        "iid": ["clients", "samples", "seed"],
+        "levels": ["alpha", "classes", "clients", "groups", "minimum", "samples", "seed"],
         "natural": ["clients", "seed"],
         "overlap": [
             "columns",

@@ -10,7 +10,7 @@ import numpy as np
 from intarsia.block_patterns import PATTERNS, Held, Pattern, drawn
 from intarsia.data import Array, Block, ClientId, held_groups
 from intarsia.dataset import Dataset
-from intarsia.dealing import Positions, check_count, check_range, floats, numbers
+from intarsia.dealing import Positions, check_count, check_range, classes_of, floats
 from intarsia.errors import ExperimentError
 from intarsia.spelling import listed, nearest
 
@@ -74,7 +74,7 @@ def blocks(
             f"The partition has samples = {samples!r}; {nearest(str(samples), get_args(SamplesAt))}"
             "."
         )
-    y, codes, meaning = _classes(dataset)
+    y, codes, meaning = classes_of(dataset)
     if (pattern is not None) + (clients is not None) + bool(client) != 1:
         raise ExperimentError(
             f"The partition of kind 'blocks' has pattern = {pattern!r}, clients = {clients!r} and "
@@ -98,24 +98,6 @@ def blocks(
         name: _block(dataset, name, y, rows[name], [names[at] for at in held.blocks], tests=tests)
         for name, held in holders.items()
     }
-
-
-def _classes(dataset: Dataset) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return the labels, their values, and what these mean."""
-    y = numbers(dataset)
-    if dataset.classes:
-        return y, np.array(dataset.classes), dataset.class_names or _text(dataset.classes)
-    if dataset.class_names or (dataset.y.dtype.kind == "f" and (y % 1 != 0).any()):
-        raise ExperimentError(
-            f"The labels of {dataset.name!r} are numbers to predict (regression) and a partition "
-            'of kind "blocks" deals classes; set labels.task for classes.'
-        )
-    known = np.unique(y)
-    return y, known, _text(known.tolist())
-
-
-def _text(values: Sequence[float]) -> tuple[str, ...]:
-    return tuple(f"{value:g}" for value in values)
 
 
 # who holds what

@@ -12,7 +12,15 @@ from intarsia.data import Array
 from intarsia.dataset import Dataset
 from intarsia.errors import ExperimentError
 
-__all__ = ["Positions", "check_count", "check_fraction", "check_range", "floats", "numbers"]
+__all__ = [
+    "Positions",
+    "check_count",
+    "check_fraction",
+    "check_range",
+    "classes_of",
+    "floats",
+    "numbers",
+]
 
 Positions = NDArray[np.intp]
 _CHUNK = 1024  # rows converted to float64 at a time
@@ -44,6 +52,31 @@ def numbers(dataset: Dataset) -> Array:
             "holds numbers; encode them first with `encoded`."
         )
     return dataset.y.astype(np.float64)
+
+
+def classes_of(dataset: Dataset) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return the labels, the values of the classes, ascending, and what these mean.
+
+    Raises
+    ------
+    ExperimentError
+        If the labels are text, or numbers to predict.
+    """
+    y = numbers(dataset)
+    if dataset.classes:
+        known = np.array(dataset.classes)
+        return y, known, dataset.class_names or _text(known)
+    if dataset.class_names or (dataset.y.dtype.kind == "f" and (y % 1 != 0).any()):
+        raise ExperimentError(
+            f"The labels of {dataset.name!r} are numbers to predict (regression) and the partition "
+            "deals classes; set labels.task for classes."
+        )
+    known = np.unique(y)
+    return y, known, _text(known)
+
+
+def _text(values: Array) -> tuple[str, ...]:
+    return tuple(f"{value:g}" for value in values.tolist())
 
 
 def check_count(key: str, value: Any, available: int, what: str) -> None:

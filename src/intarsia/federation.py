@@ -22,10 +22,11 @@ from intarsia.description import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import Experiment, NamedDataset, Split
 from intarsia.labels import label_among_features
-from intarsia.partition import partition
+from intarsia.partition import deal
 from intarsia.privacy.pseudonyms import drawn_key
 from intarsia.sources import read
 from intarsia.spelling import listed
+from intarsia.structure import Structure
 from intarsia.tables import Table, assemble, split
 
 __all__ = ["Federation", "Tables", "build", "parties"]
@@ -46,6 +47,7 @@ class Federation:
     # the clients' own, kept from the server: what pseudonyms come from, so that a run that goes on
     # later needs it again; None with plain ids
     secret: bytes | None = field(default=None, repr=False)
+    structure: Structure | None = None  # who is dealt alike, in a simulation that says so
 
     def fingerprint(self) -> str:
         """Return a checksum of everything the parties hold."""
@@ -78,11 +80,11 @@ def build(
     hidden = experiment.alignment.ids != "plain"
     secret = (secret or drawn_key()) if hidden else b""
     if experiment.dataset is not None and tables is None:
-        train, test, labels, notes = _dealt(experiment, experiment.dataset)
+        train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
         train, test, names = _renamed(experiment, train, test, secret)
     else:
         train, test, labels, names = _own(experiment, tables, secret)
-        notes = []
+        notes, structure = [], None
     if experiment.split.validation:
         notes.append(
             f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
@@ -105,6 +107,7 @@ def build(
         labels,
         tuple(notes),
         secret if hidden else None,
+        structure,
     )
 
 
@@ -150,7 +153,7 @@ def parties(
     if experiment.dataset is None or tables is not None:
         return assemble(_aligned(experiment, tables), experiment.labels)
     whole = replace(experiment, split=replace(experiment.split, test=0.0, validation=0.0))
-    blocks, _, labels, _ = _dealt(whole, experiment.dataset)
+    blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
     return blocks, labels
 
 
@@ -226,8 +229,8 @@ def _renamed(
 
 def _dealt(
     experiment: Experiment, described: NamedDataset | Source
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, list[str]]:
-    """Return the train and the test blocks of simulated clients, and notes.
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, list[str], Structure | None]:
+    """Return the train and the test blocks of simulated clients, notes, and who is dealt alike.
 
     The compact data set is split before it is dealt, so that each value is a float64 once.
     """
@@ -260,14 +263,16 @@ def _dealt(
     test = [held for _, held in parts if held is not None]
     train = [kept for kept, _ in parts]
     del parts
-    blocks = partition(kind, train, **{"seed": experiment.seed, **keys})
+    dealt = deal(kind, train, **{"seed": experiment.seed, **keys})
+    blocks = dealt.to_clients(train)
     every = len(test) == len(train)
     del train
     if not every:
         none = np.zeros(0, np.intp)
-        return blocks, {name: block.take(none) for name, block in blocks.items()}, labels, notes
+        held = {name: block.take(none) for name, block in blocks.items()}
+        return blocks, held, labels, notes, dealt.structure
     try:
-        return blocks, partition(kind, test, **{"seed": experiment.seed, **keys}), labels, notes
+        return blocks, dealt.to_clients(test), labels, notes, dealt.structure
     except ExperimentError as problem:
         raise ExperimentError(
             f"The test part has {sum(len(one.samples) for one in test)} samples and cannot be "

@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from intarsia.block_partition import blocks
+from intarsia.class_shares import ClassShares, clusters, dirichlet, iid, levels
 from intarsia.data import Array, Block, ClientId, held_groups
 from intarsia.dataset import Dataset
 from intarsia.dealing import Positions, check_count, check_fraction, floats, numbers
 from intarsia.errors import ExperimentError
 from intarsia.prior_shift import prior_shift
 from intarsia.spelling import nearest
+from intarsia.structure import Structure
 
 __all__ = [
     "KINDS",
+    "Deal",
     "LabelsAt",
     "blocks",
+    "clusters",
+    "deal",
+    "dirichlet",
     "grid",
     "horizontal",
+    "iid",
+    "levels",
     "natural",
     "overlap",
     "partition",
@@ -223,27 +232,40 @@ def _run(columns: Positions) -> slice | Positions:
     return slice(first, last + 1) if last - first + 1 == len(columns) else columns
 
 
+Parts = Dataset | Sequence[Dataset]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How a data set is dealt: both its parts alike."""
+
+    to_clients: Callable[[Parts], dict[ClientId, Block]]
+    structure: Structure | None = None  # who is dealt alike; None: the kind says nothing of it
+
+
 # kind -> (function, its keys in [partition]); `seed` comes from [experiment] unless given
-KINDS: Mapping[str, tuple[Callable[..., dict[ClientId, Block]], frozenset[str]]] = MappingProxyType(
+KINDS: Mapping[str, tuple[Callable[..., Any], frozenset[str]]] = MappingProxyType(
     {
         function.__name__: (
             function,
             frozenset(inspect.signature(function).parameters) - {"dataset"},
         )
-        for function in (blocks, grid, horizontal, natural, overlap, prior_shift, vertical)
+        for function in (
+            *(blocks, clusters, dirichlet, grid, horizontal, iid),
+            *(levels, natural, overlap, prior_shift, vertical),
+        )
     }
 )
+_BY_SHARES = frozenset({"clusters", "dirichlet", "iid", "levels"})
 
 
-def partition(
-    kind: str, dataset: Dataset | Sequence[Dataset], **keys: Any
-) -> dict[ClientId, Block]:
+def partition(kind: str, dataset: Parts, **keys: Any) -> dict[ClientId, Block]:
     """Deal a data set by the split of the given kind.
 
     Parameters
     ----------
     kind
-        "blocks", "grid", "horizontal", "natural", "overlap", "prior_shift" or "vertical".
+        One of `KINDS`.
     dataset
         With labels as numbers: encoded as in `Labels`, or a regression's targets. Several are for
         "prior_shift" only.
@@ -255,8 +277,26 @@ def partition(
     ExperimentError
         If the kind or a key is unknown, a key is missing, or a value is out of range.
     """
+    return deal(kind, dataset, **keys).to_clients(dataset)
+
+
+def deal(kind: str, training: Parts, **keys: Any) -> Deal:
+    """Return how to deal the training part of a data set, and the test part like it.
+
+    Parameters
+    ----------
+    kind, keys
+        As in `partition`.
+    training
+        The training part: its sizes decide what is possible.
+
+    Raises
+    ------
+    ExperimentError
+        If the kind or a key is unknown, a key is missing, or a value is out of range.
+    """
     if kind not in KINDS:
-        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(str(kind), KINDS)}.")
+        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(kind, KINDS)}.")
     function, allowed = KINDS[kind]
     for key in keys:
         if key not in allowed:
@@ -269,11 +309,21 @@ def partition(
                 f"[partition] of kind {kind!r} lacks the key {key!r}; "
                 f"expected {', '.join(sorted(allowed))}."
             )
-    if not isinstance(dataset, Dataset) and len(dataset) == 1:
-        dataset = dataset[0]
-    if not isinstance(dataset, Dataset) and function is not prior_shift:
+    if kind in _BY_SHARES:
+        shares: ClassShares = function(_only(kind, training), **keys)
+        return Deal(lambda part: shares.deal(_only(kind, part)), shares.structure)
+    if function is prior_shift:
+        return Deal(lambda part: prior_shift(part, **keys))
+    return Deal(lambda part: function(_only(kind, part), **keys))
+
+
+def _only(kind: str, dataset: Parts) -> Dataset:
+    """Return the one data set that all kinds but one deal."""
+    if isinstance(dataset, Dataset):
+        return dataset
+    if len(dataset) > 1:
         raise ExperimentError(
             f"[dataset] names {len(dataset)} data sets ({', '.join(one.name for one in dataset)}), "
             f'and [partition] of kind {kind!r} deals one; set kind = "prior_shift".'
         )
-    return function(dataset, **keys)
+    return dataset[0]

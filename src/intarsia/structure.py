@@ -1,0 +1,97 @@
+"""Who belongs together, level by level: as data were dealt out, and as an algorithm found it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from intarsia.data import ClientId
+from intarsia.errors import FederationError
+from intarsia.spelling import listed
+
+__all__ = ["Structure", "agreement"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Which clients form a group, at each of some levels.
+
+    Groups are numbers that mean nothing beyond their level. None: the client has no part in the
+    level, and so is in a group with nobody.
+
+    Raises
+    ------
+    FederationError
+        If a level does not have one group for each client.
+    """
+
+    clients: tuple[ClientId, ...]
+    levels: Mapping[str, tuple[int | None, ...]]  # name of a level -> each client's group
+
+    def __post_init__(self) -> None:
+        for name, groups in self.levels.items():
+            if len(groups) != len(self.clients):
+                raise FederationError(
+                    f"The level {name!r} has groups of {len(groups)} clients and there are "
+                    f"{len(self.clients)}; give one for each, None for those without a part in it."
+                )
+
+    def among(self, clients: tuple[ClientId, ...]) -> Structure:
+        """Return the structure of some of the clients, in the given order.
+
+        Raises
+        ------
+        FederationError
+            If it does not have one of them.
+        """
+        place = {name: at for at, name in enumerate(self.clients)}
+        unknown = [name for name in clients if name not in place]
+        if unknown:
+            raise FederationError(
+                f"The structure has no client {unknown[0]!r}; it has {listed(self.clients)}."
+            )
+        return Structure(
+            clients,
+            {
+                level: tuple(groups[place[name]] for name in clients)
+                for level, groups in self.levels.items()
+            },
+        )
+
+
+def agreement(truth: Structure, learned: Structure) -> dict[str, dict[str, float]]:
+    """Return the adjusted Rand index of each true level with each learned one.
+
+    It is 1 where both group the clients alike and 0 on average where one is drawn at random. A
+    client without a part in a level is a group of its own there.
+
+    Notes
+    -----
+    Hubert and Arabie (1985).
+
+    Raises
+    ------
+    FederationError
+        If the two are not of the same clients.
+    """
+    if set(truth.clients) != set(learned.clients):
+        raise FederationError(
+            f"The true structure is of {listed(truth.clients)} and the learned one of "
+            f"{listed(learned.clients)}; compare structures of the same clients."
+        )
+    from sklearn.metrics import adjusted_rand_score  # here: it takes a second to import
+
+    learned = learned.among(truth.clients)
+    return {
+        true_name: {
+            name: float(adjusted_rand_score(_numbered(groups), _numbered(own)))
+            for name, own in learned.levels.items()
+        }
+        for true_name, groups in truth.levels.items()
+    }
+
+
+def _numbered(groups: tuple[int | None, ...]) -> list[int]:
+    """Return groups with a number of its own for each client that has none."""
+    free = 1 + max((group for group in groups if group is not None), default=-1)
+    return [free + at if group is None else group for at, group in enumerate(groups)]
