@@ -15,6 +15,7 @@ from intarsia.algorithm import Release  # noqa: E402
 from intarsia.algorithms import (  # noqa: E402  after the skip
     client_network,
     flic,
+    flic_barycentre,
     flic_objective,
     label_scale,
     network_targets,
@@ -557,7 +558,11 @@ def test_weight_decay_spares_the_embedding(algorithm):
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
 def test_messages_and_replies_come_back_from_bytes(algorithm, labels):
     given = FLIC_SMALL if algorithm is FLIC else SMALL
-    unused = label_scale.FUNCTIONS if labels is LABELS else ()
+    unused = flic_barycentre.FUNCTIONS
+    if labels is LABELS:
+        unused = label_scale.FUNCTIONS
+        if algorithm is FLIC:
+            given = {**given, "anchor_covariance": "learned", "anchor_average": "barycentre"}
     options = algorithm.hyperparameters(**given, **DOUBLE)
     engine, server = started(algorithm, options, labels=labels)
     seen = set()

@@ -25,8 +25,8 @@ N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `flic_line`. Wit
 
 With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
 L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
-the barycentre of the clients' Gaussians and not the barycentre: that one's iteration would need
-every client's covariance, and the average is a sum.
+the barycentre of the clients' Gaussians. With `anchor_average` = "barycentre" step 3 comes to the
+barycentre itself, by a sum for each step of its iteration: see `flic_barycentre`.
 
 In the variant "class" there is no α: anchors are all that is shared.
 
@@ -92,6 +92,7 @@ from intarsia.algorithm import (
 )
 from intarsia.algorithms import (
     flic_anchors,
+    flic_barycentre,
     label_scale,
     shared_parts,
 )
@@ -156,6 +157,8 @@ class Flic:
     anchor_variance: float = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
+    anchor_average: Literal["factors", "barycentre"] = "factors"  # of learned covariances
+    barycentre_steps: int = 5  # of its iteration in a round, each of which is an exchange
     alignment: Alignment = "gaussian"  # the distance of the second term
     meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
     label_bins: int = 0  # of numbers, that the second term takes together; 0: each row alone
@@ -169,6 +172,7 @@ class Flic:
             counts=(
                 "local_epochs",
                 "shared_from",
+                "barycentre_steps",
                 "batch",
                 "pretraining_batch",
                 "hidden",
@@ -190,6 +194,11 @@ class Flic:
         if not 0.0 < self.mixing <= 1.0:
             raise ExperimentError(
                 f"algorithm.mixing is {self.mixing}; it must be above 0 and at most 1."
+            )
+        if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
+            raise ExperimentError(
+                'algorithm.anchor_average is "barycentre" with covariances that are fixed, and '
+                'alike at all clients; set anchor_covariance = "learned", or leave it out.'
             )
         if self.anchor_covariance == "learned" and self.alignment == "sample":
             raise ExperimentError(
@@ -245,7 +254,14 @@ def init_client(
     ------
     TableError
         If a value is missing.
+    ExperimentError
+        If the steps to a barycentre would need noise.
     """
+    if release is not None and options.anchor_average == "barycentre":
+        raise ExperimentError(
+            'algorithm.anchor_average is "barycentre" with privacy.epsilon, whose noise covers the '
+            'average of the factors only; set anchor_average = "factors", or epsilon = 0.'
+        )
     made = shared_parts.init_client(options, schema, client, block, rng, release=release)
     kind = made.parameters["anchors.means"].dtype
     parameters = {**made.parameters, **flic_anchors.blank(options, schema, kind)}
@@ -272,10 +288,13 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     shared = trainings.shared if moves else trainings.anchors
     moved = trained(shared, local, "shared")
     present = visits[0][2].clients
-    return [
-        protected(one.client, change(before, after), present)
-        for before, one, after in zip(seats, local, moved, strict=True)
-    ]
+    replies = []
+    for before, one, after in zip(seats, local, moved, strict=True):
+        client = one.client
+        if options.anchor_average == "barycentre":
+            client, after = flic_barycentre.begun(client, after)
+        replies.append(protected(client, change(before, after), present))
+    return replies
 
 
 @cohort_function
@@ -332,7 +351,10 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # steps 1 and 2: local training, shared step
     total = clients.sum(local_training, told(server, clients))
     # step 3: averages
-    return averaged(server, total, clients), Info(phase="averaging")
+    server = averaged(server, total, clients)
+    if server.options.anchor_average == "barycentre":
+        server = flic_barycentre.settled(server, clients)
+    return server, Info(phase="averaging")
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
@@ -364,6 +386,7 @@ FLIC = Algorithm(
     linear=False,
     network=network,
     client_functions=(
+        *flic_barycentre.FUNCTIONS,
         send_start,
         pretrain,
         local_training,

@@ -94,6 +94,7 @@ class Client:
     centre: float = 0.0  # of labels that are numbers, over all clients: their mean
     spread: float = 1.0  # and their deviation
     anchors: tuple[int, ...] = ()  # of each class, where some have one together
+    barycentre: tuple[Array, ...] = ()  # own and common covariances, while one is being found
     aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
     clip: float = math.inf  # largest norm of the change that it sends
     noise: NoiseShare | None = None
