@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
@@ -139,19 +140,65 @@ def test_a_run_on_tables_reaches_numbers_that_no_client_shares_a_column_for():
     assert min(one.r2 for one in found.metrics.clients.values()) > 1 - 1e-6
 
 
-def test_a_run_leaves_no_model_and_says_so(tmp_path):
-    blocks, _, _ = problem(samples=60)
-    tables = {name: (block.x, block.y) for name, block in blocks.items()}
-    out = tmp_path / "run"
-    settings = {"latent": K, "rank": D, "rounds": 2, "task": "regression", "out": out}
-    found = intarsia.run(tables=tables, algorithm="flic-linear", **settings)
+def tables(samples=60):
+    """Return the clients' tables, with columns that no two have in common."""
+    found = {}
+    for name, block in problem(samples=samples)[0].items():
+        columns = [f"{name}-{j}" for j in range(block.shape[1])]
+        found[name] = pd.DataFrame(100 + 7 * block.x, columns=columns)
+        found[name]["y"] = block.y
+        found[name]["row"] = [f"{name}:{k}" for k in range(len(block.y))]
+    return found
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_graded(tmp_path, standardise):
+    out, known = tmp_path / "run", tables()
+    known["c00"].loc[:9, "y"] = np.nan  # rows without a label count for the embedding
+    found = intarsia.run(
+        tables=known,
+        algorithm="flic-linear",
+        id="row",
+        label="y",
+        latent=K,
+        rank=D,
+        rounds=3,
+        test=0.0,
+        standardise=standardise,
+        out=out,
+    )
+    model = intarsia.load(out).model
+    assert list(model) == list(known) == list(found.model)
+    assert (out / "model" / "clients").stat().st_mode & 0o077 == 0
+    for name, table in known.items():
+        held = table["y"].notna()
+        error = model[name].predict(table[held]) - table["y"][held]
+        assert (error**2).mean() / 2 == pytest.approx(found.metrics.clients[name].loss, rel=1e-6)
+        np.testing.assert_array_equal(model[name].predict(table), found.model[name].predict(table))
+    known["c01"].to_csv(tmp_path / "new.csv", index=False)
+    told = predict(out, tmp_path / "new.csv")
+    np.testing.assert_allclose(told.scores, model["c01"].predict(known["c01"]), rtol=1e-9)
+    assert any("'c01'" in note for note in told.notes)
+    with pytest.raises(ExperimentError, match="no client 'c77'"):
+        predict(out, tmp_path / "new.csv", client="c77")
+    with pytest.raises(KeyError, match="'c77'"):
+        model["c77"]
+    (out / "model" / "clients" / "00001.json").unlink()
+    with pytest.raises(CheckpointError, match=r"00001\.json is not there"):
+        predict(out, tmp_path / "new.csv")
+
+
+def test_a_run_names_the_baseline_to_compare_with(tmp_path):
+    settings = {"id": "row", "label": "y", "rounds": 2}
+    found = intarsia.run(tables=tables(), algorithm="flic-linear", latent=K, rank=D, **settings)
     advised = next(note for note in found.notes if "yardsticks" in note)
     assert advised.endswith('run algorithm.name = "standalone" with loss = "squared".')
-    alone = intarsia.run(tables=tables, algorithm="standalone", loss="squared", task="regression")
+    given = {"id": "row", "label": "y", "loss": "squared", "out": tmp_path / "alone"}
+    alone = intarsia.run(tables=tables(), algorithm="standalone", **given)
     assert list(alone.metrics.standalone) == list(found.metrics.clients)
     (tmp_path / "new.csv").write_text("x0,x1\n1,2\n")
-    with pytest.raises(CheckpointError, match="is finished and has no model: those of flic-linear"):
-        predict(out, tmp_path / "new.csv")
+    with pytest.raises(CheckpointError, match="is finished and has no model: those of standalone"):
+        predict(tmp_path / "alone", tmp_path / "new.csv")
 
 
 def test_what_cannot_train_is_said():

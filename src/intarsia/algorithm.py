@@ -229,3 +229,5 @@ class Algorithm:
     linear: bool = True  # whether the model is a linear one, as the yardsticks are
     # state -> the parameters of the client's own network by name; None: there is none
     network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
+    # state -> weights, (features,), and intercept of the client's own linear model; None: as above
+    own_weights: Callable[[Any], tuple[Array, float]] | None = None

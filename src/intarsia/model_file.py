@@ -1,9 +1,10 @@
 """A trained model in a folder: no pickle, the same bits when it is read again.
 
-A linear model is linear.json. The networks of clients are networks.json (what the labels mean, and
-whose network is in which file), clients/<number>.npz with one client's arrays and the names of its
-features, and shared.npz with the arrays that are the same at all clients. In a federation of real
-parties each keeps its own file and the shared one.
+A linear model is linear.json. Linear models of the clients' own are clients.json (whose model is in
+which file) and clients/<number>.json. The networks of clients are networks.json (what the labels
+mean, and whose network is in which file), clients/<number>.npz with one client's arrays and the
+names of its features, and shared.npz with the arrays that are the same at all clients. In a
+federation of real parties each keeps its own file and the shared one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,16 +28,18 @@ from intarsia.errors import CheckpointError
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.client_network import Architecture
+    from intarsia.client_models import LinearModels
     from intarsia.linear import LinearClassifier, LinearRegressor
     from intarsia.networks import ClientNetwork, Networks
 
     LinearModel = LinearClassifier | LinearRegressor
-    Model = LinearModel | Networks
+    Model = LinearModel | LinearModels | Networks
 
-__all__ = ["NAME", "NETWORKS", "read_model", "write_model"]
+__all__ = ["CLIENTS", "NAME", "NETWORKS", "read_model", "write_model"]
 
 NAME = "linear.json"
 NETWORKS = "networks.json"
+CLIENTS = "clients.json"
 
 _SHARED = "shared.npz"
 _OWN = ("features", "means", "scales", "module")  # beside the parameters in a client's file
@@ -44,11 +47,16 @@ _OWN = ("features", "means", "scales", "module")  # beside the parameters in a c
 
 def write_model(model: Model, folder: Path) -> None:
     """Write the model of a run into a folder, which is made if it is not there."""
+    from intarsia.client_models import LinearModels
+    from intarsia.linear import LinearClassifier, LinearRegressor
+
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(model, Mapping):
-        _write_networks(model, folder)
-    else:
+    if isinstance(model, LinearModels):
+        _write_clients(model, folder)
+    elif isinstance(model, LinearClassifier | LinearRegressor):
         _write_json(folder / NAME, _linear_content(model))
+    else:
+        _write_networks(model, folder)
 
 
 def read_model(folder: Path) -> Model:
@@ -59,11 +67,16 @@ def read_model(folder: Path) -> Model:
     CheckpointError
         If there is none, or a file is not what was written.
     """
-    of_networks = (folder / NETWORKS).is_file()
-    path = folder / (NETWORKS if of_networks else NAME)
+    kinds: Mapping[str, Callable[[Any], Model]] = {
+        NETWORKS: lambda content: _networks(content, folder),
+        CLIENTS: lambda content: _clients(content, folder),
+        NAME: _linear,
+    }
+    name = next((one for one in kinds if (folder / one).is_file()), NAME)
+    path = folder / name
     if not folder.is_dir() and (folder.parent / "result.json").is_file():
         raise CheckpointError(
-            f"The run in {folder.parent} is finished and has no model: those of flic-linear and "
+            f"The run in {folder.parent} is finished and has no model: those of "
             "standalone leave none, as each client's is its own (its scores are in result.json); "
             "where another's was removed, run the experiment again with --overwrite."
         )
@@ -73,8 +86,16 @@ def read_model(folder: Path) -> Model:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return _networks(content, folder) if of_networks else _linear(content)
-    except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as problem:
+        return kinds[name](content)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as problem:
         raise CheckpointError(
             f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
             "run the experiment again with --overwrite."
@@ -128,6 +149,33 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
     model.means_ = means
     model.gap_ = math.nan if content["gap"] is None else content["gap"]
     return model
+
+
+# ---- linear models of the clients' own
+
+
+def _write_clients(model: LinearModels, folder: Path) -> None:
+    (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each model is its client's own
+    files = {name: f"clients/{number:05d}.json" for number, name in enumerate(model)}
+    for name, own in model.items():
+        _write_json(folder / files[name], _linear_content(own))
+    # last: it says that the others are there
+    _write_json(folder / CLIENTS, {"algorithm": model.algorithm, "clients": files})
+
+
+def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
+    from intarsia.client_models import LinearModels
+    from intarsia.linear import LinearRegressor
+
+    found: dict[str, LinearRegressor] = {}
+    for name, file in content["clients"].items():
+        if not (folder / file).is_file():
+            raise ValueError(f"{file} is not there")
+        own = _linear(json.loads((folder / file).read_text(encoding="utf-8")))
+        if not isinstance(own, LinearRegressor):
+            raise ValueError(f"{file} is no model of numbers")
+        found[name] = own
+    return LinearModels(content["algorithm"], found)
 
 
 # ---- the networks of clients

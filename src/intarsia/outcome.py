@@ -18,7 +18,7 @@ from intarsia import __version__
 from intarsia.algorithm import Conclusion, Info
 from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
-from intarsia.data import ClientId, Schema
+from intarsia.data import Array, ClientId, Schema
 from intarsia.experiment import Experiment
 from intarsia.labels import as_in_tables
 from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, Score, mean
@@ -26,10 +26,18 @@ from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, S
 if TYPE_CHECKING:
     from intarsia.algorithms.client_network import Architecture, Arrays
     from intarsia.algorithms.named_modules import Named
+    from intarsia.client_models import LinearModels
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import Networks
 
-__all__ = ["Outcome", "client_networks", "environment", "linear_model", "result_of"]
+__all__ = [
+    "Outcome",
+    "client_models",
+    "client_networks",
+    "environment",
+    "linear_model",
+    "result_of",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +143,34 @@ def linear_model(
     return LinearClassifier.from_weights(
         weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
     )
+
+
+def client_models(
+    algorithm: str,
+    schema: Schema,
+    weights: Mapping[ClientId, tuple[Array, float]],
+    scaling: Mapping[ClientId, Preparation],
+) -> LinearModels:
+    """Return the clients' own linear models, on the features as their tables have them."""
+    # here: it imports scikit-learn, as above
+    from intarsia.client_models import LinearModels
+    from intarsia.linear import LinearRegressor
+
+    found: dict[ClientId, LinearRegressor] = {}
+    for client, (own, intercept) in weights.items():
+        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
+        plain = dict(zip(names, own.tolist(), strict=True))
+        # a feature that is constant has no direction in which samples vary, and no weight
+        scales = [scale or 1.0 for scale in scaling[client].scale.tolist()]
+        constant = plain.pop(INTERCEPT, 0.0)
+        found[client] = LinearRegressor.from_weights(
+            plain,
+            means=dict(zip(names, scaling[client].mean.tolist(), strict=True)),
+            scales=dict(zip(names, scales, strict=True)),
+            intercept=intercept + constant,
+            regularisation=0.0,
+        )
+    return LinearModels(algorithm, found)
 
 
 def client_networks(

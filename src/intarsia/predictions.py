@@ -167,14 +167,17 @@ def _estimator(
         return model[client], ()
     if len(model) == 1:
         return next(iter(model.values())), ()
-    columns = {name: set(_columns_of(one.features)) for name, one in model.items()}
+    columns = {
+        name: set(_columns_of([str(feature) for feature in one.feature_names_in_]))
+        for name, one in model.items()
+    }
     lacking = {name: own.difference(names) for name, own in columns.items()}
     whole = [name for name in model if not lacking[name]]
     if not whole:
         nearly = min(model, key=lambda name: len(lacking[name]) / max(1, len(columns[name])))
         raise ExperimentError(
             f"{table} has the columns of no client (nearest is {nearly!r}, and it lacks "
-            f"{listed(sorted(lacking[nearly]))}), and each client has a network of its own; name "
+            f"{listed(sorted(lacking[nearly]))}), and each client has a model of its own; name "
             "the client that the table is of (--client)."
         )
     most = max(len(columns[name]) for name in whole)
@@ -182,7 +185,7 @@ def _estimator(
     if len(best) > 1:
         raise ExperimentError(
             f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "
-            "network of its own; name the client that the table is of (--client)."
+            "model of its own; name the client that the table is of (--client)."
         )
     note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
     return model[best[0]], (f"{note}if it is not.",)

@@ -31,7 +31,7 @@ from intarsia.engines.states import States
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.federation import Tables, build
-from intarsia.outcome import Outcome, client_networks, linear_model, result_of
+from intarsia.outcome import Outcome, client_models, client_networks, linear_model, result_of
 from intarsia.result import Result
 from intarsia.training import Progress
 
@@ -201,6 +201,10 @@ def _run_all(
             fitted.networks,
             fitted.scaling,
         )
+    elif fitted.own_weights:
+        model = client_models(
+            description.algorithm, fitted.schema, fitted.own_weights, fitted.scaling
+        )
     else:
         model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
     made = result_of(
@@ -231,6 +235,7 @@ class _Fitted:
     schema: Schema
     scaling: Mapping[ClientId, Preparation]
     networks: Mapping[ClientId, Mapping[str, Any]]  # their parameters by name
+    own_weights: Mapping[ClientId, Any]  # and intercept, of linear models of the clients' own
     traffic: Mapping[str, Any]
     exchanges: int
     mode: str
@@ -277,6 +282,7 @@ def _fit(
         engine.schema("train"),
         prepared.scaling,
         _networks(algorithm, engine),
+        _own_weights(algorithm, engine),
         traffic,
         exchanges,
         engine.mode,
@@ -356,6 +362,13 @@ def _networks(
     if isinstance(algorithm, Baseline) or algorithm.network is None:
         return {}
     return {name: algorithm.network(state) for name, state in engine.get_states().items()}
+
+
+def _own_weights(algorithm: Algorithm | Baseline, engine: InProcess) -> dict[ClientId, Any]:
+    """Return weights and intercepts of linear models of the clients' own, where they have such."""
+    if isinstance(algorithm, Baseline) or algorithm.own_weights is None:
+        return {}
+    return {name: algorithm.own_weights(state) for name, state in engine.get_states().items()}
 
 
 def _measured(

@@ -232,6 +232,12 @@ def predict(client: Client, block: Block) -> Array:
     return found
 
 
+def own_weights(client: Client) -> tuple[Array, float]:
+    """Return the weights of a client's features, (features,), and the intercept."""
+    weights: Array = client.projection @ client.representation @ client.head
+    return weights, -float(client.mean @ weights)
+
+
 # ---- at the server
 
 
@@ -300,6 +306,7 @@ FLIC_LINEAR = Algorithm(
     certify=certify,
     conclude=conclude,
     predict=predict,
+    own_weights=own_weights,
     additive=False,
     linear=False,
     client_functions=(part_of_moment, decompose, descend, part_of_errors),
