@@ -42,7 +42,10 @@ def test_a_named_set_has_its_published_shape_and_unique_names(name, data_folder)
 
 
 def test_every_named_set_is_checked():
-    elsewhere = {"cifar10", "eurosat", "modelnet40", "herigraph"}  # test_image_sets, _herigraph
+    elsewhere = {
+        *("cifar10", "cifar100", "eurosat", "modelnet40", "tiny_imagenet32"),  # test_image_sets
+        "herigraph",  # test_herigraph
+    }
     assert set(dataset_names()) == {*SHAPES, *elsewhere, "20news", "gaussians"}
 
 

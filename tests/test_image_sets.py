@@ -35,11 +35,11 @@ def encode(image, kind="PNG"):
 # CIFAR-10
 
 
-def cifar(folder, images, labels):
-    home = folder / "cifar10"
+def cifar(folder, images, labels, name="cifar10", column="label"):
+    home = folder / name
     home.mkdir(exist_ok=True)
     for part in ("train", "test"):
-        table = {"image": images, "label": pa.array(labels, pa.uint8())}
+        table = {"image": images, column: pa.array(labels, pa.uint8())}
         pyarrow.parquet.write_table(pa.table(table), home / f"{part}.parquet")
     return folder
 
@@ -57,6 +57,23 @@ def test_webp_images_become_rows_of_pixels_colour_by_colour(tmp_path):
     place = [found.features.index(f) for f in found.groups["bottom-right blue"]]
     truth = np.asarray(images[0])[16:, 16:, 2]
     np.testing.assert_array_equal(found.x[0, place].reshape(16, 16), truth)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "kind"),
+    [("cifar100", "fine_label", "WEBP"), ("tiny_imagenet32", "label", "JPEG")],
+)
+def test_classes_without_names_are_numbers(tmp_path, name, column, kind):
+    images = [encode(picture(seed, 32), kind) for seed in range(3)]
+    folder = cifar(tmp_path, images, [99, 0, 7], name, column)
+    found = load(name, folder=folder)
+    assert found.y.tolist() == 2 * [99, 0, 7]
+    assert found.test.tolist() == [False] * 3 + [True] * 3
+    for row, image in zip(found.x, images, strict=False):
+        truth = np.asarray(Image.open(io.BytesIO(image))).transpose(2, 0, 1)
+        np.testing.assert_array_equal(row.reshape(3, 32, 32), truth)
+    assert load(name, folder=folder, side=16).image == (3, 16, 16)
+    assert encoded(found)[1].classes == ("0", "7", "99")
 
 
 def test_images_are_decoded_once(tmp_path, cache, monkeypatch):
@@ -93,12 +110,21 @@ def test_what_is_no_image_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_cifar10_has_its_published_sizes_and_class_counts(data_folder, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "classes", "sizes"),
+    [
+        ("cifar10", 10, (5000, 1000)),
+        ("cifar100", 100, (500, 100)),
+        ("tiny_imagenet32", 200, (500, 50)),
+    ],
+)
+def test_sets_of_images_have_their_published_sizes_and_class_counts(
+    name, classes, sizes, data_folder, monkeypatch
+):
     monkeypatch.delenv("INTARSIA_CACHE")  # the user's own: decoding takes 15 seconds of a core
-    train, test = load("cifar10", folder=data_folder).split()
-    for part, each in ((train, 5000), (test, 1000)):
-        assert np.unique(part.y, return_counts=True)[1].tolist() == [each] * 10
-        assert part.x.shape == (10 * each, 3072)
+    for part, each in zip(load(name, folder=data_folder).split(), sizes, strict=True):
+        assert np.unique(part.y, return_counts=True)[1].tolist() == [each] * classes
+        assert part.x.shape == (classes * each, 3072)
         assert 0.4 < part.x[:1000].mean() * part.scale < 0.55
 
 

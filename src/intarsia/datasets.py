@@ -68,10 +68,10 @@ def load(
         `train_per_class` and `test_per_class`: at most so many samples of each; and `groups`,
         named feature blocks with lists of features. For sets in files `path`, their folder. For the
         sets of digits (mnist, usps, mfeat, digits) `labels`: "digits" (default) or "parity", which
-        makes them the text "even" and "odd". For those of images (cifar10, digits, eurosat,
-        femnist, mnist, usps) `side`: their height and width in pixels; and `blocks`: the feature
-        blocks that they are cut into, one of `images.CUTS`. Others are the keyword arguments of
-        what reads or draws a set (modelnet40, gaussians).
+        makes them the text "even" and "odd". For those of images (cifar10, cifar100,
+        digits, eurosat, femnist, mnist, tiny_imagenet32, usps) `side`: their height and width in
+        pixels; and `blocks`: the feature blocks that they are cut into, one of `images.CUTS`.
+        Others are the keyword arguments of what reads or draws a set (modelnet40, gaussians).
 
     Raises
     ------
@@ -450,6 +450,7 @@ _LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "bci": _bci,
     "breast_cancer": _breast_cancer,
     "cifar10": image_sets.cifar10,
+    "cifar100": image_sets.cifar100,
     "covtype15k": _covtype15k,
     "credit_default": _credit_default,
     "digits": _digits,
@@ -460,10 +461,13 @@ _LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "mfeat": _mfeat,
     "mnist": _mnist,
     "modelnet40": image_sets.modelnet40,
+    "tiny_imagenet32": image_sets.tiny_imagenet32,
     "usps": _usps,
 }
 _DRAWN: Mapping[str, Callable[..., generated.Drawn]] = {"gaussians": generated.gaussians}
 _COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
-_IMAGES = frozenset({"cifar10", "digits", "eurosat", "femnist", "mnist", "usps"})
+_IMAGES = frozenset(
+    {"cifar10", "cifar100", "digits", "eurosat", "femnist", "mnist", "tiny_imagenet32", "usps"}
+)
 _BUNDLED = frozenset({"breast_cancer", "digits"})  # with scikit-learn

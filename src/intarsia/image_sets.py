@@ -1,7 +1,8 @@
-"""Sets of images in their public file formats: CIFAR-10, EuroSAT, the views of ModelNet40.
+"""Sets of images in their public file formats: CIFAR, EuroSAT, Tiny ImageNet, ModelNet40's views.
 
-cifar10
-    `train.parquet` and `test.parquet`: `image` (encoded bytes) and `label` (0 to 9).
+cifar10, cifar100, tiny_imagenet32
+    `train.parquet` and `test.parquet`: `image` (encoded bytes) and `label` (0 to 9, or to 199),
+    of cifar100 `fine_label` (0 to 99).
 eurosat
     The RGB edition: `<class>/<class>_<number>.jpg`, in the folder itself or in its `2750`
     (Helber et al., 2019).
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ from intarsia.errors import ExperimentError
 from intarsia.images import pixels
 from intarsia.set_files import file_in
 
-__all__ = ["cifar10", "eurosat", "modelnet40"]
+__all__ = ["cifar10", "cifar100", "eurosat", "modelnet40", "tiny_imagenet32"]
 
 _CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -38,9 +40,32 @@ _VIEW = re.compile(r"(?P<object>.+?)(?:\.obj\.shaded_v|_)(?P<view>\d{3})\.(?:png
 
 def cifar10(home: Path) -> Dataset:
     """Read CIFAR-10, with the names of its classes as labels."""
+    found = _encoded(
+        "cifar10", home, "label", "CIFAR-10 as WebP of quality 92 (mean error about 3 of 255)"
+    )
+    return replace(found, y=np.array(_CIFAR10)[found.y])
+
+
+def cifar100(home: Path) -> Dataset:
+    """Read CIFAR-100, with the numbers of its fine classes as labels."""
+    return _encoded(
+        "cifar100",
+        home,
+        "fine_label",
+        "CIFAR-100 as WebP of quality 92, split anew into 500 and 100 images of each class",
+    )
+
+
+def tiny_imagenet32(home: Path) -> Dataset:
+    """Read Tiny ImageNet, with the numbers of its classes as labels."""
+    return _encoded("tiny_imagenet32", home, "label", "Tiny ImageNet, downsized to 32 × 32 pixels")
+
+
+def _encoded(name: str, home: Path, label: str, departures: str) -> Dataset:
+    """Read images of 32 × 32 pixels as encoded bytes, beside the numbers of their classes."""
     files = [file_in(home, f"{part}.parquet") for part in ("train", "test")]
-    labels = [pyarrow.parquet.read_table(file, columns=["label"])["label"] for file in files]
-    y = np.concatenate([column.to_numpy() for column in labels]).astype(np.intp)
+    labels = [pyarrow.parquet.read_table(file, columns=[label])[label] for file in files]
+    y = np.concatenate([column.to_numpy() for column in labels]).astype(np.int64)
 
     def decode() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         parts = []
@@ -50,15 +75,15 @@ def cifar10(home: Path) -> Dataset:
         return np.concatenate(parts)
 
     return Dataset(
-        "cifar10",
+        name,
         np.arange(len(y), dtype=np.int64),
         pixels(32, 32, 3),
         kept((file.read_bytes() for file in files), decode),
-        np.array(_CIFAR10)[y],
+        y,
         test=np.arange(len(y)) >= len(labels[0]),
         scale=1 / 255,
         image=(3, 32, 32),
-        departures="CIFAR-10 as WebP of quality 92 (mean error about 3 of 255)",
+        departures=departures,
     )
 
 
