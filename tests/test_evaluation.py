@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax, logit
-from sklearn.metrics import accuracy_score, log_loss, r2_score
+from sklearn.metrics import accuracy_score, f1_score, log_loss, r2_score
 
 from federations import BINARY, block, rectangles, table
-from intarsia.algorithms.evaluation import evaluate, grade_scores, grading_loss
+from intarsia.algorithms.evaluation import CROSS_ENTROPY, evaluate, grade_scores, grading_loss
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.maths import losses
@@ -137,3 +137,35 @@ def test_the_cross_entropy_is_that_of_the_class_alone(labels):
     rest = np.where(y == np.arange(classes)[:, None], 0.0, -np.log1p(-expit(logit(chances).T)))
     extra = rest.sum(0).mean() if classes > 2 else 0.0
     assert every.loss == pytest.approx(found.loss + extra, rel=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("loss", [losses.LOGISTIC, CROSS_ENTROPY])
+def test_macro_f1_is_over_the_classes_that_are_there_or_are_said(classes, loss):
+    x, y = table(40, 6)
+    labels = BINARY
+    if classes > 2:  # some of which are nowhere
+        labels = Labels("multiclass", tuple("abcdefg"))
+        y = np.random.default_rng(2).integers(0, classes, 40) * 1.0
+    w = np.random.default_rng(1).normal(size=(labels.outputs, 6))
+    blocks = rectangles(x, y, 2, 2, shared_rows=6)
+    every, own = graded(blocks, w, labels, loss)
+    z = w @ x.T
+    said = z.argmax(axis=0) * 1.0 if classes > 2 else np.where(z[0] > 0, 1.0, -1.0)
+    for name, one in blocks.items():
+        truth = f1_score(y[one.samples], said[one.samples], average="macro")
+        assert own[name].macro_f1 == pytest.approx(truth, rel=1e-12)
+    if loss == CROSS_ENTROPY:  # networks; shared samples count once
+        assert every.macro_f1 == pytest.approx(f1_score(y, said, average="macro"), rel=1e-12)
+    else:
+        assert every.macro_f1 is None
+
+
+def test_macro_f1_of_a_single_client_needs_no_counts():
+    x, y = table(40, 6)
+    w = np.random.default_rng(1).normal(size=(1, 6))
+    every, own = graded({"a": block(x, y, range(40), range(6))}, w)
+    assert every.macro_f1 == own["a"].macro_f1 > 0
+    x, y = x[:10], x[:10, 0]
+    blocks = {"a": block(x, y, range(10), range(6))}
+    assert graded(blocks, w, Labels("regression"), losses.SQUARED)[0].macro_f1 is None

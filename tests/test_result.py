@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import CheckpointError
-from intarsia.result import Certificate, Metrics, Result, Score, load, mean
+from intarsia.result import Certificate, Metrics, Result, Score, deciles, load, mean, worst
 
 KEYS = [
     "algorithm",
@@ -47,6 +47,8 @@ def example(**changes) -> Result:
             centralised=Score(0.39, 0.81),
             standalone=clients,
             standalone_mean=mean(clients),
+            clients_worst=worst(clients),
+            clients_deciles=deciles(clients),
         ),
         "environment": {"version": "0.1.0", "threads": 1, "folder": Path("a")},
         "hyperparameters": {"loss": "hinge", "regularisation": 1e-3, "blocks": (1, 2)},
@@ -66,8 +68,16 @@ def test_the_file_has_exactly_the_documented_keys(tmp_path):
         "centralised",
         "standalone",
         "standalone_mean",
+        "clients_worst",
+        "clients_deciles",
     ]
-    assert found["metrics"]["server"] == {"loss": 0.4, "accuracy": 0.8, "r2": None}
+    assert found["metrics"]["server"] == {
+        "loss": 0.4,
+        "accuracy": 0.8,
+        "r2": None,
+        "macro_f1": None,
+    }
+    assert len(found["metrics"]["clients_deciles"]) == 9
     assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}
     assert found["bytes"]["up"] == 10
 
@@ -99,6 +109,32 @@ def test_the_mean_over_clients_is_unweighted():
     assert mean({"a": Score(1.0, 0.5), "b": Score(3.0, 1.0)}) == Score(2.0, 0.75)
     assert mean({"a": Score(1.0, None, 0.5), "b": Score(2.0, None, -0.5)}) == Score(1.5, None, 0.0)
     assert mean({}) is None
+
+
+def test_the_worst_and_the_deciles_are_of_each_figure_for_itself():
+    scores = {
+        f"c{at}": Score(loss=at / 10, accuracy=at / 20, macro_f1=1 - at / 10) for at in range(11)
+    }
+    assert worst(scores) == Score(1.0, 0.0, None, 0.0)
+    found = deciles(scores)
+    assert len(found) == 9
+    for tenth, score in enumerate(found, 1):  # of a loss the largest is the worst
+        assert score.loss == pytest.approx(1 - tenth / 10)
+        assert score.accuracy == pytest.approx(tenth / 20)
+        assert score.macro_f1 == pytest.approx(tenth / 10)
+    assert found[4].accuracy == np.median([score.accuracy for score in scores.values()])
+    assert worst({}) is None
+    assert deciles({"a": Score(1.0)}) == ()
+
+
+def test_a_result_from_before_there_was_macro_f1_can_be_read(tmp_path):
+    tree = example().to_dict()
+    for key in ("clients_worst", "clients_deciles"):
+        del tree["metrics"][key]
+    for score in (tree["metrics"]["server"], *tree["metrics"]["clients"].values()):
+        del score["macro_f1"]
+    (tmp_path / "result.json").write_text(json.dumps(tree))
+    assert load(tmp_path).metrics.server == Score(0.4, 0.8)
 
 
 def test_a_folder_without_a_result_is_named(tmp_path):

@@ -21,7 +21,17 @@ from intarsia.algorithms.preparation import INTERCEPT, Preparation
 from intarsia.data import Array, ClientId, Schema
 from intarsia.experiment import Experiment
 from intarsia.labels import as_in_tables
-from intarsia.result import Certificate, Finished, Guarantee, Metrics, Result, Score, mean
+from intarsia.result import (
+    Certificate,
+    Finished,
+    Guarantee,
+    Metrics,
+    Result,
+    Score,
+    deciles,
+    mean,
+    worst,
+)
 
 if TYPE_CHECKING:
     from intarsia.algorithms.client_network import Architecture, Arrays
@@ -88,6 +98,8 @@ def result_of(
             server=None if outcome.every is None else _score(outcome.every),
             clients=clients,
             clients_mean=mean(clients),
+            clients_worst=worst(clients),
+            clients_deciles=deciles(clients),
             centralised=None if outcome.centralised is None else _score(outcome.centralised),
             standalone=standalone,
             standalone_mean=mean(standalone),
@@ -209,7 +221,7 @@ def _certificate(info: Info) -> Certificate | None:
 
 
 def _score(grades: Grades) -> Score:
-    return Score(grades.loss, grades.accuracy, grades.r2)
+    return Score(grades.loss, grades.accuracy, grades.r2, grades.macro_f1)
 
 
 def environment(started: datetime) -> dict[str, Any]:

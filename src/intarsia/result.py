@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from intarsia.checkpoint import write_atomically
 from intarsia.data import ClientId
 from intarsia.errors import CheckpointError
 
-__all__ = ["Certificate", "Finished", "Guarantee", "Metrics", "Result", "Score", "load", "mean"]
+__all__ = [
+    "Certificate",
+    "Finished",
+    "Guarantee",
+    "Metrics",
+    "Result",
+    "Score",
+    "deciles",
+    "load",
+    "mean",
+    "worst",
+]
 
 Finished = Literal["tolerance", "rounds", "algorithm"]
 
@@ -25,22 +38,50 @@ class Score:
     loss: float  # mean over the samples, without the regularisation
     accuracy: float | None = None  # fraction of right classes; None for regression
     r2: float | None = None  # coefficient of determination; None for classes
+    macro_f1: float | None = None  # mean over the classes that are there or are said
 
 
 def mean(scores: Mapping[ClientId, Score]) -> Score | None:
     """Return the unweighted mean over clients, or None without a client."""
+    return _over(scores, lambda values, _: float(np.mean(values)))
+
+
+def worst(scores: Mapping[ClientId, Score]) -> Score | None:
+    """Return the worst of each figure over clients, or None without a client."""
+    return _over(scores, lambda values, sign: sign * min(sign * value for value in values))
+
+
+def deciles(scores: Mapping[ClientId, Score]) -> tuple[Score, ...]:
+    """Return each figure at 10 %, 20 % … 90 % of the clients, from the worst on; () below two."""
+    if len(scores) < 2:
+        return ()
+
+    def at(share: float) -> Score | None:
+        return _over(
+            scores,
+            lambda values, sign: sign * float(np.quantile(sign * np.array(values), share)),
+        )
+
+    return tuple(score for tenth in range(1, 10) if (score := at(tenth / 10)) is not None)
+
+
+def _over(
+    scores: Mapping[ClientId, Score], reduce: Callable[[Sequence[float], int], float]
+) -> Score | None:
+    """Return one figure for each of the scores' figures; the sign is that of better."""
     if not scores:
         return None
-
-    def average(values: list[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
-
     every = list(scores.values())
+
+    def figure(name: str) -> float | None:
+        known = [value for score in every if (value := getattr(score, name)) is not None]
+        return reduce(known, 1) if known else None
+
     return Score(
-        sum(score.loss for score in every) / len(every),
-        average([score.accuracy for score in every]),
-        average([score.r2 for score in every]),
+        reduce([score.loss for score in every], -1),
+        figure("accuracy"),
+        figure("r2"),
+        figure("macro_f1"),
     )
 
 
@@ -54,6 +95,8 @@ class Metrics:
     centralised: Score | None = None  # all data pooled
     standalone: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
     standalone_mean: Score | None = None  # each party alone
+    clients_worst: Score | None = None  # of each figure
+    clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
 
 
 @dataclass(frozen=True)
@@ -150,6 +193,8 @@ def load(folder: Path | str) -> Result:
                 server=_score(metrics["server"]),
                 clients={name: _known(score) for name, score in metrics["clients"].items()},
                 clients_mean=_score(metrics["clients_mean"]),
+                clients_worst=_score(metrics.get("clients_worst")),
+                clients_deciles=tuple(_known(one) for one in metrics.get("clients_deciles", ())),
                 centralised=_score(metrics["centralised"]),
                 standalone={name: _known(score) for name, score in metrics["standalone"].items()},
                 standalone_mean=_score(metrics["standalone_mean"]),
@@ -190,7 +235,9 @@ def _guarantee(found: Mapping[str, Any]) -> Guarantee:
 
 def _known(score: Mapping[str, Any]) -> Score:
     loss = score["loss"]
-    return Score(math.nan if loss is None else loss, score["accuracy"], score["r2"])
+    return Score(
+        math.nan if loss is None else loss, score["accuracy"], score["r2"], score.get("macro_f1")
+    )
 
 
 def _score(score: Mapping[str, Any] | None) -> Score | None:

@@ -277,6 +277,7 @@ def _line(
         "gap_relative": info.gap_relative,
         "loss": info.primal if info.loss is None else info.loss,
         "accuracy": standing.scores.get("accuracy") if evaluated else None,
+        "macro_f1": standing.scores.get("macro_f1") if evaluated else None,
         "bytes": traffic["up"] + traffic["down"],
         "exchanges": engine.traffic.exchanges,
         "seconds": seconds,

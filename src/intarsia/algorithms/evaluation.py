@@ -2,6 +2,7 @@
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
 2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
+3. `count_classes`, of networks: how often each class is there, is said, and both, over all clients.
 
 The loss of a linear model is its own, of several classes the sum of one against the rest for each.
 That of networks is the cross-entropy of the class that a sample has, or half the squared error.
@@ -54,6 +55,16 @@ class Sums:
     label: Array  # (2,) Σ y
     square: Array  # (2,) Σ y²
     error: Array  # (2,) Σ (y - z)²
+    macro_f1: Array  # () of the client's own samples; 0 for regression
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How many samples of each class there are, shared ones once."""
+
+    held: Array  # (classes,) that have it as their label
+    said: Array  # (classes,) that the model takes for it
+    right: Array  # (classes,) both
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Grades:
     loss: float
     accuracy: float | None
     r2: float | None
+    macro_f1: float | None = None  # mean over the classes that are there or are said
 
 
 def grading_loss(name: str) -> int:
@@ -88,7 +100,7 @@ def evaluate(
 
     Every sample is scored by all parties that hold a part of it.
     """
-    score, grade = _functions(predict, loss, schema.labels, part)
+    score, grade, count_classes = _functions(predict, loss, schema.labels, part)
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     if not holding:
         return None, {}
@@ -105,7 +117,13 @@ def evaluate(
         return None, {}
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
     every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
-    return _grades(every, 1, schema.labels), own
+    macro_f1 = None
+    if len(own) == 1:
+        macro_f1 = next(iter(own.values())).macro_f1
+    elif loss == CROSS_ENTROPY:
+        # discloses how many samples of each class all clients hold, and the model sees, together
+        macro_f1 = _macro_f1(clients.reveal(clients.sum(count_classes, messages)))
+    return replace(_grades(every, 1, schema.labels), macro_f1=macro_f1), own
 
 
 def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Grades | None:
@@ -125,7 +143,7 @@ def _share(schema: Schema, client: ClientId) -> Array:
 
 def _functions(
     predict: Callable[[Any, Block], Array], loss: int, labels: Labels, part: str
-) -> tuple[ClientFunction, ClientFunction]:
+) -> tuple[ClientFunction, ...]:
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: RandomKey
     ) -> tuple[Any, PartialScores]:
@@ -134,10 +152,14 @@ def _functions(
     def grade(state: Any, block: Block, message: Totals, rng: RandomKey) -> tuple[Any, Sums]:
         return state, _sums(block, message, loss, labels)
 
-    made = (ClientFunction("partial_scores", partial_scores), ClientFunction("grade", grade))
-    return (
-        replace(made[0], part="test" if part == "test" else "train"),
-        replace(made[1], part="test" if part == "test" else "train"),
+    def count_classes(
+        state: Any, block: Block, message: Totals, rng: RandomKey
+    ) -> tuple[Any, ClassCounts]:
+        return state, _class_counts(block, message, labels, message.share)
+
+    return tuple(
+        ClientFunction(function.__name__, function, part="test" if part == "test" else "train")
+        for function in (partial_scores, grade, count_classes)
     )
 
 
@@ -151,17 +173,39 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
         each = _cross_entropy(z, raw)
     else:
         each = losses.value(loss, z, targets(block, len(z))[:, held]).sum(axis=0)
-    if labels.task == "multiclass":
-        correct = z.argmax(axis=0) == raw
-    else:
-        correct = np.where(z[0] > 0, 1.0, -1.0) == raw
+    correct = _said(z, labels) == raw
     error = (raw - z[0]) ** 2
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
         raw, error = 0.0 * raw, 0.0 * error
     weights = np.stack([np.ones(held.sum()), message.share[held]])
-    return Sums(
-        *(weights @ term for term in (np.ones(len(raw)), each, correct, raw, raw**2, error))
-    )
+    f1 = 0.0
+    if labels.task != "regression":
+        f1 = _macro_f1(_class_counts(block, message, labels, held.astype(np.float64)))
+    terms = (np.ones(len(raw)), each, correct, raw, raw**2, error)
+    return Sums(*[*(weights @ term for term in terms), np.array(f1)])
+
+
+def _said(z: Array, labels: Labels) -> Array:
+    """Return what a model takes samples for, as a block codes it, (samples,)."""
+    if labels.task == "multiclass":
+        return np.asarray(z.argmax(axis=0), np.float64)
+    return np.asarray(np.where(z[0] > 0, 1.0, -1.0))
+
+
+def _class_counts(block: Block, message: Totals, labels: Labels, share: Array) -> ClassCounts:
+    """Return the counts of a client's labelled samples, each counted by its share."""
+    held = share > 0
+    raw = np.zeros(0) if block.y is None else block.y[held]
+    said, share = _said(message.z[:, held], labels), share[held]
+    codes = np.arange(len(labels.classes)) if labels.task == "multiclass" else np.array([-1, 1])
+    real, taken = codes[:, None] == raw, codes[:, None] == said  # (classes, samples)
+    return ClassCounts(real @ share, taken @ share, (real & taken) @ share)
+
+
+def _macro_f1(counts: ClassCounts) -> float:
+    both = counts.held + counts.said
+    there = both > 1e-9  # a sum under encryption is 0 up to its rounding
+    return float((2 * counts.right[there] / both[there]).mean()) if there.any() else 0.0
 
 
 def _cross_entropy(z: Array, y: Array) -> Array:
@@ -177,4 +221,4 @@ def _grades(sums: Sums, row: int, labels: Labels) -> Grades:
     if labels.task == "regression":
         spread = float(sums.square[row] - sums.label[row] ** 2 / count)
         return Grades(loss, None, 1 - float(sums.error[row]) / spread if spread > 0 else None)
-    return Grades(loss, float(sums.correct[row]) / count, None)
+    return Grades(loss, float(sums.correct[row]) / count, None, float(sums.macro_f1))
