@@ -213,6 +213,9 @@ def test_blocks_come_in_an_order_that_all_clients_agree_on():
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
+        ({"pattern": {"name": "table4"}}, "use one of"),
+        ({"clients": 2, "blocks": 2, "classes": 5, "common": 5}, "common = 5; expected names"),
+        ({"client": {"blocks": "top", "classes": 1}}, r"expected tables \[\[partition.client\]\]"),
         ({"pattern": "table5"}, "pattern = 'table5'; use 'table"),
         ({"pattern": "table3"}, "deals 4 blocks of 40 classes, and 'views' has 4 blocks"),
         ({}, "expected exactly one of the three"),

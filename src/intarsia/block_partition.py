@@ -106,7 +106,7 @@ def blocks(
 def _by_pattern(
     dataset: Dataset, name: str, blocks: Sequence[str], classes: Sequence[str]
 ) -> dict[ClientId, Held]:
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         raise ExperimentError(
             f"The partition has pattern = {name!r}; {nearest(str(name), PATTERNS)}."
         )
@@ -130,8 +130,12 @@ def _by_draw(
     seed: int,
 ) -> dict[ClientId, Held]:
     check_count("clients", clients, 10**6, "clients that can be simulated")
+    if not isinstance(common, Sequence):
+        raise ExperimentError(
+            f"The partition has common = {common!r}; expected names of blocks, of {listed(names)}."
+        )
     fixed = (common,) if isinstance(common, str) else tuple(common)
-    places = tuple(_place(one, names, "common", "block") for one in fixed)
+    places = tuple(_place(str(one), names, "common", "block") for one in fixed)
     pattern = drawn(
         len(names),
         len(meaning),
