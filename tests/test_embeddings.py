@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scipy.signal import correlate2d  # noqa: E402  after the skip where torch is missing
+from scipy.stats import norm  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.algorithms.embeddings import Convolutional, embedding  # noqa: E402
@@ -40,6 +41,31 @@ def test_the_convolutional_embedding_is_what_its_layers_say(side):
     found = module(torch.from_numpy(images.reshape(2, -1))).detach().numpy()
     for mine, image in zip(found, images, strict=True):
         np.testing.assert_allclose(mine, by_hand(image, module), atol=1e-12)
+
+
+def test_dropout_leaves_out_the_units_with_the_lowest_numbers_and_scales_the_others():
+    generator = torch.Generator().manual_seed(0)
+    module = embedding("perceptron", 3, 4, 2, 0.25).double()
+    x, drawn = (torch.randn(5, size, generator=generator, dtype=torch.float64) for size in (3, 8))
+    kept = (drawn > norm.ppf(0.25)) / 0.75
+    hidden = torch.relu(module[0](x)) * kept[:, :4]
+    expected = module[4](torch.relu(module[2](hidden)) * kept[:, 4:])
+    torch.testing.assert_close(module(x, drawn), expected)
+
+
+def test_dropout_of_images_leaves_out_channels_of_the_second_convolution():
+    module = Convolutional(256, 3, 0.5).double()
+    module.second.bias.data.fill_(1.0)
+    images = torch.rand(2, 256, dtype=torch.float64)
+    drawn = torch.ones(2, 20, dtype=torch.float64)
+    drawn[1] = -1.0  # every channel of the second image: the sigmoid of 0 is left
+    found = module(images, drawn)
+    seen = {}
+    module.second.register_forward_hook(lambda layer, given, made: seen.update(made=made))
+    module(images)
+    kept = torch.nn.functional.max_pool2d(2 * seen["made"][:1], 2).sigmoid()
+    torch.testing.assert_close(found[:1], module.last(kept.flatten(1)))
+    torch.testing.assert_close(found[1], module.last(torch.full((20,), 0.5, dtype=torch.float64)))
 
 
 def test_the_papers_sizes_for_mnist_and_usps_follow_from_the_images():

@@ -139,6 +139,7 @@ def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
         {"alignment": "energy", "anchor_covariance": "learned"},
         {"scheme": "fedavg-ft"},
         {"scheme": "l2gd"},
+        {"dropout": 0.4},
     ],
     ids=lambda given: " ".join(given) or "plain",
 )
@@ -552,6 +553,28 @@ def test_weight_decay_spares_the_embedding(algorithm):
         norms[decay] = own["embedding.0.weight"], np.abs(own["classifier.weight"]).sum()
     np.testing.assert_array_equal(norms[0.0][0], norms[1e6][0])
     assert norms[1e6][1] < norms[0.0][1]
+
+
+@pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
+def test_dropout_is_of_training_alone(algorithm):
+    found = {}
+    for dropout in (0.0, 0.5):
+        given = FLIC_SMALL if algorithm is FLIC else SMALL
+        options = algorithm.hyperparameters(**given, dropout=dropout, **DOUBLE)
+        engine, server = started(algorithm, options)
+        rounds(algorithm, engine, server)
+        found[dropout] = parameters(engine)
+        state, block = engine.get_states()["c0"], engine.block("c0")
+        plain = dataclasses.replace(state, options=dataclasses.replace(options, dropout=0.0))
+        np.testing.assert_array_equal(
+            algorithm.predict(state, block), algorithm.predict(plain, block)
+        )
+    assert largest_difference(found[0.0], found[0.5]) > 1e-4
+
+
+def test_a_chance_of_dropout_that_leaves_nothing_is_refused():
+    with pytest.raises(ExperimentError, match=r"dropout is 1\.0; it must be at least 0"):
+        Local(dropout=1.0)
 
 
 @pytest.mark.parametrize("labels", [LABELS, Labels("regression")], ids=lambda one: one.task)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithm import RandomKey
-from intarsia.algorithms.embeddings import ragged, width_of_structure
+from intarsia.algorithms.embeddings import numbers_of_dropout, ragged, width_of_structure
 from intarsia.algorithms.labelled_rows import dense, labelled_rows
 from intarsia.algorithms.network_structure import Architecture, Network
 from intarsia.algorithms.network_targets import label_tensor
@@ -173,7 +173,8 @@ def training_of(
     Parameters
     ----------
     loss
-        As of a `LocalTraining` that takes learners stacked.
+        As of a `LocalTraining` that takes learners stacked. With dropout a batch also holds its
+        numbers, "dropped", for the embedding of the rows.
     parts
         Patterns of the parameters that move.
     epochs
@@ -184,6 +185,9 @@ def training_of(
         Axes of the client's own features in what a batch holds beside the rows.
     """
     made_of = options.architecture
+    drawn = dict(noise or {})
+    if made_of.dropout:
+        drawn["dropped"] = (numbers_of_dropout(made_of.embedding, made_of.hidden),)
     heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
     return LocalTraining(
         model=_structure(outputs, made_of),
@@ -194,7 +198,7 @@ def training_of(
         batch_size=options.batch if batch is None else batch,
         train=tuple(parts),
         decay=dict.fromkeys(heads, options.weight_decay),
-        noise={} if noise is None else noise,
+        noise=drawn,
         ragged={**ragged(made_of.embedding), **(also_ragged or {})},
         stacked=made_of.embedding == "perceptron",
     )
@@ -336,6 +340,11 @@ def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence
                 raise ExperimentError(
                     f"algorithm.{name} is {value}; it must be finite and at least {least}."
                 )
+    dropout = getattr(options, "dropout", 0.0)
+    if not 0.0 <= dropout < 1.0:
+        raise ExperimentError(
+            f"algorithm.dropout is {dropout}; it must be at least 0 and below 1, for example 0.5."
+        )
     if not 0 < options.rate < float("inf"):
         raise ExperimentError(
             f"algorithm.rate is {options.rate}; it must be positive and finite, for example 1e-3."

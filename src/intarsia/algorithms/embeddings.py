@@ -6,19 +6,33 @@
 
 Their widths follow from the parameters and the rows that they are given, so that one structure
 serves clients with different numbers of features.
+
+Dropout leaves out units of a perceptron's hidden layers, or channels of the second convolution, and
+scales what is kept. Which ones say standard normal numbers that a client draws for each row from
+its own stream; without them nothing is left out.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Literal, get_args
 
 from intarsia.errors import FederationError
 from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, nn
 
-__all__ = ["Convolutional", "Kind", "embedding", "layers", "ragged", "width_of_structure"]
+__all__ = [
+    "Convolutional",
+    "Kind",
+    "Perceptron",
+    "embedding",
+    "layers",
+    "numbers_of_dropout",
+    "ragged",
+    "width_of_structure",
+]
 
 Kind = Literal["perceptron", "convolutional"]
 _PATCH = 5  # pixels
@@ -26,8 +40,12 @@ _CHANNELS = (32, 20)
 _LEAST = 16  # pixels of a side: one is left after both layers
 
 
-def embedding(kind: Kind, features: int, hidden: int, latent: int) -> nn.Module:
+def embedding(
+    kind: Kind, features: int, hidden: int, latent: int, dropout: float = 0.0
+) -> nn.Module:
     """Return a new φ; `hidden` is the width of the perceptron's two hidden layers.
+
+    `dropout` is the chance that a unit is left out where the numbers for it are given.
 
     Raises
     ------
@@ -35,19 +53,18 @@ def embedding(kind: Kind, features: int, hidden: int, latent: int) -> nn.Module:
         If the features are no square image that is large enough for patches.
     """
     if kind == "convolutional":
-        return Convolutional(features, latent)
-    return nn.Sequential(
-        StackedLinear(features, hidden),
-        nn.ReLU(),
-        StackedLinear(hidden, hidden),
-        nn.ReLU(),
-        StackedLinear(hidden, latent),
-    )
+        return Convolutional(features, latent, dropout)
+    return Perceptron(features, hidden, latent, dropout)
 
 
 def ragged(kind: Kind) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
     return {"x": 1, "embedding.0.weight": 1} if kind == "perceptron" else {}
+
+
+def numbers_of_dropout(kind: Kind, hidden: int) -> int:
+    """Return how many numbers a row needs for the units that are left out."""
+    return _CHANNELS[1] if kind == "convolutional" else 2 * hidden
 
 
 def layers(kind: Kind) -> tuple[str, ...]:
@@ -61,6 +78,34 @@ def width_of_structure(kind: Kind) -> int:
     return _LEAST**2 if kind == "convolutional" else 1
 
 
+def _dropped(units: Tensor, drawn: Tensor, chance: float) -> Tensor:
+    """Return units without those whose number, standard normal, is in the lowest part."""
+    return units * (drawn > NormalDist().inv_cdf(chance)) / (1.0 - chance)
+
+
+class Perceptron(nn.Sequential):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, features: int, hidden: int, latent: int, dropout: float) -> None:
+        super().__init__(
+            StackedLinear(features, hidden),
+            nn.ReLU(),
+            StackedLinear(hidden, hidden),
+            nn.ReLU(),
+            StackedLinear(hidden, latent),
+        )
+        self._dropout = dropout
+
+    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """Return the points of rows, (..., rows, latent); `drawn` (..., rows, 2 hidden)."""
+        if drawn is None:
+            found: Tensor = super().forward(x)
+            return found
+        first, second = drawn.chunk(2, -1)
+        x = _dropped(self[1](self[0](x)), first, self._dropout)
+        return self[4](_dropped(self[3](self[2](x)), second, self._dropout))
+
+
 class Convolutional(nn.Module):
     """The network of Rakotomamonjy et al. (2024), section S3.3, for digits.
 
@@ -68,8 +113,9 @@ class Convolutional(nn.Module):
     the latent space, and a ReLU keeps to its positive corner.
     """
 
-    def __init__(self, features: int, latent: int) -> None:
+    def __init__(self, features: int, latent: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self._dropout = dropout
         side = math.isqrt(features)
         if side * side != features or side < _LEAST:
             raise FederationError(
@@ -84,13 +130,19 @@ class Convolutional(nn.Module):
         self.second = nn.Conv2d(first, second, _PATCH)
         self.last = nn.Linear(second * left * left, latent)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the points of images, (images, latent), from rows of pixels, (images, pixels)."""
+    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """Return the points of images, (images, latent), from rows of pixels, (images, pixels).
+
+        `drawn` is (images, channels).
+        """
         side = math.isqrt(x.shape[-1])
         # with these strides torch computes with channels last: 0.6 times the time on a CPU
         images = x.reshape(-1, side, side, 1).permute(0, 3, 1, 2)
-        for layer in (self.first, self.second):
-            images = nn.functional.max_pool2d(layer(images), 2).sigmoid()
+        images = nn.functional.max_pool2d(self.first(images), 2).sigmoid()
+        images = self.second(images)
+        if drawn is not None:
+            images = _dropped(images, drawn[..., None, None], self._dropout)
+        images = nn.functional.max_pool2d(images, 2).sigmoid()
         found: Tensor = self.last(images.flatten(1))
         return found
 

@@ -90,6 +90,7 @@ class FedHeNN:
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -108,7 +109,12 @@ class FedHeNN:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -155,7 +161,7 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     """Return F_i of a batch."""
 
     def complete(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor] | Tensor:
-        each = row_losses(model(batch["x"])[1], batch["y"])
+        each = row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
         if options.similarity_weight == 0:
             return each
         return each, options.similarity_weight * _unlikeness(model, batch)

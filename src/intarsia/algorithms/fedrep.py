@@ -91,6 +91,7 @@ class FedRep:
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -114,7 +115,12 @@ class FedRep:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -139,6 +145,7 @@ class FedAvgFT:
     embedding: Kind = "perceptron"
     hidden: int = 64
     latent: int = 64
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -157,7 +164,12 @@ class FedAvgFT:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

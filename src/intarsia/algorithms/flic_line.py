@@ -42,7 +42,8 @@ def misalignment(options: Terms) -> Loss:
     """Return the second term alone."""
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        away = _away(options, model.embedding(batch["x"]), _centres(model, batch), batch)
+        latent = model.embedding(batch["x"], batch.get("dropped"))
+        away = _away(options, latent, _centres(model, batch), batch)
         return torch.zeros_like(batch["weight"]), away
 
     return loss
@@ -62,7 +63,7 @@ def objective(options: Terms) -> Loss:
     """Return F_i of a batch."""
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        latent, weight = model.embedding(batch["x"]), batch["weight"]
+        latent, weight = model.embedding(batch["x"], batch.get("dropped")), batch["weight"]
         each, penalty = (
             row_losses(model.scores(latent), batch["y"]),
             torch.zeros_like(weight[..., 0]),

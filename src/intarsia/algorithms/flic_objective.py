@@ -76,7 +76,8 @@ def misalignment(options: Terms, meta: Meta = ()) -> Loss:
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         anchors = _anchors(options, model)
         rows = _rows(batch, anchors, meta)
-        away = distance(options, model.embedding(batch["x"]), rows, anchors, batch)
+        latent = model.embedding(batch["x"], batch.get("dropped"))
+        away = distance(options, latent, rows, anchors, batch)
         return torch.zeros_like(batch["weight"]), away
 
     return loss
@@ -101,7 +102,7 @@ def objective(options: Terms, meta: Meta = (), *, every: bool = False) -> Loss:
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         y, weight = batch["y"], batch["weight"]
-        latent = model.embedding(batch["x"])
+        latent = model.embedding(batch["x"], batch.get("dropped"))
         if not aligned and not calibrated:
             return cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
         anchors = _anchors(options, model)

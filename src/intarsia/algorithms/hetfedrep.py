@@ -88,6 +88,7 @@ class HetFedRep:
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -107,7 +108,11 @@ class HetFedRep:
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
         return Architecture(
-            embedding=self.embedding, hidden=self.hidden, latent=self.latent, layer=True
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+            layer=True,
         )
 
     @property
@@ -128,6 +133,7 @@ class Local:
     embedding: Kind = "perceptron"
     hidden: int = 64
     latent: int = 64
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -146,7 +152,12 @@ class Local:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

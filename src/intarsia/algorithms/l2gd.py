@@ -91,6 +91,7 @@ class L2gd:
     embedding: Kind = "perceptron"  # what the embedding is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -114,7 +115,12 @@ class L2gd:
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ class Architecture:
     hidden: int  # units of φ's two hidden layers, if it is a perceptron
     latent: int  # k, the width of the latent space
     embedding: Kind = "perceptron"  # what φ is
+    dropout: float = 0.0  # chance that a unit of φ is left out in training
     layer: bool = False  # whether there is an α
     anchors: bool = False  # whether it holds the anchors' means
     covariances: bool = False  # and triangular factors of their covariances
@@ -58,7 +59,9 @@ class Network(nn.Module):
     def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
         super().__init__()
         latent = made_of.latent
-        self.embedding = embedding(made_of.embedding, features, made_of.hidden, latent)
+        self.embedding = embedding(
+            made_of.embedding, features, made_of.hidden, latent, made_of.dropout
+        )
         self.classifier = StackedLinear(latent, outputs)
         if made_of.layer:
             self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
@@ -86,7 +89,10 @@ class Network(nn.Module):
         bias = self._mixing * common.bias + (1 - self._mixing) * own.bias
         return affine(points, weight, bias)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points that samples are taken to, (..., rows, k), and their scores."""
-        latent = self.embedding(x)
+    def forward(self, x: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the points that samples are taken to, (..., rows, k), and their scores.
+
+        `drawn` are the numbers of dropout, in training; see `embeddings`.
+        """
+        latent = self.embedding(x, drawn)
         return latent, self.scores(latent)

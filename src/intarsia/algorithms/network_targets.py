@@ -65,7 +65,7 @@ def row_losses(scores: Tensor, y: Tensor) -> Tensor:
 
 def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Return the losses of a batch."""
-    return row_losses(model(batch["x"])[1], batch["y"])
+    return row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
 
 
 # ---- what it says
