@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from intarsia.maths.class_alignment import (  # noqa: E402
     Anchors,
+    _in_torch,
     by_energy,
     by_transport,
     classed,
@@ -195,3 +196,14 @@ def test_the_operation_of_accelerators_agrees_with_the_compiled_one(against_samp
     expected = _decomposed(rows, y, others, 5, 1e-4)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_the_distance_of_accelerators_agrees_with_the_compiled_one():
+    given = [batch(rows=60, width=9, seed=seed) for seed in range(3)]
+    points, y, weight, means = (torch.stack(parts) for parts in list(zip(*given, strict=True))[:4])
+    y = torch.where(weight > 0, y, 4)
+    for anchors in (means, means[0]):
+        found = torch.ops.intarsia_alignment.distances(points, y, anchors, 1.5, 1e-4)
+        expected = _in_torch(points, y, anchors, 1.5, 1e-4)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intarsia.maths.assignment import assigned
-from intarsia.maths.covariance_roots import root_trace
+from intarsia.maths.covariance_roots import diverging, root_trace
+from intarsia.maths.inverse_roots import distances_of_classes
 from intarsia.maths.tensors import Tensor, torch
 
 __all__ = [
@@ -90,11 +91,13 @@ def to_gaussians(
 ) -> Tensor:
     """Return Σ_c W₂² to the anchors, (...,), of points (rows, k); see `covariance_roots`."""
     if anchors.factors is None:
-        trace = anchors.deviation**2 * points.shape[-1] * rows.present.sum(-1)
-        scaled = points if anchors.deviation == 1.0 else anchors.deviation * points
-    else:
-        trace = (rows.present * anchors.factors.square().sum((-2, -1))).sum(-1)
-        scaled = rows.times(points, anchors.factors)
+        fixed, means = points.detach(), anchors.means.detach()
+        distance, slopes, shifts = _distances(fixed, rows.y, means, anchors.deviation, smoothing)
+        # both sums are 0, and their derivatives are the slopes
+        moved = (slopes * (points - fixed)).sum((-2, -1))
+        return distance + moved + (shifts * (anchors.means - means)).sum((-2, -1))
+    trace = (rows.present * anchors.factors.square().sum((-2, -1))).sum(-1)
+    scaled = rows.times(points, anchors.factors)
     return rows.away(points, anchors.means) + trace - 2 * _roots(scaled, rows, smoothing)
 
 
@@ -151,3 +154,86 @@ def _lengths(points: Tensor, others: Tensor) -> Tensor:
     squares = points.square().sum(-1)[..., :, None] + others.square().sum(-1)[..., None, :]
     away = (squares - 2 * points @ others.mT).clamp(min=0.0)
     return (away + _SMOOTHING).sqrt() - _SMOOTHING**0.5
+
+
+# ---- the distance to anchors without factors as an operation of its own, as in `covariance_roots`
+
+_LIBRARY = torch.library.Library("intarsia_alignment", "DEF")
+_LIBRARY.define(
+    "distances(Tensor points, Tensor y, Tensor means, float deviation, float smoothing)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_distances = torch.ops.intarsia_alignment.distances
+
+
+def _in_torch(
+    points: Tensor, y: Tensor, means: Tensor, deviation: float, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σ_c W₂² to N(v_c, e I), (...,), and its slopes along points and means."""
+    classes = means.shape[-2]
+    rows = classed(y, (y < classes).to(points.dtype), classes)
+    centres, root = rows.means(points), rows.own.sqrt()[..., None]
+    scaled = deviation * root * (points - rows.mine @ centres)
+    trace, slopes = root_trace(scaled, rows.y, classes, smoothing)
+    spread = deviation**2 * points.shape[-1] * rows.present.sum(-1)
+    towards = rows.own[..., None] * (points - rows.mine @ means) - deviation * root * slopes
+    shifts = rows.present[..., None] * (means - centres)
+    return rows.away(points, means) + spread - 2 * trace, 2 * towards, 2 * shifts
+
+
+def _on_cpu(
+    points: Tensor, y: Tensor, means: Tensor, deviation: float, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same by a compiled function."""
+    everyone = means.expand(*y.shape[:-1], *means.shape[-2:])
+    learners = y.shape[:-1].numel()
+    distance, slopes, shifts, found = distances_of_classes(
+        points.reshape(learners, *points.shape[-2:]).contiguous().numpy(),
+        y.reshape(learners, y.shape[-1]).contiguous().numpy(),
+        everyone.reshape(learners, *means.shape[-2:]).contiguous().numpy(),
+        deviation,
+        smoothing,
+    )
+    if not found:
+        raise diverging()
+    return (
+        torch.from_numpy(distance).view(y.shape[:-1]),
+        torch.from_numpy(slopes).view(points.shape),
+        torch.from_numpy(shifts).view(everyone.shape),
+    )
+
+
+def _shaped(
+    points: Tensor, y: Tensor, means: Tensor, deviation: float, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors of the shapes of the result, for the compiler."""
+    return (
+        points.new_empty(y.shape[:-1]),
+        torch.empty_like(points, memory_format=torch.contiguous_format),
+        points.new_empty(*y.shape[:-1], *means.shape[-2:]),
+    )
+
+
+def _stacked(
+    info: object,
+    axes: tuple[int | None, ...],
+    points: Tensor,
+    y: Tensor,
+    means: Tensor,
+    deviation: float,
+    smoothing: float,
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
+    """Return the result of learners that torch.vmap has stacked."""
+    given = list(zip((points, y, means), axes, strict=False))
+    count = next(values.shape[axis] for values, axis in given if axis is not None)
+    stacked = [
+        values.expand(count, *values.shape) if axis is None else values.movedim(axis, 0)
+        for values, axis in given
+    ]
+    return _distances(*stacked, deviation, smoothing), (0, 0, 0)
+
+
+_LIBRARY.impl("distances", _in_torch, "CompositeExplicitAutograd")
+_LIBRARY.impl("distances", _on_cpu, "CPU")
+torch.library.register_fake("intarsia_alignment::distances", _shaped, lib=_LIBRARY)
+torch.library.register_vmap("intarsia_alignment::distances", _stacked, lib=_LIBRARY)

@@ -22,7 +22,7 @@ from intarsia.errors import ConvergenceError
 from intarsia.maths.inverse_roots import inverse_roots_of_classes
 from intarsia.maths.tensors import Tensor, nn, torch
 
-__all__ = ["root_trace"]
+__all__ = ["diverging", "root_trace"]
 
 _STEP = 8  # classes of so many rows more are decomposed together, filled up with zeros
 
@@ -94,7 +94,8 @@ def _decomposed(
     return total.view(y.shape[:-1]), slopes.index_select(0, back).view(rows.shape)
 
 
-def _diverging() -> ConvergenceError:
+def diverging() -> ConvergenceError:
+    """Return what says that there are no eigenvalues."""
     return ConvergenceError(
         "The covariance of a class's embedded rows has no eigenvalues that can be found, as where "
         "it is not finite: training diverges; lower algorithm.rate, or standardise the features."
@@ -107,14 +108,14 @@ def _on_cpu(
     """Return the same by a compiled function, which takes a third of the time on a CPU."""
     learners = y.shape[:-1].numel()
     traces, slopes, found = inverse_roots_of_classes(
-        rows.reshape(learners, *rows.shape[-2:]).numpy(),
-        others.reshape(learners, *others.shape[-2:]).numpy(),
-        y.reshape(learners, y.shape[-1]).numpy(),
+        rows.reshape(learners, *rows.shape[-2:]).contiguous().numpy(),
+        others.reshape(learners, *others.shape[-2:]).contiguous().numpy(),
+        y.reshape(learners, y.shape[-1]).contiguous().numpy(),
         classes,
         smoothing,
     )
     if not found:
-        raise _diverging()
+        raise diverging()
     return torch.from_numpy(traces).view(y.shape[:-1]), torch.from_numpy(slopes).view(rows.shape)
 
 
@@ -197,7 +198,7 @@ def _roots_of(rows: Tensor, others: Tensor | None, smoothing: float) -> tuple[Te
     try:  # to look at every number before would take a sixteenth of the decomposition's time
         values, vectors = torch.linalg.eigh(squares)
     except torch.linalg.LinAlgError:
-        raise _diverging() from None
+        raise diverging() from None
     roots = values.clamp_(min=0.0).add_(smoothing).sqrt_()
     inverse = (vectors / roots[:, None, :]) @ vectors.mT
     slopes = inverse @ product if small else product @ inverse

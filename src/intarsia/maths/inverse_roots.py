@@ -1,4 +1,4 @@
-"""(MMᵀ + ε)^-½ M of many small matrices M, and the traces of the roots, compiled.
+"""(MMᵀ + ε)^-½ M of many small matrices M, and what alignment takes from it, compiled.
 
 MMᵀ = V Λ Vᵀ by Householder reflections to a tridiagonal matrix and implicit QL steps on that one
 (Golub and Van Loan, "Matrix Computations", sections 8.3.1 and 8.3.3; Wilkinson's shift). LAPACK's
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from intarsia.maths.losses import reassociated
 
-__all__ = ["inverse_root", "inverse_roots_of_classes"]
+__all__ = ["distances_of_classes", "inverse_root", "inverse_roots_of_classes"]
 
 Matrix = NDArray[Any]  # of float32 or float64
 _MOST = 60  # QL steps for one eigenvalue; it takes two
@@ -70,6 +70,69 @@ def inverse_roots_of_classes(
                 slopes[learner, mine[place]] = found[place]
         traces[learner] = total
     return traces, slopes, True
+
+
+@reassociated
+def distances_of_classes(
+    points: Matrix, y: NDArray[np.int64], means: Matrix, deviation: float, smoothing: float
+) -> tuple[Matrix, Matrix, Matrix, bool]:
+    """Return each learner's Σ_c W₂² to N(v_c, e I), and its slopes; see `class_alignment`.
+
+    Parameters
+    ----------
+    points : (learners, rows, k)
+    y : (learners, rows), the class of each row; the number of classes for rows that do not count
+    means : (learners, classes, k), v_c
+    deviation : √e
+
+    Returns
+    -------
+    The distances, their slopes along the points and along the means, and whether all eigenvalues
+    were found.
+    """
+    learners, length, width = points.shape
+    kind = points.dtype.type
+    distances, slopes = np.zeros(learners, points.dtype), np.zeros_like(points)
+    shifts = np.zeros_like(means)
+    mine = np.empty(length, np.int64)
+    for learner in range(learners):
+        total = 0.0
+        for number in range(means.shape[1]):
+            count = 0
+            for row in range(length):
+                if y[learner, row] == number:
+                    mine[count] = row
+                    count += 1
+            if count == 0:
+                continue
+            anchor, centre = means[learner, number], np.zeros(width, points.dtype)
+            for place in range(count):
+                point = points[learner, mine[place]]
+                for k in range(width):
+                    centre[k] += point[k]
+            share, scale = kind(1.0 / count), kind(deviation / math.sqrt(count))
+            for k in range(width):
+                centre[k] *= share
+            matrix, away = np.empty((count, width), points.dtype), kind(0.0)
+            for place in range(count):
+                point = points[learner, mine[place]]
+                for k in range(width):
+                    matrix[place, k] = scale * (point[k] - centre[k])
+                    away += (point[k] - anchor[k]) * (point[k] - anchor[k])
+            trace, found = inverse_root(matrix, smoothing)
+            if not trace >= 0.0:
+                return distances, slopes, shifts, False
+            total += away * share + deviation * deviation * width - 2.0 * trace
+            for place in range(count):
+                point, slope = points[learner, mine[place]], slopes[learner, mine[place]]
+                for k in range(width):
+                    slope[k] = kind(2.0) * (
+                        share * (point[k] - anchor[k]) - scale * found[place, k]
+                    )
+            for k in range(width):
+                shifts[learner, number, k] = kind(2.0) * (anchor[k] - centre[k])
+        distances[learner] = total
+    return distances, slopes, shifts, True
 
 
 @reassociated
