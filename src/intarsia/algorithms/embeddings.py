@@ -78,9 +78,16 @@ def width_of_structure(kind: Kind) -> int:
     return _LEAST**2 if kind == "convolutional" else 1
 
 
-def _dropped(units: Tensor, drawn: Tensor, chance: float) -> Tensor:
-    """Return units without those whose number, standard normal, is in the lowest part."""
-    return units * (drawn > NormalDist().inv_cdf(chance)) / (1.0 - chance)
+class _Dropout:
+    """Which units are left out: those whose number, standard normal, is in the lowest part."""
+
+    def __init__(self, chance: float) -> None:
+        self._least = NormalDist().inv_cdf(chance) if chance > 0.0 else -math.inf
+        self._scale = 1.0 / (1.0 - chance)
+
+    def factors(self, drawn: Tensor) -> Tensor:
+        """Return what the units are multiplied by: 0, or what makes up for those left out."""
+        return (drawn > self._least).to(drawn.dtype) * self._scale
 
 
 class Perceptron(nn.Sequential):
@@ -94,16 +101,16 @@ class Perceptron(nn.Sequential):
             nn.ReLU(),
             StackedLinear(hidden, latent),
         )
-        self._dropout = dropout
+        self._dropout = _Dropout(dropout)
 
     def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
         """Return the points of rows, (..., rows, latent); `drawn` (..., rows, 2 hidden)."""
         if drawn is None:
             found: Tensor = super().forward(x)
             return found
-        first, second = drawn.chunk(2, -1)
-        x = _dropped(self[1](self[0](x)), first, self._dropout)
-        return self[4](_dropped(self[3](self[2](x)), second, self._dropout))
+        first, second = self._dropout.factors(drawn).chunk(2, -1)
+        found = self[4](self[3](self[2](self[1](self[0](x)) * first)) * second)
+        return found
 
 
 class Convolutional(nn.Module):
@@ -115,7 +122,7 @@ class Convolutional(nn.Module):
 
     def __init__(self, features: int, latent: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self._dropout = dropout
+        self._dropout = _Dropout(dropout)
         side = math.isqrt(features)
         if side * side != features or side < _LEAST:
             raise FederationError(
@@ -141,7 +148,7 @@ class Convolutional(nn.Module):
         images = nn.functional.max_pool2d(self.first(images), 2).sigmoid()
         images = self.second(images)
         if drawn is not None:
-            images = _dropped(images, drawn[..., None, None], self._dropout)
+            images = images * self._dropout.factors(drawn)[..., None, None]
         images = nn.functional.max_pool2d(images, 2).sigmoid()
         found: Tensor = self.last(images.flatten(1))
         return found
