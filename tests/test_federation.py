@@ -171,3 +171,19 @@ def test_tables_that_a_function_makes_are_not_kept():
     gc.collect()
     assert alive[0]() is None
     assert found.train["bank"].shape == (3, 1)
+
+
+def test_a_simulation_keeps_who_is_dealt_alike(tmp_path):
+    tree = {
+        "algorithm": {"name": "standalone"},
+        "dataset": {"name": "digits", "train_per_class": 20},
+        "partition": {"kind": "clusters", "clients": 4, "clusters": 2, "classes": 5},
+    }
+    found = federation.build(from_dict(tree, tmp_path))
+    assert found.structure.clients == found.schema.clients
+    assert found.structure.levels == {"clusters": (0, 0, 1, 1)}
+    for train, test in zip(found.train.values(), found.test.values(), strict=True):
+        assert set(test.y.tolist()) <= set(train.y.tolist())
+        assert len(set(train.y.tolist())) == 5
+    tree["partition"] = {"kind": "horizontal", "clients": 4}
+    assert federation.build(from_dict(tree, tmp_path)).structure is None

@@ -9,6 +9,7 @@ import pytest
 
 from intarsia.errors import CheckpointError
 from intarsia.result import Certificate, Metrics, Result, Score, deciles, load, mean, worst
+from intarsia.structure import Structure, Structures
 
 KEYS = [
     "algorithm",
@@ -24,6 +25,7 @@ KEYS = [
     "environment",
     "hyperparameters",
     "privacy",
+    "structure",
     "notes",
 ]
 
@@ -90,6 +92,26 @@ def test_load_returns_what_was_written(tmp_path):
     assert found.metrics == result.metrics
     assert found.certificate == result.certificate
     assert found.folder == tmp_path
+
+
+def test_structures_are_scored_and_come_back(tmp_path):
+    clients = ("bank", "shop", "telecom")
+    truth = Structure(clients, {"clusters": (0, 0, 1)})
+    learned = Structure(clients[::-1], {"level 1": (0, 0, 0), "level 2": (4, None, None)})
+    result = example(structure=Structures(truth, learned))
+    result.write(tmp_path)
+    found = json.loads((tmp_path / "result.json").read_text())["structure"]
+    assert found["clients"] == list(clients)
+    assert found["truth"] == {"clusters": [0, 0, 1]}
+    assert found["learned"] == {"level 1": [0, 0, 0], "level 2": [None, None, 4]}
+    assert set(found["agreement"]["clusters"]) == {"level 1", "level 2"}
+    back = load(tmp_path)
+    assert back.to_dict() == result.to_dict()
+    assert back.structure == Structures(truth, learned.among(clients))
+    alone = example(structure=Structures(truth))
+    assert alone.to_dict()["structure"]["learned"] is None
+    assert alone.to_dict()["structure"]["agreement"] == {}
+    assert example().to_dict()["structure"] is None
 
 
 def test_what_json_lacks_becomes_null(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intarsia.errors import FederationError
-from intarsia.structure import Structure, agreement
+from intarsia.structure import Structure, Structures, agreement, of_models
 
 
 def names(number):
@@ -65,3 +65,11 @@ def test_structures_of_other_clients_or_with_groups_missing_are_refused():
     with pytest.raises(FederationError, match="no client 'x'; it has 'c0', 'c1'"):
         one((0, 1)).among(("x",))
     assert one((0, 1)).among(("c1",)).levels == {"level": (1,)}
+
+
+def test_models_of_levels_form_a_structure():
+    found = of_models(names(3), [dict.fromkeys(names(3), 0), {"c2": 1, "c0": 4}])
+    assert found == Structure(names(3), {"level 1": (0, 0, 0), "level 2": (4, None, 1)})
+    assert of_models(names(3), ()) is None
+    assert Structures(found, None).agreement == {}
+    assert Structures(one((0, 1, 1)), one((1, 0, 0))).agreement == {"level": {"level": 1.0}}

@@ -187,6 +187,9 @@ class Conclusion:
 
     info: Info
     weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
+    # of models at several levels: for each level the number of the model that a client has there,
+    # by client; those without one are left out
+    structure: tuple[Mapping[ClientId, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from intarsia.result import (
     mean,
     worst,
 )
+from intarsia.structure import Structures
 
 if TYPE_CHECKING:
     from intarsia.algorithms.client_network import Architecture, Arrays
@@ -76,6 +77,7 @@ def result_of(
     started: datetime,
     folder: Path | None,
     privacy: Guarantee | None = None,
+    structure: Structures | None = None,
 ) -> Result:
     """Return the result of a run."""
     clients = {name: _score(grades) for name, grades in outcome.own.items()}
@@ -110,6 +112,7 @@ def result_of(
         model=model,
         folder=folder,
         privacy=privacy or Guarantee(),
+        structure=structure or Structures(),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from intarsia.checkpoint import write_atomically
 from intarsia.data import ClientId
 from intarsia.errors import CheckpointError
+from intarsia.structure import Structure, Structures
 
 __all__ = [
     "Certificate",
@@ -145,6 +146,7 @@ class Result:
     model: Any = None  # the fitted estimator; beside result.json, not in it
     folder: Path | None = None
     privacy: Guarantee = Guarantee()
+    structure: Structures = field(default_factory=Structures)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
@@ -162,6 +164,7 @@ class Result:
             "environment": _plain(self.environment),
             "hyperparameters": _plain(self.hyperparameters),
             "privacy": _plain(self.privacy),
+            "structure": _structures(self.structure),
             "notes": list(self.notes),
         }
 
@@ -201,6 +204,7 @@ def load(folder: Path | str) -> Result:
             ),
             notes=tuple(found["notes"]),
             privacy=_guarantee(found.get("privacy", {})),
+            structure=_known_structures(found.get("structure")),
             folder=folder,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -213,7 +217,8 @@ def load(folder: Path | str) -> Result:
 _PLAIN_KEYS = tuple(
     entry.name
     for entry in fields(Result)
-    if entry.name not in {"certificate", "metrics", "notes", "model", "folder", "privacy"}
+    if entry.name
+    not in {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
 )
 
 
@@ -231,6 +236,36 @@ def _guarantee(found: Mapping[str, Any]) -> Guarantee:
         key: tuple(value) if key in lists else value for key, value in found.items()
     }
     return Guarantee(**values)
+
+
+def _structures(found: Structures) -> dict[str, Any] | None:
+    """Return the structures with the groups in the order of the clients."""
+    known = found.truth or found.learned
+    if known is None:
+        return None
+    truth, learned = (
+        None if one is None else _plain(one.among(known.clients).levels)
+        for one in (found.truth, found.learned)
+    )
+    return {
+        "clients": list(known.clients),
+        "truth": truth,
+        "learned": learned,
+        "agreement": found.agreement,  # the adjusted Rand index of each pair of levels
+    }
+
+
+def _known_structures(found: Mapping[str, Any] | None) -> Structures:
+    if found is None:
+        return Structures()
+
+    def one(levels: Mapping[str, Sequence[int | None]] | None) -> Structure | None:
+        if levels is None:
+            return None
+        own = {name: tuple(groups) for name, groups in levels.items()}
+        return Structure(tuple(found["clients"]), own)
+
+    return Structures(one(found["truth"]), one(found["learned"]))
 
 
 def _known(score: Mapping[str, Any]) -> Score:

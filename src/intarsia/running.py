@@ -33,6 +33,7 @@ from intarsia.experiment import Experiment
 from intarsia.federation import Tables, build
 from intarsia.outcome import Outcome, client_models, client_networks, linear_model, result_of
 from intarsia.result import Result
+from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _run_all(
                 run_folder.keep_secret(folder, found.secret)
             drawn = run_folder.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
-    schema, labels = found.schema, found.labels
+    schema, labels, truth = found.schema, found.labels, found.structure
     sizes = len(schema.samples), len(schema.clients)
     notes = (
         *found.notes,
@@ -218,6 +219,7 @@ def _run_all(
         started=started,
         folder=folder,
         privacy=promise,
+        structure=Structures(truth, of_models(schema.clients, outcome.conclusion.structure)),
     )
     if folder is not None:
         if not drawn:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from intarsia.data import ClientId
 from intarsia.errors import FederationError
 from intarsia.spelling import listed
 
-__all__ = ["Structure", "agreement"]
+__all__ = ["Structure", "Structures", "agreement", "of_models"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,39 @@ class Structure:
                 for level, groups in self.levels.items()
             },
         )
+
+
+@dataclass(frozen=True)
+class Structures:
+    """The structure that a simulation has, and the one that an algorithm found."""
+
+    truth: Structure | None = None  # None: not known
+    learned: Structure | None = None  # None: the algorithm looks for none
+
+    @property
+    def agreement(self) -> dict[str, dict[str, float]]:
+        """Return how alike each true level and each learned one are; {} where one is not known."""
+        if self.truth is None or self.learned is None:
+            return {}
+        return agreement(self.truth, self.learned)
+
+
+def of_models(
+    clients: tuple[ClientId, ...], levels: Sequence[Mapping[ClientId, int]]
+) -> Structure | None:
+    """Return the structure of clients by the model that each has at each level, None without one.
+
+    A client that has no model at a level is left out there.
+    """
+    if not levels:
+        return None
+    return Structure(
+        clients,
+        {
+            f"level {at}": tuple(models.get(name) for name in clients)
+            for at, models in enumerate(levels, 1)
+        },
+    )
 
 
 def agreement(truth: Structure, learned: Structure) -> dict[str, dict[str, float]]:
