@@ -34,6 +34,7 @@ __all__ = [
     "RandomKey",
     "Release",
     "Sealed",
+    "ServerModel",
     "Visit",
     "client_function",
     "cohort_function",
@@ -190,6 +191,20 @@ class Conclusion:
     # of models at several levels: for each level the number of the model that a client has there,
     # by client; those without one are left out
     structure: tuple[Mapping[ClientId, int], ...] = ()
+    network: Mapping[str, NDArray[Any]] | None = None  # the server's, its parameters by name
+
+
+@dataclass(frozen=True)
+class ServerModel:
+    """How clients score samples by a network that the server has, on the blocks of all of them.
+
+    Its first layer is a sum over feature blocks: `part(state, block)` gives each block's term of
+    it, (units, samples) by block, and `scores(state, total)` the scores, (outputs, samples), of the
+    sum over all blocks, (units, samples).
+    """
+
+    part: Callable[[Any, Block], Mapping[str, Array]]
+    scores: Callable[[Any, Array], Array]
 
 
 @dataclass(frozen=True)
@@ -234,3 +249,7 @@ class Algorithm:
     network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
     # state -> weights, (features,), and intercept of the client's own linear model; None: as above
     own_weights: Callable[[Any], tuple[Array, float]] | None = None
+    # (hyperparameters, schema, client) -> what its network is made of; for the server (client =
+    # None) None if it has none. None: for all as the hyperparameters' `architecture`
+    architecture: Callable[[Any, Schema, ClientId | None], Any] | None = None
+    server_model: ServerModel | None = None  # None: the server has no network

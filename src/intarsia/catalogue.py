@@ -32,6 +32,7 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
         "flic": ("intarsia.algorithms.flic", "FLIC"),
         "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
         "hetfedrep": ("intarsia.algorithms.hetfedrep", "HETFEDREP"),
+        "hyfem": ("intarsia.algorithms.hyfem", "HYFEM"),
         "l2gd": ("intarsia.algorithms.l2gd", "L2GD"),
         "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
         "own-networks": ("intarsia.algorithms.own_networks", "OWN_NETWORKS"),

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from intarsia.algorithm import Algorithm, Info, RandomKey
 from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
+from intarsia.algorithms.server_evaluation import evaluate_server
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId
@@ -194,14 +195,22 @@ def present(
 
 def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the grades of the federated model; the exchanges of it are not training's."""
-    engine = task.engine
+    engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.round)
+    schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
+    made_of = None
+    if algorithm.server_model is not None and algorithm.architecture is not None:
+        made_of = algorithm.architecture(task.options, engine.schema("train"), None)
     with engine.unmetered():
-        return evaluate(
+        if made_of is None or algorithm.server_model is None:
+            return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
+        return evaluate_server(
             engine,
-            engine.schema(task.part),
-            task.algorithm.predict,
-            grading_loss(task.options.loss),
+            schema,
+            algorithm.predict,
+            algorithm.server_model,
+            made_of.blocks,
+            loss,
             part=task.part,
         )
 

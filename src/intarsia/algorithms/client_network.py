@@ -282,8 +282,10 @@ def scores(parameters: Arrays, options: Built, block: Block) -> Array:
 # ---- what is asked of the federation and of the settings
 
 
-def check_clients(schema: Schema, name: str) -> None:
+def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) -> None:
     """Raise where a federation is not one of clients with samples and labels of their own.
+
+    With `shared_samples` a sample may be at several clients.
 
     Raises
     ------
@@ -297,7 +299,7 @@ def check_clients(schema: Schema, name: str) -> None:
             "leave them out."
         )
     shared = next((cell for cell in schema.samples.cells if len(cell.owners) > 1), None)
-    if shared is not None:
+    if shared is not None and not shared_samples:
         raise FederationError(
             f"The sample {schema.samples.ids[shared.start]!r} is at {listed(shared.owners)}, and "
             f"the clients of {name} have samples of their own; give each row an id of its own."

@@ -20,7 +20,18 @@ from intarsia.algorithm import ClientFunction, Clients, PerSample, RandomKey
 from intarsia.data import Array, Block, ClientId, Labels, Schema, targets
 from intarsia.maths import losses
 
-__all__ = ["CROSS_ENTROPY", "Grades", "evaluate", "grade_scores", "grading_loss"]
+__all__ = [
+    "CROSS_ENTROPY",
+    "Ask",
+    "Grades",
+    "PartialScores",
+    "Totals",
+    "evaluate",
+    "grade_scores",
+    "graded",
+    "grading_loss",
+    "label_share",
+]
 
 CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
 
@@ -39,7 +50,7 @@ class PartialScores:
 
 @dataclass(frozen=True)
 class Totals:
-    """The scores over all owners, and how often each label counts."""
+    """The scores over all owners, or what they come from, and how often each label counts."""
 
     z: PerSample
     share: Array  # (samples,) 1 / holders of the label; 0 without one
@@ -100,18 +111,36 @@ def evaluate(
 
     Every sample is scored by all parties that hold a part of it.
     """
-    score, grade, count_classes = _functions(predict, loss, schema.labels, part)
+    score = _partial_scores(predict, part)
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     if not holding:
         return None, {}
     total = clients.sum(score, dict.fromkeys(holding, Ask()))
     messages = {
-        name: Totals(z=total.z, share=_share(schema, name))
+        name: Totals(z=total.z, share=label_share(schema, name))
         for name in holding
         if schema.holdings[name].labelled.any()
     }
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
+    return graded(clients, schema, lambda state, block, z: z, messages, loss, part=part)
+
+
+def graded(
+    clients: Clients,
+    schema: Schema,
+    scores: Callable[[Any, Block, Any], Array],
+    messages: Mapping[ClientId, Totals],
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+    suffix: str = "",
+) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
+
+    `suffix` ends the names of the client functions, where there is more than one model.
+    """
+    grade, count_classes = _grading(scores, loss, schema.labels, part, suffix)
     replies: Mapping[ClientId, Sums] = clients.ask(grade, messages)
     if not replies:
         return None, {}
@@ -134,32 +163,39 @@ def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Grades | 
     return _grades(sums, 0, labels)
 
 
-def _share(schema: Schema, client: ClientId) -> Array:
+def label_share(schema: Schema, client: ClientId) -> Array:
     """Return 1 / holders of the label of each sample in the aligned order, 0 without a label."""
     own = schema.samples.own(client)
     labelled = schema.labelled_at(client)
     return np.where(labelled, 1 / np.maximum(schema.label_holders[own], 1), 0.0)
 
 
-def _functions(
-    predict: Callable[[Any, Block], Array], loss: int, labels: Labels, part: str
-) -> tuple[ClientFunction, ...]:
+def _partial_scores(predict: Callable[[Any, Block], Array], part: str) -> ClientFunction:
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: RandomKey
     ) -> tuple[Any, PartialScores]:
         return state, PartialScores(predict(state, block.counted_once()))
 
+    return ClientFunction("partial_scores", partial_scores, "test" if part == "test" else "train")
+
+
+def _grading(
+    scores: Callable[[Any, Block, Any], Array], loss: int, labels: Labels, part: str, suffix: str
+) -> tuple[ClientFunction, ClientFunction]:
     def grade(state: Any, block: Block, message: Totals, rng: RandomKey) -> tuple[Any, Sums]:
-        return state, _sums(block, message, loss, labels)
+        found = replace(message, z=scores(state, block, message.z))
+        return state, _sums(block, found, loss, labels)
 
     def count_classes(
         state: Any, block: Block, message: Totals, rng: RandomKey
     ) -> tuple[Any, ClassCounts]:
-        return state, _class_counts(block, message, labels, message.share)
+        found = replace(message, z=scores(state, block, message.z))
+        return state, _class_counts(block, found, labels, message.share)
 
-    return tuple(
-        ClientFunction(function.__name__, function, part="test" if part == "test" else "train")
-        for function in (partial_scores, grade, count_classes)
+    where: Literal["train", "test"] = "test" if part == "test" else "train"
+    return (
+        ClientFunction(f"grade{suffix}", grade, where),
+        ClientFunction(f"count_classes{suffix}", count_classes, where),
     )
 
 

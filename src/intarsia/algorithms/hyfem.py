@@ -1,0 +1,255 @@
+"""HyFEM: clients hold some feature blocks of some samples of some classes; the server's model, all.
+
+Zhang, Yin, Chen and Hong, "Hybrid Federated Learning for Feature & Sample Heterogeneity:
+Algorithms and Implementation", TMLR 2024, and "Hybrid FL: Algorithms and Implementation", 2020
+(the variant "avg"). Client m has an extractor Θ_m for each of its blocks and a classifier w_m on
+what these give (see `block_network`); the server has extractors Θ_0 of all blocks and w_0. With P_m
+choosing the client's blocks, f_m the mean cross-entropy of its rows, weights p_m:
+
+    min Σ_m p_m (f_m(Θ_m, w_m) + μ1/2 ‖Θ_m - P_m Θ_0‖² + μ2/2 ‖w_m - P_m w_0‖²)
+
+A round (Algorithm 1), at clients that are there:
+
+1. `weigh_classes`, where others were there the round before: the weights of those that have a class
+   are added up, for clients alone to open
+2. `local_training`: start from the server's model; Q steps of descent on batches, with the proximal
+   terms ("prox") or without ("avg")
+3. the server adds up the changes, which it never reads: each extractor and its columns of the first
+   layer over those that hold the block (line 7), the rest of the classifier over all
+
+Departures, each an argument: rows of the output layer for classes that a client lacks stay the
+server's (`unseen_rows`); what goes into the first layer is scaled by d₀/d_m (`scaling`); blocks of
+a row are left out at random, and the others make up for it (`block_dropout`), so that no neuron
+rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
+Neurons keep their numbers: from a common start the matching Π = 1 is the best one.
+
+With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks` = "common"; with
+`shares` = "extractors" and μ = 0 FedPer; with "nothing" each client learns alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
+from intarsia.algorithms.block_network import (
+    Composition,
+    Parts,
+    assembled,
+    drawn,
+    named_by_block,
+    parts_of,
+)
+from intarsia.algorithms.client_network import check_clients
+from intarsia.algorithms.extractors import Extractor
+from intarsia.algorithms.hyfem_client import (
+    SERVER_MODEL,
+    Client,
+    Told,
+    Weight,
+    Whole,
+    init_client,
+    local_training,
+    network,
+    part_of_loss,
+    predict,
+    send_start,
+    train_alone,
+    weigh_classes,
+)
+from intarsia.algorithms.hyfem_options import HyFEM, composition, share_of, used_blocks
+from intarsia.data import ClientId, Schema
+from intarsia.errors import ConvergenceError, FederationError
+
+__all__ = ["HYFEM", "HyFEM"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: HyFEM
+    made_of: Composition
+    owners: Mapping[str, tuple[ClientId, ...]]  # of each block
+    shares: Mapping[ClientId, float]  # p_m
+    start: Whole
+    whole: Whole
+    seen: Any = None  # sealed `Seen` of the clients in `counted`
+    seen_by_block: Any = None
+    counted: tuple[ClientId, ...] = ()
+    rounds: int = 0
+
+
+def init_server(options: HyFEM, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up: it draws the network.
+
+    Raises
+    ------
+    FederationError
+        If labels are numbers to predict, a client has no labels or no block, or a block is cut.
+    """
+    check_clients(schema, "hyfem", shared_samples=True)
+    if schema.labels.task == "regression":
+        raise FederationError(
+            "The labels are numbers to predict (regression), and hyfem learns classes; set "
+            "labels.task for classes."
+        )
+    blocks = used_blocks(options, schema)
+    made_of = composition(options, schema)
+    for client in schema.clients:
+        composition(options, schema, client)
+    start = Whole()
+    if options.shares != "nothing":
+        parts = parts_of(made_of, drawn(made_of, np.float64, rng.fold_in("shared")))
+        start = Whole(parts.extractors)
+        if options.shares == "all":
+            start = Whole(parts.extractors, parts.columns, parts.rest)
+    owners = {name: one.owners for name, one in blocks.items()}
+    return Server(options, made_of, owners, share_of(options, schema), start, Whole())
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Start from what the server drew, as a total that it cannot read from then on."""
+    start = server.start
+    if start.extractors is None:
+        return server
+    columns = start.columns or {}
+    messages: dict[ClientId, Whole] = {}
+    for place, client in enumerate(clients.ids):
+        # the first of its holders sends a block
+        own = [name for name, owners in server.owners.items() if owners[0] == client]
+        messages[client] = Whole(
+            {name: start.extractors[name] for name in own},
+            {name: columns[name] for name in own} if columns else None,
+            start.rest if place == 0 else None,
+        )
+    total = clients.sum(send_start, messages)
+    found = Whole(total.extractors)
+    if columns:
+        found = Whole(total.extractors, total.columns, total.rest)
+    return evolve(server, whole=found)
+
+
+def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
+    """Return the message of the server's network to each client that is there."""
+    there, shares, whole = set(clients.ids), server.shares, server.whole
+    every = math.fsum(shares[client] for client in there)
+    holding = {
+        name: math.fsum(shares[client] for client in owners if client in there)
+        for name, owners in server.owners.items()
+    }
+    rate = server.options.rate * server.options.decay ** max(0, server.rounds - 1)
+    return {
+        client: Told(
+            extractors=whole.extractors,
+            columns=whole.columns,
+            rest=whole.rest,
+            classes=server.seen,
+            by_block=server.seen_by_block,
+            share=shares[client] / every,
+            block_shares={
+                name: shares[client] / holding[name]
+                for name, owners in server.owners.items()
+                if client in owners
+            },
+            weight=shares[client],
+            rate=rate,
+        )
+        for client in clients.ids
+    }
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train; add up their parts of the change."""
+    server = evolve(server, rounds=server.rounds + 1)
+    if server.options.shares == "nothing":
+        clients.ask(train_alone, _told(server, clients))
+        return server, Info(phase="local")
+    # step 1: the classes' weights
+    server = _with_classes(server, clients)
+    # step 2: local training
+    total = clients.sum(local_training, _told(server, clients))
+    # step 3: the server's network
+    whole = server.whole
+    moved = evolve(whole, extractors=whole.extractors + total.extractors)
+    if server.options.shares == "all":
+        moved = evolve(moved, columns=whole.columns + total.columns, rest=whole.rest + total.rest)
+    return evolve(server, whole=moved), Info(phase="averaging")
+
+
+def _with_classes(server: Server, clients: Clients) -> Server:
+    """Return the server with the classes' weights over the clients that are there."""
+    options, there = server.options, tuple(clients.ids)
+    if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
+        return server
+    messages = {client: Weight(server.shares[client]) for client in there}
+    total = clients.sum(weigh_classes, messages)
+    by_block = None if server.made_of.hidden else total.by_block
+    return evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the cross-entropy of the clients' networks over all their samples."""
+    parts = clients.sum(part_of_loss, _told(server, clients))
+    # discloses the sum of the cross-entropies and the number of labelled samples
+    total, count = clients.reveal(parts.at).tolist()
+    if not math.isfinite(total):
+        raise ConvergenceError(
+            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
+            "standardise the features."
+        )
+    return server, Info(loss=total / count)
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Give every client the server's network, and open it to the server, whose model it is."""
+    _, info = certify(server, clients, rng)
+    whole = server.whole
+    if whole.rest is None:
+        return Conclusion(info)
+    # discloses the server's network, which is what it trains for
+    parts = Parts(*(clients.reveal(one) for one in (whole.extractors, whole.columns, whole.rest)))
+    like = drawn(server.made_of, np.float64, RandomKey(()))
+    kind = np.float64 if server.options.precision == "double" else np.float32
+    found = {
+        name: values.astype(kind) for name, values in assembled(server.made_of, parts, like).items()
+    }
+    return Conclusion(info, network=named_by_block(server.made_of, found))
+
+
+def _architecture(options: HyFEM, schema: Schema, client: ClientId | None) -> Composition | None:
+    """Return what a client's network is made of, or the server's, None where it has none."""
+    if client is None and options.shares != "all":
+        return None
+    return composition(options, schema, client)
+
+
+HYFEM = Algorithm(
+    name="hyfem",
+    hyperparameters=HyFEM,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    network=network,
+    architecture=_architecture,
+    server_model=SERVER_MODEL,
+    additive=False,
+    linear=False,
+    client_functions=(
+        send_start,
+        weigh_classes,
+        local_training,
+        train_alone,
+        part_of_loss,
+    ),
+    states=(Server, Client, HyFEM, Whole, Composition, Extractor),
+)

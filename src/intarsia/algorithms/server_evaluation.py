@@ -1,0 +1,116 @@
+"""Score a server's network of all feature blocks, which no client has whole, and each client's own.
+
+1. `grade_own`: each client grades its own network on its samples.
+2. `partial_layer`: each client adds its blocks' terms of the first layer of the server's network,
+   each block of a sample once; nobody but the sample's owners opens the sum.
+3. `grade_server`: clients with labels go on from there. Samples count of which the clients together
+   hold every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithm import ClientFunction, Clients, RandomKey, ServerModel
+from intarsia.algorithms.evaluation import (
+    Ask,
+    Grades,
+    PartialScores,
+    Totals,
+    graded,
+    label_share,
+)
+from intarsia.data import Array, Block, ClientId, Schema
+from intarsia.feature_blocks import feature_blocks
+
+__all__ = ["evaluate_server"]
+
+
+def evaluate_server(
+    clients: Clients,
+    schema: Schema,
+    predict: Callable[[Any, Block], Array],
+    server: ServerModel,
+    blocks: Sequence[str],
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades of a server's network over all samples, and of each client's on its own.
+
+    `blocks` are those that the server's network takes.
+    """
+    shares = {
+        name: label_share(schema, name)
+        for name in clients.ids
+        if schema.holdings[name].labelled.any()
+    }
+    # discloses how well each client's network does on its own labelled samples, and how many
+    _, own = graded(
+        clients,
+        schema,
+        lambda state, block, _: predict(state, block),
+        {name: Totals(np.zeros((0, len(share))), share) for name, share in shares.items()},
+        loss,
+        part=part,
+        suffix="_own",
+    )
+    whole = _whole(schema, blocks)
+    grading = {
+        name: share * whole[schema.samples.cell_of[schema.samples.own(name)]]
+        for name, share in shares.items()
+    }
+    grading = {name: share for name, share in grading.items() if share.any()}
+    if not grading:
+        return None, own
+    holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
+    total = clients.sum(_partial_layer(server, schema, part), dict.fromkeys(holding, Ask()))
+    # discloses how well the server's network does on each client's labelled samples
+    every, _ = graded(
+        clients,
+        schema,
+        lambda state, _, z: server.scores(state, z),
+        {name: Totals(total.z, share) for name, share in grading.items()},
+        loss,
+        part=part,
+        suffix="_server",
+    )
+    return every, own
+
+
+def _whole(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
+    """Return of which sample cells the owners together hold every block, (cells,)."""
+    known = feature_blocks(schema)
+    nobody: frozenset[ClientId] = frozenset()
+    holders = [frozenset(known[name].owners) if name in known else nobody for name in blocks]
+    return np.array(
+        [all(owners & some for some in holders) for owners in schema.samples.owner_sets], bool
+    )
+
+
+def _partial_layer(server: ServerModel, schema: Schema, part: str) -> ClientFunction:
+    known = feature_blocks(schema)
+
+    def partial_layer(
+        state: Any, block: Block, message: Ask, rng: RandomKey
+    ) -> tuple[Any, PartialScores]:
+        total: Any = 0.0
+        for name, term in server.part(state, block).items():
+            total = total + term / _holders(block, known[name].features[0])
+        return state, PartialScores(np.asarray(total, np.float64))
+
+    return ClientFunction("partial_layer", partial_layer, "test" if part == "test" else "train")
+
+
+def _holders(block: Block, feature: str) -> Array | float:
+    """Return how many clients hold each value of a feature, (samples,)."""
+    copies = block.copies
+    if copies is None:
+        return 1.0
+    column = block.features.index(feature)
+    held: Array = copies.counts[copies.rows, copies.columns[column]]
+    return held
