@@ -96,6 +96,12 @@ def test_clients_of_a_pattern_have_all_samples_of_their_classes_with_their_block
     assert found["client0"].samples.tolist() == found["client4"].samples.tolist()
 
 
+def test_one_client_has_all_to_compare_with():
+    (only,) = partition("blocks", views(), pattern="centralised").values()
+    assert only.shape == (40, 12)
+    assert set(only.groups) == set(VIEWS)
+
+
 def test_disjoint_clients_share_the_samples_of_a_class_equally():
     found = partition("blocks", views(each=6), pattern="table4", samples="disjoint", seed=3)
     ids = np.concatenate([block.samples for block in found.values()])

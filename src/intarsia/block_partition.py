@@ -41,7 +41,7 @@ def blocks(
     Parameters
     ----------
     pattern
-        One of `block_patterns.PATTERNS`.
+        One of `block_patterns.PATTERNS`, or "centralised": one client with all, to compare with.
     clients, blocks, classes
         How many clients, and how many blocks and classes each of them holds: a number, or the
         fewest and the most.
@@ -106,10 +106,11 @@ def blocks(
 def _by_pattern(
     dataset: Dataset, name: str, blocks: Sequence[str], classes: Sequence[str]
 ) -> dict[ClientId, Held]:
+    if name == "centralised":
+        return {"all": Held(tuple(range(len(blocks))), tuple(range(len(classes))))}
     if not isinstance(name, str) or name not in PATTERNS:
-        raise ExperimentError(
-            f"The partition has pattern = {name!r}; {nearest(str(name), PATTERNS)}."
-        )
+        known = ("centralised", *PATTERNS)
+        raise ExperimentError(f"The partition has pattern = {name!r}; {nearest(str(name), known)}.")
     pattern = PATTERNS[name]
     if (pattern.blocks, pattern.classes) != (len(blocks), len(classes)):
         raise ExperimentError(
