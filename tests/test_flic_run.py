@@ -40,6 +40,11 @@ def tables(seed=0):
     return made
 
 
+def sealing(mode):
+    """Return the sealing of rounds of two: each then knows the other's part."""
+    return {"mode": mode, "least_clients": 2}
+
+
 def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
     settings = {**FLIC, "yardsticks": True}
     found = intarsia.run(tables=tables(), out=tmp_path, final_epochs=80, **settings)
@@ -73,7 +78,7 @@ def test_the_loss_of_a_result_is_that_of_the_history(tmp_path, algorithm):
 def test_sealed_sums_train_to_what_plain_ones_do(mode):
     settings = {**FLIC, "pretraining_epochs": 1, "final_epochs": 2, "anchor_covariance": "learned"}
     plain = intarsia.run(tables=tables(), **settings)
-    sealed = intarsia.run(tables=tables(), privacy=mode, **settings)
+    sealed = intarsia.run(tables=tables(), privacy=sealing(mode), **settings)
     assert sealed.metrics.server.loss == pytest.approx(plain.metrics.server.loss, rel=1e-4)
     assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
 
@@ -167,4 +172,4 @@ def test_training_that_diverges_ends_in_a_sentence(alignment, engine, mode):
     chosen = {"name": "flic", "alignment": alignment}
     settings = {**FLIC, "algorithm": chosen, "rate": 1e200, "engine": engine}
     with pytest.raises(ConvergenceError, match=r"not finite.*lower algorithm\.rate, or standard"):
-        intarsia.run(tables=tables(), privacy=mode, **settings)
+        intarsia.run(tables=tables(), privacy=sealing(mode), **settings)

@@ -140,9 +140,62 @@ def test_what_cannot_be_bounded_is_refused_in_a_sentence(tmp_path):
     assert "privacy.range" in refusal(tmp_path, "hyfdca", privacy=coarse)
 
 
+def summands(folder, algorithm, clients=4, given=None, *, privacy, **changes):
+    """Raise where a round of so many clients tells what another one sent."""
+    made = tree(folder, algorithm, privacy={"epsilon": 0.0, **privacy}, **changes)
+    made["algorithm"] = {"name": algorithm, **(given or {})}
+    description = experiment.from_dict(made, folder)
+    names = tuple(f"c{number}" for number in range(clients))
+    guarantee.check_summands(description, *choose(description), names)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shares", "alone"),
+    [
+        ("flic", {}, None),
+        ("hetfedrep", {}, None),
+        ("fedrep", {}, {"shared_layers": 0}),
+        ("fedavg-ft", {}, None),
+        ("fedhenn", {}, {"similarity_weight": 0.0}),
+        ("l2gd", {}, {"mixing": 0.0}),
+        ("local", None, {}),
+        ("flic-linear", {"latent": 2, "rank": 1}, None),
+    ],
+)
+def test_rounds_that_tell_a_client_another_one_s_part_are_refused(
+    tmp_path, algorithm, shares, alone
+):
+    if algorithm != "flic-linear":
+        pytest.importorskip("torch")
+    few = {"mode": "masked"}
+    if shares is not None:
+        given, cyclic = {"given": shares}, {"participation_pattern": "cyclic"}
+        for mode in ("masked", "ckks"):
+            with pytest.raises(ExperimentError, match=r"2 of 2 clients.*each of the two gets"):
+                summands(tmp_path, algorithm, 2, privacy={"mode": mode}, **given)
+        with pytest.raises(ExperimentError, match=r"1 of 4.*one client's own.*least_clients = 1"):
+            summands(tmp_path, algorithm, 4, privacy=few, participation=0.25, **given)
+        with pytest.raises(ExperimentError, match=r"1 of 4"):
+            summands(tmp_path, algorithm, 4, privacy=few, participation=1 / 3, **cyclic, **given)
+        summands(tmp_path, algorithm, 3, privacy=few, **given)
+        summands(tmp_path, algorithm, 2, privacy={"mode": "masked", "least_clients": 2}, **given)
+        summands(tmp_path, algorithm, 2, privacy={"mode": "plain"}, **given)
+        summands(tmp_path, algorithm, 2, privacy={"mode": "masked", "epsilon": 1.0}, **given)
+        with pytest.raises(ExperimentError, match=r"4 of 4 clients.*5 or more"):
+            summands(tmp_path, algorithm, privacy={"mode": "masked", "least_clients": 5}, **given)
+    if alone is not None:
+        summands(tmp_path, algorithm, 2, privacy=few, given=alone)
+
+
+def test_sums_over_the_owners_of_a_cell_may_be_of_one(tmp_path):
+    for algorithm in ("hyfdca", "cocoa", "fedavg", "standalone"):
+        summands(tmp_path, algorithm, 2, privacy={"mode": "masked"})
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("least_clients", 0),
         ("epsilon", -1.0),
         ("epsilon", math.inf),
         ("epsilon", math.nan),

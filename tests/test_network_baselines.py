@@ -386,8 +386,9 @@ def test_masked_sums_train_to_what_plain_ones_do(name):
     settings = dict.fromkeys(("local_epochs", "final_epochs"), 1)
     settings |= {"rounds": 2, "hidden": 8, "latent": 4, "engine": "loop", "yardsticks": False}
     plain = intarsia.run(tables=tables, algorithm=name, classes=["0", "1", "2"], **settings)
+    sealing = {"mode": "masked", "least_clients": 2}
     sealed = intarsia.run(
-        tables=tables, algorithm=name, classes=["0", "1", "2"], privacy="masked", **settings
+        tables=tables, algorithm=name, classes=["0", "1", "2"], privacy=sealing, **settings
     )
     assert sealed.metrics.server.loss == pytest.approx(plain.metrics.server.loss, rel=1e-4)
     assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round

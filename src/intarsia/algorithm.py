@@ -247,6 +247,9 @@ class Algorithm:
     linear: bool = True  # whether the model is a linear one, as the yardsticks are
     # state -> the parameters of the client's own network by name; None: there is none
     network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
+    # options -> whether a round adds up what clients came to alone, every entry over all that are
+    # there, so that of two each can tell the other's part; None: sums are over owners, cell by cell
+    pools: Callable[[Any], bool] | None = None
     # state -> weights, (features,), and intercept of the client's own linear model; None: as above
     own_weights: Callable[[Any], tuple[Array, float]] | None = None
     # (hyperparameters, schema, client) -> what its network is made of; for the server (client =

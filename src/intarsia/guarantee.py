@@ -21,9 +21,9 @@ from intarsia.privacy.ckks_parameters import parameters
 from intarsia.privacy.fixed_point import FixedPoint
 from intarsia.privacy.settings import Privacy
 from intarsia.result import Guarantee
-from intarsia.training import present
+from intarsia.training import fewest, present
 
-__all__ = ["guarantee", "most_rounds", "notes"]
+__all__ = ["check_summands", "guarantee", "most_rounds", "notes"]
 
 
 def guarantee(
@@ -166,6 +166,36 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
             "or without noise",
         )
     return tuple(found)
+
+
+def check_summands(
+    description: Experiment, algorithm: Any, options: Any, clients: Sequence[ClientId]
+) -> None:
+    """Refuse rounds whose totals would tell a client what another one sent.
+
+    Raises
+    ------
+    ExperimentError
+        If sums are sealed without noise, and a round has fewer clients than `least_clients`.
+    """
+    settings = description.privacy
+    if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
+        return
+    if algorithm.pools is None or not algorithm.pools(options):
+        return
+    there = fewest(description, clients)
+    if there >= settings.least_clients:
+        return
+    how = {
+        1: "it is the one client's own part, for all that are there the next time to see",
+        2: "each of the two gets the other's part, by subtracting its own",
+    }.get(there, "few are left when those that pool what they know subtract theirs")
+    raise ExperimentError(
+        f'privacy.mode is "{settings.mode}" and a round of {algorithm.name} can have {there} of '
+        f"{len(clients)} clients, who open the total of what they learned: {how}. Let "
+        f"{settings.least_clients} or more take part (experiment.participation), or accept it "
+        f"with privacy.least_clients = {there}."
+    )
 
 
 def most_rounds(description: Experiment, clients: Sequence[ClientId]) -> int:

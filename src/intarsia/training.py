@@ -20,7 +20,7 @@ from intarsia.errors import ConvergenceError
 from intarsia.experiment import Experiment
 from intarsia.result import Finished
 
-__all__ = ["Progress", "Standing", "Task", "grade", "present", "start", "train"]
+__all__ = ["Progress", "Standing", "Task", "fewest", "grade", "present", "start", "train"]
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -184,13 +184,27 @@ def present(
     if share == 1.0:
         return None
     if description.participation_pattern == "cyclic":
-        turns = min(count, max(1, round(1 / share)))
+        turns = _turns(description, count)
         chosen = tuple(clients[k] for k in range(count) if k % turns == (number - 1) % turns)
     else:
         key = RandomKey((description.seed, number, "participation"))
         drawn = key.generator().permutation(count)[: max(1, round(share * count))]
         chosen = tuple(clients[k] for k in sorted(drawn.tolist()))
     return None if len(chosen) == count else chosen
+
+
+def fewest(description: Experiment, clients: Sequence[ClientId]) -> int:
+    """Return how many clients a round has at least."""
+    cyclic = description.participation_pattern == "cyclic"
+    # drawn clients are as many in each round
+    rounds = _turns(description, len(clients)) if cyclic else 1
+    numbers = range(1, min(rounds, description.rounds) + 1)
+    return min(len(present(description, clients, number) or clients) for number in numbers)
+
+
+def _turns(description: Experiment, count: int) -> int:
+    """Return after how many rounds every client was there, in the cyclic pattern."""
+    return min(count, max(1, round(1 / description.participation)))
 
 
 def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:

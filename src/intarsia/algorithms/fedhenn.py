@@ -307,6 +307,7 @@ FEDHENN = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=lambda options: options.similarity_weight > 0,
     client_functions=(
         send_kernel,
         local_training,

@@ -66,6 +66,7 @@ from intarsia.algorithms.shared_parts import (
     predict,
     send_start,
     setup,
+    shares,
     start,
     told,
     trained,
@@ -304,6 +305,7 @@ FEDREP = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         send_start,
         local_training,

@@ -124,6 +124,7 @@ from intarsia.algorithms.shared_parts import (
     predict,
     protected,
     send_start,
+    shares,
     start,
     told,
     trained,
@@ -389,6 +390,7 @@ FLIC = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         *flic_barycentre.FUNCTIONS,
         send_start,

@@ -307,6 +307,7 @@ FLIC_LINEAR = Algorithm(
     conclude=conclude,
     predict=predict,
     own_weights=own_weights,
+    pools=lambda options: True,
     additive=False,
     linear=False,
     client_functions=(part_of_moment, decompose, descend, part_of_errors),

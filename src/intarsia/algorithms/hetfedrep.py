@@ -64,6 +64,7 @@ from intarsia.algorithms.shared_parts import (
     predict,
     send_start,
     setup,
+    shares,
     start,
     told,
     trained,
@@ -260,6 +261,7 @@ HETFEDREP = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         send_start,
         local_training,

@@ -66,6 +66,7 @@ from intarsia.algorithms.shared_parts import (
     part_of_loss,
     predict,
     send_start,
+    shares,
     start,
     told,
     trained,
@@ -250,6 +251,7 @@ L2GD = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         send_start,
         take_start,

@@ -72,6 +72,7 @@ from intarsia.algorithms.shared_parts import (
     opened,
     send_start,
     setup,
+    shares,
     told,
 )
 from intarsia.data import Array, Block, ClientId, Schema
@@ -403,6 +404,7 @@ OWN_NETWORKS = Algorithm(
     conclude=conclude,
     predict=predict,
     network=network,
+    pools=shares,
     additive=False,
     linear=False,
     client_functions=(send_start, local_training, personalise, part_of_loss),

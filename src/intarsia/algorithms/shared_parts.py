@@ -67,6 +67,7 @@ __all__ = [
     "protected",
     "send_start",
     "setup",
+    "shares",
     "start",
     "told",
     "trained",
@@ -309,6 +310,11 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     messages = dict.fromkeys(clients.ids, Start())
     messages[next(iter(clients.ids))] = server.start
     return evolve(server, shared=clients.sum(send_start, messages).shared)
+
+
+def shares(options: Options) -> bool:
+    """Return whether clients share parameters, which a round averages."""
+    return bool(options.shared_parts)
 
 
 def told(server: Server, clients: Clients) -> dict[ClientId, Shared]:

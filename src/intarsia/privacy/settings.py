@@ -22,7 +22,7 @@ class Privacy:
     Raises
     ------
     ExperimentError
-        If error, epsilon, delta or clip is outside its range.
+        If error, least_clients, epsilon, delta or clip is outside its range.
     """
 
     mode: Mode = "plain"  # plain: whoever runs the server can read every contribution
@@ -30,6 +30,8 @@ class Privacy:
     error: float = 0.0  # of a total under CKKS, at most; 0 = 1e-8, or what float64 allows
     key: str = ""  # file of the clients' shared key; "" = drawn for the run, beside its results
     transcript: bool = False  # write down every byte that the server could read
+    # of a round, whose parts a total of networks has at least; with fewer, one tells another's
+    least_clients: int = 3
     epsilon: float = 0.0  # ε of differential privacy for what is released; 0 = no noise
     delta: float = 1e-5  # δ, well below 1 / samples (1 / clients where clients are protected)
     clip: float = 1.0  # largest norm of a sample's row (HyFDCA), of a client's update (FedAvg)
@@ -37,6 +39,7 @@ class Privacy:
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
             ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: 1e-8)", "1e-5"),
+            ("least_clients", self.least_clients >= 1, "a whole number from 1 up", "3"),
             ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
             ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
             ("clip", 0 < self.clip < math.inf, "a finite number above 0", "1"),
