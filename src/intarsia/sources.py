@@ -40,7 +40,6 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.columns import table_of_columns, table_of_matrix
 from intarsia.data import ClientId
-from intarsia.database import absolute_url, query_table
 from intarsia.delimited import delimited_text
 from intarsia.description import Format, Source
 from intarsia.errors import TableError
@@ -82,6 +81,8 @@ def located(source: Source, folder: Path) -> Source:
     if source.path is not None:
         source = replace(source, path=str((folder / Path(source.path).expanduser()).resolve()))
     if source.url is not None:
+        from intarsia.database import absolute_url  # here: SQLAlchemy takes 0.25 s
+
         source = replace(source, url=absolute_url(source, folder))
     return source
 
@@ -99,6 +100,8 @@ def read(source: Source) -> Table:
     kind = _format(source)
     source = replace(source, format=kind)
     if kind == "sql":
+        from intarsia.database import query_table  # here: SQLAlchemy takes 0.25 s
+
         return table_of_columns(query_table(source), source)
     path = Path(source.path or "")
     if kind == "parquet":
