@@ -149,7 +149,7 @@ def test_dirichlet_shares_are_drawn_until_every_client_has_its_minimum():
 def test_clusters_share_their_classes_and_nothing_else():
     dealt = deal("clusters", labelled(), clients=7, clusters=3, classes=4, alpha=math.inf)
     group = np.array(dealt.structure.levels["clusters"])
-    assert group.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert group.tolist() == [0, 0, 1, 1, 1, 2, 2]
     found = counts(dealt.to_clients(labelled())) > 0
     for one in range(3):
         own = found[group == one]

@@ -307,9 +307,11 @@ def _names(dataset: Dataset, clients: int) -> tuple[ClientId, ...]:
 
 
 def _runs(members: int, groups: int) -> NDArray[np.intp]:
-    """Return the group of each member, in runs of one size up to one."""
-    parts = np.array_split(np.arange(members), groups)
-    return np.repeat(np.arange(groups), [len(part) for part in parts])
+    """Return the group of each member, in runs of one size up to one.
+
+    The longer runs are spread among the others, so that runs of runs are nearly of one size too.
+    """
+    return (2 * np.arange(members) + 1) * groups // (2 * members)
 
 
 def _nested(clients: int, groups: Sequence[int]) -> list[NDArray[np.intp]]:

@@ -235,6 +235,23 @@ def embeddings(
 
 
 @app.command()
+def rounds(
+    folders: Folders,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
+    ] = Path("rounds.png"),
+) -> None:
+    """Draw the accuracy of runs round by round.
+
+    Each DIR is the output folder of a run, finished or not, and a line of the picture. Where a run
+    has phases, such as the levels of femam, a line stands where one began.
+    """
+    from intarsia.rounds_picture import course_of, rounds_picture
+
+    _say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
+
+
+@app.command()
 def predict(
     folder: Folder,
     table: Annotated[Path, typer.Argument(metavar="TABLE")],

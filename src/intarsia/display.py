@@ -241,6 +241,12 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
             f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
             f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
         )
+    for true_name, row in result.structure.agreement.items():
+        level = max(row, key=lambda name: row[name])
+        _print(
+            console,
+            f"structure: {level} is most like {true_name} (adjusted Rand index {row[level]:.2f})",
+        )
     if result.privacy.epsilon is not None:
         _print(console, f"privacy: {_protected(result.privacy)}")
     total = result.seconds.get("total")

@@ -1,7 +1,8 @@
 """A run's output folder: claimed, cleared, started, and found again.
 
 A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is done model/ and result.json. Clients that join it later
+history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds
+groups of clients) and result.json. Clients that join it later
 have folders of their own in joined/.
 """
 
@@ -100,6 +101,7 @@ _FILES = (
     "keys.json",
     "history.jsonl",
     "holdings.png",
+    "structure.png",
     "audit.json",
     "transcript.bin",
 )
@@ -253,9 +255,14 @@ def draw(folder: Path, parties: Parties) -> None:
 
 
 def finish(folder: Path, result: Result) -> None:
-    """Write the model and the result; the result last, since it says that the run is done."""
+    """Write the model, the structure, and last the result, which says that the run is done."""
     if result.model is not None:
         from intarsia.model_file import write_model  # here: it imports what the model is made of
 
         write_model(result.model, folder / "model")
+    if result.structure.learned is not None:
+        from intarsia.structure_picture import structure_picture  # here: the library takes 150 MB
+
+        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
+        structure_picture(result.structure, folder / "structure.png", title=title)
     result.write(folder)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.rounds_picture import Course, course_of, rounds_picture
+
+
+def write(folder, lines, cut=""):
+    folder.mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "history.jsonl").write_text(text + cut)
+    return folder
+
+
+def line(round_, phase, accuracy=None):
+    return {"round": round_, "phase": phase, "accuracy": accuracy}
+
+
+def test_a_course_has_the_evaluated_rounds_and_where_each_phase_began(tmp_path):
+    lines = [line(1, "level 1"), line(2, "level 1", 0.25), line(3, "level 2"), line(4, "", 0.5)]
+    found = course_of(write(tmp_path / "mine", lines, cut='{"round": 5, "acc'))
+    assert found == Course("mine", {2: 0.25, 4: 0.5}, {"level 1": 1, "level 2": 3})
+    assert course_of(tmp_path / "mine", "femam").name == "femam"
+
+
+def test_a_folder_without_evaluated_rounds_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"holds no history\.jsonl"):
+        course_of(tmp_path)
+    with pytest.raises(ExperimentError, match="no round with an accuracy; set"):
+        course_of(write(tmp_path / "mine", [line(1, "level 1")]))
+
+
+def test_lines_stand_where_levels_were_added(tmp_path):
+    accuracy = {r: 0.3 + 0.1 * (r > 10) + 0.1 * (r > 20) for r in range(1, 31)}
+    stairs = Course("of $ many", accuracy, {"level 1": 1, "level 2": 11, "level 3": 21})
+    flat = Course("fedavg", dict.fromkeys(range(1, 31), 0.3), {"training": 1})
+    images = {
+        number: np.rint(255 * imread(rounds_picture(courses, tmp_path / "new" / "a.png"))[..., :3])
+        for number, courses in ((2, [stairs, flat]), (1, [flat]))
+    }
+    # columns that are dashed in the colour of the lines all the way up
+    dashed = {
+        number: ((np.abs(image - [59, 111, 182]).max(axis=-1) < 60).mean(axis=0) > 0.3).sum()
+        for number, image in images.items()
+    }
+    assert 2 <= dashed[2] <= 6  # two lines, a pixel or two wide
+    assert dashed[1] == 0
+    with pytest.raises(ExperimentError, match="0 runs to draw"):
+        rounds_picture([], tmp_path / "b.png")
