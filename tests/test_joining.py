@@ -237,7 +237,7 @@ def test_a_run_without_anchors_cannot_be_joined(tmp_path):
         tables=tables, id="row", label="kind", out=tmp_path, algorithm="local", yardsticks=False,
         **settings,
     )  # fmt: skip
-    with pytest.raises(ExperimentError, match="is of local, and a new client joins by anchors"):
+    with pytest.raises(ExperimentError, match="is of local, and a new client joins by layers"):
         intarsia.join(tmp_path, table("new", 7))
 
 
@@ -315,3 +315,18 @@ def test_a_joined_client_learns_sooner_than_alone(tmp_path):
         joined.append(found.clients_mean.accuracy)
         alone.append(found.standalone_mean.accuracy)
     assert np.mean(joined) > np.mean(alone) + 0.1
+
+
+def test_a_client_joins_hetfedrep_by_the_layer_that_all_share(tmp_path):
+    tables = {"north": table("north", 3), "south": table("south", 5)}
+    settings = {key: one for key, one in SETTINGS.items() if key != "pretraining_epochs"}
+    settings["algorithm"] = "hetfedrep"
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
+    found = intarsia.join(tmp_path, table("new", 7, rows=200), epochs=100, out=None)
+    assert found.algorithm == "hetfedrep"
+    own, other = found.model["new"].parameters, intarsia.load(tmp_path).model["north"].parameters
+    for name in ("shared.0.weight", "shared.0.bias"):
+        np.testing.assert_array_equal(own[name], other[name])
+    assert found.metrics.clients["new"].accuracy > 0.6
+    assert set(found.metrics.standalone) == {"new"}
+    assert not found.notes

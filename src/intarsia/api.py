@@ -236,7 +236,7 @@ def join(
     out: str | Path | None = "",
     overwrite: bool = False,
 ) -> Result:
-    """Let a new client with columns of its own join a finished run of flic.
+    """Let a new client with columns of its own join a finished run of flic or hetfedrep.
 
     It gets what all share, and learns an embedding of its own columns and a classifier; in the
     federation nothing changes. The result has its scores beside those of a network of its own rows

@@ -2,14 +2,15 @@
 
 FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
 an embedding φ of its own columns and a classifier β; α and the anchors stay as they are (how:
-`algorithms.flic_joining`). Beside it a network of the same embedding and classifier (no α, as in
-`local`) trains for the same epochs and has nothing from the federation. The joined one has had more
-passes over its rows: those of its alignment before, which a note of the result counts.
+`algorithms.flic_joining`). Of a run of hetfedrep it takes α. Beside it a network of the same
+embedding and classifier (no α, as in `local`) trains for the same epochs and has nothing from the
+federation. With anchors the joined one has had more passes over its rows: those of its alignment
+before, which a note of the result counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import frames, run_folder, threads
-from intarsia.algorithm import Algorithm, Conclusion, Info, evolve
+from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, evolve
 from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
 from intarsia.clock import Clock
 from intarsia.data import Array, ClientId
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "join"]
 
+_JOINABLE = ("flic", "hetfedrep")
 _SCALE = ("centre", "spread")  # what a network that predicts numbers says of the labels
 
 
@@ -59,7 +61,7 @@ def join(
     Parameters
     ----------
     folder
-        The output folder of a run of flic; nothing in it changes.
+        The output folder of a run of flic or hetfedrep; nothing in it changes.
     source
         The new client and its table.
     tables
@@ -76,20 +78,20 @@ def join(
     Raises
     ------
     UserError
-        If the run shares no anchors, its model knows a client of this name, the table or its
-        labels do not fit, or the output folder holds a result or is that of the run.
+        If the run shares nothing to join by, its model knows a client of this name, the table or
+        its labels do not fit, or the output folder holds a result or is that of the run.
     """
     clock, started = Clock(), datetime.now(UTC)
     with clock.part("tables"):
         run, described = load(folder), run_folder.describe(folder)
-        model = _anchored(run, folder)
+        model = _joinable(run, folder)
         if source.name in model:
             raise FederationError(
                 f"The run in {folder} has a client {source.name!r} already; give the new one "
                 "another name."
             )
         rounds = run.rounds * described.participation
-        options = _options(run.hyperparameters, epochs, rounds)
+        options = _options(_way(run.algorithm)[0], run.hyperparameters, epochs, rounds)
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
         if out is not None:
@@ -102,7 +104,7 @@ def join(
             )
         joined = _joined(prepared, options, model, source.name, clock)
     networks = client_networks(
-        "flic",
+        run.algorithm,
         prepared.engine.schema("train"),
         lambda _: options.architecture,
         {source.name: joined.parameters},
@@ -170,12 +172,13 @@ def described(
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
 
 
-def _anchored(run: Result, folder: Path) -> Networks:
+def _joinable(run: Result, folder: Path) -> Networks:
     """Return the model of a run that a new client can join."""
-    if run.algorithm != "flic" or run.model is None:
+    if run.algorithm not in _JOINABLE or run.model is None:
         raise ExperimentError(
-            f"The run in {folder} is of {run.algorithm}, and a new client joins by anchors that "
-            'all share; join a run with algorithm.name = "flic".'
+            f"The run in {folder} is of {run.algorithm}, and a new client joins by layers or "
+            "anchors behind an embedding of its own columns; join a run of "
+            f"{' or '.join(_JOINABLE)}."
         )
     model: Networks = run.model
     return model
@@ -192,11 +195,20 @@ def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
         run_folder.claim(out, "--out or --name")
 
 
-def _options(known: Mapping[str, Any], epochs: int | None, rounds: float) -> Any:
-    """Return the run's hyperparameters with the epochs that the new client trains for."""
-    from intarsia.algorithms.flic import Flic  # here: it imports torch
+def _way(name: str) -> tuple[Algorithm, Callable[[Clients, Any, Array], None]]:
+    """Return an algorithm of those that can be joined, and how a new client of it learns."""
+    from intarsia.algorithms import flic, flic_joining, hetfedrep  # here: they import torch
 
-    options = hyperparameters(Flic, known)
+    if name == "flic":
+        return flic.FLIC, flic_joining.join
+    return hetfedrep.HETFEDREP, hetfedrep.join
+
+
+def _options(
+    algorithm: Algorithm, known: Mapping[str, Any], epochs: int | None, rounds: float
+) -> Any:
+    """Return the run's hyperparameters with the epochs that the new client trains for."""
+    options: Any = hyperparameters(algorithm.hyperparameters, known)
     if epochs is None:
         epochs = round(rounds * options.local_epochs) + options.final_epochs
     if epochs < 1:
@@ -216,7 +228,6 @@ def _experiment(
     return replace(
         described,
         name=f"{source.name} joins {described.name}",
-        algorithm="flic",
         hyperparameters=asdict(options),
         seed=described.seed if seed is None else seed,
         participation=1.0,
@@ -255,17 +266,17 @@ class _Joined:
 def _joined(
     prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
 ) -> _Joined:
-    from intarsia.algorithms import flic, flic_joining, hetfedrep  # here: they import torch
+    from intarsia.algorithms import hetfedrep  # here: it imports torch
     from intarsia.algorithms.shared_parts import Shared, network
 
-    engine = prepared.engine
+    engine, (algorithm, learn) = prepared.engine, _way(model.algorithm)
     with clock.part("training"):
-        _start(engine, flic.FLIC, options)
+        _start(engine, algorithm, options)
         drawn = engine.get_states()[name].parameters
         _set_scale(engine, name, model)
         shared = _shared(model, options.shared_parts, drawn)
-        flic_joining.join(engine, options, shared)
-        grades = _grades(prepared, flic.FLIC, options)
+        learn(engine, options, shared)
+        grades = _grades(prepared, algorithm, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
     alike = {one.name: getattr(options, one.name) for one in fields(hetfedrep.Local)}
@@ -336,8 +347,8 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
 
 def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:
     notes = []
-    if options.pretraining_epochs:
-        epochs, after = options.pretraining_epochs, options.final_epochs
+    epochs, after = getattr(options, "pretraining_epochs", 0), options.final_epochs
+    if epochs:
         notes.append(
             f"Before its {after:,} epochs the new client's embedding had {epochs:,} of alignment "
             f"with the anchors on its own rows, and the stand-alone network had {after:,} in all; "

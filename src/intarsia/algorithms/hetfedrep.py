@@ -52,6 +52,7 @@ from intarsia.algorithms.shared_parts import (
     Client,
     Ready,
     Server,
+    Shared,
     Start,
     averaged,
     certify,
@@ -69,10 +70,10 @@ from intarsia.algorithms.shared_parts import (
     told,
     trained,
 )
-from intarsia.data import Schema
+from intarsia.data import Array, Schema
 from intarsia.maths.local_training import LocalTraining
 
-__all__ = ["HETFEDREP", "LOCAL", "HetFedRep", "Local"]
+__all__ = ["HETFEDREP", "LOCAL", "HetFedRep", "Local", "join"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,11 @@ def round_alone(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train a last time; the networks stay at the clients."""
     return concluded(server, clients, personalise)
+
+
+def join(clients: Clients, options: HetFedRep, shared: Array) -> None:
+    """Let new clients learn φ and β to the α of a finished federation, in `final_epochs`."""
+    clients.ask(personalise, dict.fromkeys(clients.ids, Shared(shared=shared, round=0)))
 
 
 HETFEDREP = Algorithm(
