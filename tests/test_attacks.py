@@ -32,9 +32,10 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from intarsia import experiment
-from intarsia.data import Index, Schema
+from intarsia.data import Schema
 from intarsia.engines.transcript import Crossed, read_transcript
 from intarsia.federation import build
+from intarsia.index_sets import Index
 from intarsia.maths import losses
 from intarsia.maths.proximal import curvatures
 from intarsia.privacy import ckks_bytes, ckks_parameters, masking, modes

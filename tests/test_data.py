@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, names, rectangles, table
-from intarsia.data import Block, Copies, Holding, Index, Labels, Schema, targets
+from intarsia.data import Block, Copies, Holding, Labels, Schema, targets
 from intarsia.errors import FederationError, TableError
+from intarsia.index_sets import Index
 
 
 def dense(found):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intarsia.data import Index
 from intarsia.errors import KeyMaterialError, TableError
+from intarsia.index_sets import Index
 from intarsia.privacy.pseudonyms import WIDTH, drawn_key, pseudonyms, subkey
 
 KEY = bytes(range(32))

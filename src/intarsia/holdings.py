@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data import Block, ClientId, Holding, Index, Schema
+from intarsia.data import Block, ClientId, Holding, Schema
 from intarsia.errors import FederationError
+from intarsia.index_sets import Index
 
 __all__ = [
     "HoldingsRow",

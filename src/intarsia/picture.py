@@ -23,8 +23,9 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from intarsia.data import Array, Block, ClientId, Holding, Index, Schema
+from intarsia.data import Array, Block, ClientId, Holding, Schema
 from intarsia.holdings import Parties, feature_index, holdings_of, missing_percent, owners_of
+from intarsia.index_sets import Index
 
 __all__ = ["holdings_picture"]
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from intarsia import run_folder
-from intarsia.data import Cell, ClientId, Schema
+from intarsia.data import ClientId, Schema
 from intarsia.experiment import to_dict
+from intarsia.index_sets import Cell
 from intarsia.labels import label_among_features
 from intarsia.published import Published, matching
 from intarsia.result import Result, Score

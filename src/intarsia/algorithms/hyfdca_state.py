@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithm import RandomKey, Release
-from intarsia.algorithms import chunk_ascent, dual_newton, newton, newton_point, partial
+from intarsia.algorithms import cell_grams, chunk_ascent, dual_newton, newton, partial
 from intarsia.algorithms.noise import NoiseShare, draw_share
-from intarsia.data import Array, Block, ClientId, Index, Schema
+from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ExperimentError
+from intarsia.index_sets import Index
 from intarsia.maths import losses
 
 __all__ = ["Client", "HyFDCA", "InPhase", "Phase", "Server", "init_client", "init_server"]
@@ -216,7 +217,7 @@ def init_client(
         counted_cells=mine[labelled.cell_of[places] % holders == rank],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
-        gram_height=newton_point.height(schema.features.cells),
+        gram_height=cell_grams.height(schema.features.cells),
         order=_spread(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
         kept_features=_kept(schema.features, client).astype(float)[features_own],

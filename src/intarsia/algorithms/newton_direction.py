@@ -25,7 +25,8 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.algorithms.newton_point import BLOCK, Point, counts_by_cell, halves
+from intarsia.algorithms.cell_grams import BLOCK, halves
+from intarsia.algorithms.newton_point import Point, counts_by_cell
 from intarsia.data import Array, Block, ClientId, Values, targets
 from intarsia.maths.products import gather, scores
 from intarsia.maths.proximal import slopes

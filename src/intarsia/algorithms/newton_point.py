@@ -6,13 +6,11 @@ with curvature make the Hessian; where there are more than the budget, some stan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from intarsia.algorithm import (
     Counts,
@@ -23,13 +21,13 @@ from intarsia.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.data import Array, Block, Cell, Values, targets
+from intarsia.algorithms.cell_grams import cell_grams
+from intarsia.data import Array, Block, targets
 from intarsia.maths import losses
 from intarsia.maths.products import gather, project_rows, scores
 from intarsia.maths.proximal import curvatures, dual_points, move_points
 
 __all__ = [
-    "BLOCK",
     "FUNCTIONS",
     "DualPoint",
     "Frame",
@@ -47,8 +45,6 @@ __all__ = [
     "counts_by_cell",
     "enter",
     "gather_point",
-    "halves",
-    "height",
     "keep_frame",
     "keep_scores",
     "measure_point",
@@ -57,9 +53,6 @@ __all__ = [
     "share_weights",
     "turn_of",
 ]
-
-BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
-_GRAM = 8  # samples in a Gram matrix for each of its features
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
 
     w: PerFeature  # (outputs, features)
-    gram: PerFeature | None  # (outputs, height, features), see _gram
+    gram: PerFeature | None  # (outputs, height, features), see `cell_grams`
     rows: PerSelected | None  # (frame, selected) X P, of samples that were not selected before
     counts: Counts | None
 
@@ -279,7 +272,16 @@ def gather_point(
     if message.framed:
         new = selected[~point.known[selected]]
         rows, counts = project_rows(block.x, new, point.frame), counts_by_cell(point, new)
-    gram = _gram(point, block.x, selected, curvature) if message.gram else None
+    gram = None
+    if message.gram:
+        gram = cell_grams(
+            block.x,
+            selected,
+            curvature,
+            point.feature_cells,
+            height=point.before.gram_height,
+            samples=point.samples,
+        )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
     point = evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
     return point, Gathered(change, gram, rows, counts)
@@ -321,47 +323,6 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
     if len(point.sample_cells) == 1:
         return np.array([len(selected)])
     return np.diff(np.searchsorted(selected, [cell[1] for cell in point.sample_cells]), prepend=0)
-
-
-def height(cells: Sequence[Cell]) -> int:
-    """Return the rows that half of the widest full Gram matrix needs; diagonals need one."""
-    sizes = [cell.stop - cell.start for cell in cells]
-    return max((size // 2 + 1 for size in sizes if size <= BLOCK), default=1)
-
-
-def halves(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the entries of half of a symmetric matrix stand: row and column, each 2-D.
-
-    Row k of the half holds the entries (j, j + k modulo the size): all are there by symmetry.
-    """
-    shift, column = np.arange(size // 2 + 1)[:, None], np.arange(size)
-    return np.broadcast_to(column, (len(shift), size)), (shift + column) % size
-
-
-def _gram(point: Point, x: Values, selected: NDArray[np.int64], curvature: Array) -> Array:
-    """Return Xᵀ h X / N of the client's samples within each feature cell.
-
-    Columns are features, (outputs, height, features), and rows those of `halves`, so that no entry
-    is sent twice; wide cells have their diagonal in row 0.
-    """
-    gram = np.zeros((len(curvature), point.before.gram_height, x.shape[1]))
-    for start, stop in point.feature_cells:
-        size = stop - start
-        if size > BLOCK:
-            rows = x[selected][:, start:stop]
-            squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
-            gram[:, 0, start:stop] = (squares.T @ curvature.T).T / point.samples
-            continue
-        most = -(-_GRAM * size * x.shape[0] // point.samples)
-        taken = np.arange(0, len(selected), max(1, len(selected) // most))
-        rows = x[selected[taken]][:, start:stop]
-        rows = rows.toarray() if isinstance(rows, csr_array) else rows
-        for c, h in enumerate(curvature):
-            part = h[taken]
-            factor = h.sum() / (part.sum() * point.samples) if part.sum() > 0 else 0.0
-            weighted = rows * np.sqrt(part * factor)[:, None]
-            gram[c, : size // 2 + 1, start:stop] = (weighted.T @ weighted)[halves(size)]
-    return gram
 
 
 @client_function

@@ -31,8 +31,9 @@ from intarsia.algorithm import (
     RandomKey,
     client_function,
 )
-from intarsia.data import INTERCEPT, Array, Block, Cell, Schema, Values
+from intarsia.data import INTERCEPT, Array, Block, Schema, Values
 from intarsia.errors import TableError
+from intarsia.index_sets import Cell
 
 __all__ = ["INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
 

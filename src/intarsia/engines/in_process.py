@@ -19,33 +19,14 @@ from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
 from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal
 from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
+from intarsia.engines.traffic import Traffic
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.sealing import Sealing
 
-__all__ = ["RECORDS", "InProcess", "Traffic"]
+__all__ = ["RECORDS", "InProcess"]
 
 RECORDS = (CombinationRecord, PieceRecord, SealedRecord)  # what `seal` makes of sealed totals
-
-
-@dataclass
-class Traffic:
-    """Bytes by message type, and exchanges: what a network would have carried."""
-
-    up: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
-    down: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
-    exchanges: int = 0
-
-    def summary(self) -> dict[str, Any]:
-        """Return the totals as they stand in result.json."""
-        names = sorted({*self.up, *self.down})
-        return {
-            "up": sum(self.up.values()),
-            "down": sum(self.down.values()),
-            "by_message": {
-                name: {"up": self.up.get(name, 0), "down": self.down.get(name, 0)} for name in names
-            },
-        }
 
 
 class _Party:

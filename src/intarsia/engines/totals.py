@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from intarsia.algorithm import ClientFunction, Layout
-from intarsia.data import ClientId, Index, Schema
+from intarsia.data import ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.feature_blocks import feature_blocks
+from intarsia.index_sets import Index
 
 __all__ = ["EVERYONE", "FIRST_BLOCK", "Collector", "Geometry", "PlainTotals", "Totals"]
 
