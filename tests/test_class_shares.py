@@ -269,6 +269,9 @@ def test_what_cannot_be_dealt_is_one_clear_sentence(kind, keys, sentence):
 def test_numbers_to_predict_and_unknown_classes_are_refused():
     with pytest.raises(ExperimentError, match="regression"):
         partition("iid", replace(labelled(), y=np.arange(400) + 0.5, classes=()), clients=2)
+    y = np.where(np.arange(400) < 3, np.nan, labelled().y)
+    with pytest.raises(ExperimentError, match="3 samples of 'labelled' have no label"):
+        partition("iid", replace(labelled(), y=y), clients=2)
     three, four = (replace(labelled(classes), classes=()) for classes in (3, 4))
     dealt = deal("iid", three, clients=2)
     assert sum(len(block.y) for block in dealt.to_clients(three).values()) == 120

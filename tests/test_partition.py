@@ -187,6 +187,7 @@ def test_the_registry_lists_the_keys_of_each_kind():
             *("alpha", "classes", "clients", "clusters", "minimum", "relabel", "samples", "seed")
         ],
         "dirichlet": ["alpha", "clients", "minimum", "samples", "seed"],
+        "flower": ["arguments", "partitioner", "seed"],
         "grid": ["columns", "labels", "rows", "seed", "shuffle_columns"],
         "horizontal": ["clients", "seed"],
         "iid": ["clients", "samples", "seed"],

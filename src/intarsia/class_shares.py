@@ -24,7 +24,7 @@ from intarsia.errors import ExperimentError
 from intarsia.spelling import nearest
 from intarsia.structure import Structure
 
-__all__ = ["ClassShares", "Relabel", "clusters", "dirichlet", "iid", "levels"]
+__all__ = ["ClassShares", "Relabel", "apportioned", "clusters", "dirichlet", "iid", "levels"]
 
 Relabel = Literal["none", "pair", "all"]
 Counts = NDArray[np.int64]
@@ -61,7 +61,7 @@ class ClassShares:
         ExperimentError
                 If the labels are text or no classes, or one is not among those of the shares.
         """
-        y, _, _ = classes_of(dataset)
+        y, _ = _labelled(dataset)
         unknown = y[~np.isin(y, self.classes)]
         if len(unknown):
             raise ExperimentError(
@@ -306,6 +306,18 @@ def _names(dataset: Dataset, clients: int) -> tuple[ClientId, ...]:
     return tuple(f"client{number:0{len(str(clients - 1))}}" for number in range(clients))
 
 
+def _labelled(dataset: Dataset) -> tuple[Array, Array]:
+    """Return the labels and the values of the classes, where every sample has a label."""
+    y, codes, _ = classes_of(dataset)
+    unknown = int(np.isnan(y).sum())
+    if unknown:
+        raise ExperimentError(
+            f"{unknown} samples of {dataset.name!r} have no label, and the partition deals "
+            "classes; leave them out of the file."
+        )
+    return y, codes
+
+
 def _runs(members: int, groups: int) -> NDArray[np.intp]:
     """Return the group of each member, in runs of one size up to one.
 
@@ -421,7 +433,7 @@ def _shares(
     clients, total = len(structure.clients), len(dataset.samples)
     most = _most(samples, clients, total, seed)
     check_count("minimum", minimum, total // clients, f"samples for each of {clients} clients")
-    y, codes, _ = classes_of(dataset)
+    y, codes = _labelled(dataset)
     sizes = np.bincount(np.searchsorted(codes, y), minlength=len(codes))
     rng = np.random.default_rng([seed, 1])
     least, draws = 0, 1 if math.isinf(alpha) else _MOST_DRAWS

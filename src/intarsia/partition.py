@@ -21,6 +21,7 @@ from intarsia.data import Array, Block, ClientId, held_groups
 from intarsia.dataset import Dataset
 from intarsia.dealing import Positions, check_count, check_fraction, floats, numbers
 from intarsia.errors import ExperimentError
+from intarsia.flower_partition import FlowerDeal, flower
 from intarsia.prior_shift import prior_shift
 from intarsia.spelling import nearest
 from intarsia.structure import Structure
@@ -33,6 +34,7 @@ __all__ = [
     "clusters",
     "deal",
     "dirichlet",
+    "flower",
     "grid",
     "horizontal",
     "iid",
@@ -251,12 +253,12 @@ KINDS: Mapping[str, tuple[Callable[..., Any], frozenset[str]]] = MappingProxyTyp
             frozenset(inspect.signature(function).parameters) - {"dataset"},
         )
         for function in (
-            *(blocks, clusters, dirichlet, grid, horizontal, iid),
+            *(blocks, clusters, dirichlet, flower, grid, horizontal, iid),
             *(levels, natural, overlap, prior_shift, vertical),
         )
     }
 )
-_BY_SHARES = frozenset({"clusters", "dirichlet", "iid", "levels"})
+_PLANNED = frozenset({"clusters", "dirichlet", "flower", "iid", "levels"})
 
 
 def partition(kind: str, dataset: Parts, **keys: Any) -> dict[ClientId, Block]:
@@ -309,9 +311,9 @@ def deal(kind: str, training: Parts, **keys: Any) -> Deal:
                 f"[partition] of kind {kind!r} lacks the key {key!r}; "
                 f"expected {', '.join(sorted(allowed))}."
             )
-    if kind in _BY_SHARES:
-        shares: ClassShares = function(_only(kind, training), **keys)
-        return Deal(lambda part: shares.deal(_only(kind, part)), shares.structure)
+    if kind in _PLANNED:
+        plan: ClassShares | FlowerDeal = function(_only(kind, training), **keys)
+        return Deal(lambda part: plan.deal(_only(kind, part)), plan.structure)
     if function is prior_shift:
         return Deal(lambda part: prior_shift(part, **keys))
     return Deal(lambda part: function(_only(kind, part), **keys))
