@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from command_line import one_error, said  # noqa: E402
 from intarsia.algorithms.client_network import Architecture, Network  # noqa: E402
+from intarsia.algorithms.network_structure import as_level  # noqa: E402
 from intarsia.cli import main  # noqa: E402
 from intarsia.data import Block, Labels  # noqa: E402
 from intarsia.errors import CheckpointError, ExperimentError, TableError  # noqa: E402
@@ -103,6 +104,29 @@ def test_what_is_missing_counts_as_the_mean_and_columns_are_found_by_name():
         network.predict(frame[["shoe"]])
     with pytest.raises(TableError, match=r"shape \(2, 2\)"):
         network.predict(whole[:, :2])
+
+
+@pytest.mark.parametrize("embedding", ["linear", "perceptron"])
+def test_a_feature_that_is_always_1_goes_into_the_bias_of_each_level(embedding):
+    made_of = Architecture(hidden=5, latent=4, embedding=embedding, additive="sum")
+    modules = {level: Network(3, 3, made_of).double() for level in (1, 4)}
+    parameters = {}
+    for level, module in modules.items():
+        own = {name: values.detach().numpy() for name, values in module.named_parameters()}
+        parameters |= as_level(level, own)
+    network = ClientNetwork(
+        labels=Labels("multiclass", ("p", "q", "r")),
+        features=("f0", "f2"),
+        means=np.zeros(2),
+        scales=np.ones(2),
+        architecture=made_of,
+        parameters=without_constant(parameters, np.array([False, True, False])),
+    )
+    x = np.random.default_rng(1).normal(size=(5, 2))
+    with torch.no_grad():
+        inner = torch.from_numpy(np.insert(x, 1, 1.0, axis=1))
+        scores = sum(module(inner)[1] for module in modules.values())
+    np.testing.assert_allclose(network.predict_proba(x), scores.softmax(1).numpy(), atol=1e-12)
 
 
 def test_a_feature_that_is_always_1_goes_into_the_bias():

@@ -28,6 +28,7 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "fedavg-ft": ("intarsia.algorithms.fedrep", "FEDAVG_FT"),
         "fedhenn": ("intarsia.algorithms.fedhenn", "FEDHENN"),
+        "femam": ("intarsia.algorithms.femam", "FEMAM"),
         "fedrep": ("intarsia.algorithms.fedrep", "FEDREP"),
         "flic": ("intarsia.algorithms.flic", "FLIC"),
         "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),

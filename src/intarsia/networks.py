@@ -7,6 +7,7 @@ columns that the network does not know are left aside. An absent entry of a spar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -181,9 +182,16 @@ def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:
     """Return a network that has the weights of features that are always 1 in its first bias."""
     if not constant.any():
         return parameters
-    weight, bias = parameters["embedding.0.weight"], parameters["embedding.0.bias"]
-    return {
-        **parameters,
-        "embedding.0.weight": np.ascontiguousarray(weight[:, ~constant]),
-        "embedding.0.bias": bias + weight[:, constant].sum(axis=1),
-    }
+    found = dict(parameters)
+    for name in parameters:
+        whole = re.fullmatch(r"(levels\.\d+\.)?classifier\.bias", name)
+        if whole is None:
+            continue
+        front = whole[1] or ""  # of one level of several, each of which reads the features
+        first = f"{front}embedding.0"
+        if f"{first}.weight" not in parameters:  # a linear network
+            first = f"{front}classifier"
+        weight = parameters[f"{first}.weight"]
+        found[f"{first}.weight"] = np.ascontiguousarray(weight[:, ~constant])
+        found[f"{first}.bias"] = parameters[f"{first}.bias"] + weight[:, constant].sum(axis=1)
+    return found

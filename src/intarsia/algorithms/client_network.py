@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from intarsia.algorithm import RandomKey
 from intarsia.algorithms.embeddings import numbers_of_dropout, ragged, width_of_structure
 from intarsia.algorithms.labelled_rows import dense, labelled_rows
-from intarsia.algorithms.network_structure import Architecture, Network
+from intarsia.algorithms.network_structure import Architecture, Network, levels_of
 from intarsia.algorithms.network_targets import label_tensor
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining
-from intarsia.maths.optimisers import Adam
+from intarsia.maths.optimisers import SGD, Adam
 from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import listed
 
@@ -46,6 +46,7 @@ __all__ = [
     "drawn",
     "embedded",
     "finite",
+    "network_scores",
     "part_vector",
     "scores",
     "train_networks",
@@ -61,7 +62,7 @@ class Options(Protocol):
 
     @property
     def rate(self) -> float:
-        """Return the size of Adam's steps."""
+        """Return the size of steps."""
         ...
 
     @property
@@ -167,6 +168,7 @@ def training_of(
     batch: int | None = None,
     noise: Mapping[str, tuple[int, ...]] | None = None,
     also_ragged: Mapping[str, int] | None = None,
+    proximal: float = 0.0,
 ) -> LocalTraining:
     """Return how some parts of the networks train; keep it: compiled functions belong to it.
 
@@ -183,6 +185,8 @@ def training_of(
         None = the options' batch, and none.
     also_ragged
         Axes of the client's own features in what a batch holds beside the rows.
+    proximal
+        η of η/2 ‖w - r‖² over the parts that move; r is where they start, or what is given.
     """
     made_of = options.architecture
     drawn = dict(noise or {})
@@ -192,16 +196,23 @@ def training_of(
     return LocalTraining(
         model=_structure(outputs, made_of),
         loss=loss,
-        optimiser=Adam(rate=options.rate),
+        optimiser=_optimiser(options),
         epochs=max(1, epochs),
         steps=1 if epochs == 0 else None,
         batch_size=options.batch if batch is None else batch,
         train=tuple(parts),
         decay=dict.fromkeys(heads, options.weight_decay),
+        proximal=dict.fromkeys(parts, proximal),
         noise=drawn,
         ragged={**ragged(made_of.embedding), **(also_ragged or {})},
-        stacked=made_of.embedding == "perceptron",
+        stacked=made_of.embedding != "convolutional",
     )
+
+
+def _optimiser(options: Options) -> Adam | SGD:
+    """Return the options' optimiser: Adam for algorithms that do not leave the choice."""
+    plain = getattr(options, "optimiser", "adam") == "sgd"
+    return SGD(rate=options.rate) if plain else Adam(rate=options.rate)
 
 
 def train_networks(
@@ -260,9 +271,26 @@ def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
 
 
 def _outputs(parameters: Arrays, options: Built, block: Block) -> tuple[Array, Array]:
-    """Return the embedded samples, (samples, k), and their scores, (samples, outputs)."""
+    """Return the embedded samples, (samples, k), and their scores, (samples, outputs).
+
+    Of a network of several levels the embedding is that of the first.
+    """
+    made_of = options.architecture
+    if made_of.additive:
+        each = [_outputs_of(own, made_of, block) for own in levels_of(parameters).values()]
+        scores = np.add.reduce([own for _, own in each])
+        return each[0][0], scores / (len(each) if made_of.additive == "mean" else 1)
+    return _outputs_of(parameters, made_of, block)
+
+
+def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:
+    """Return the scores of a block's samples by one network, (samples, outputs)."""
+    return _outputs_of(parameters, made_of, block)[1]
+
+
+def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-    structure = _structure(len(parameters["classifier.bias"]), options.architecture)
+    structure = _structure(len(parameters["classifier.bias"]), made_of)
     x = torch.from_numpy(dense(block)).to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
         latent, scores = functional_call(structure, tensors, (x,))

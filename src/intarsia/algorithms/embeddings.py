@@ -1,5 +1,6 @@
 """The embedding φ of a client's own features: what takes them to the latent space.
 
+    linear         none: the latent space is that of the features, so that the network is linear
     perceptron     linear layers with ReLU between them, of any number of features
     convolutional  two layers of 5 × 5 patches, each with pooling and a sigmoid, then a linear one:
                    for square images of at least 16 × 16 pixels, which come as rows of pixels
@@ -24,24 +25,27 @@ from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, nn
 
 __all__ = [
+    "AnyKind",
     "Convolutional",
     "Kind",
     "Perceptron",
     "embedding",
+    "latent_width",
     "layers",
     "numbers_of_dropout",
     "ragged",
     "width_of_structure",
 ]
 
-Kind = Literal["perceptron", "convolutional"]
+Kind = Literal["perceptron", "convolutional"]  # to a latent space of one width for all
+AnyKind = Literal["linear", "perceptron", "convolutional"]
 _PATCH = 5  # pixels
 _CHANNELS = (32, 20)
 _LEAST = 16  # pixels of a side: one is left after both layers
 
 
 def embedding(
-    kind: Kind, features: int, hidden: int, latent: int, dropout: float = 0.0
+    kind: AnyKind, features: int, hidden: int, latent: int, dropout: float = 0.0
 ) -> nn.Module:
     """Return a new φ; `hidden` is the width of the perceptron's two hidden layers.
 
@@ -54,26 +58,45 @@ def embedding(
     """
     if kind == "convolutional":
         return Convolutional(features, latent, dropout)
+    if kind == "linear":
+        return NoEmbedding()
     return Perceptron(features, hidden, latent, dropout)
 
 
-def ragged(kind: Kind) -> Mapping[str, int]:
+class NoEmbedding(nn.Module):
+    """Points of the latent space that are the features themselves."""
+
+    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """Return rows as they are."""
+        return x
+
+
+def latent_width(kind: AnyKind, features: int, latent: int) -> int:
+    """Return the width of the latent space."""
+    return features if kind == "linear" else latent
+
+
+def ragged(kind: AnyKind) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
-    return {"x": 1, "embedding.0.weight": 1} if kind == "perceptron" else {}
+    if kind == "convolutional":
+        return {}
+    return {"x": 1, ("classifier" if kind == "linear" else "embedding.0") + ".weight": 1}
 
 
-def numbers_of_dropout(kind: Kind, hidden: int) -> int:
+def numbers_of_dropout(kind: AnyKind, hidden: int) -> int:
     """Return how many numbers a row needs for the units that are left out."""
     return _CHANNELS[1] if kind == "convolutional" else 2 * hidden
 
 
-def layers(kind: Kind) -> tuple[str, ...]:
+def layers(kind: AnyKind) -> tuple[str, ...]:
     """Return patterns of the parameters of each layer, from the features on."""
+    if kind == "linear":
+        return ()
     names = ("first", "second", "last") if kind == "convolutional" else ("0", "2", "4")
     return tuple(f"embedding.{name}.*" for name in names)
 
 
-def width_of_structure(kind: Kind) -> int:
+def width_of_structure(kind: AnyKind) -> int:
     """Return a number of features with which a structure can be made."""
     return _LEAST**2 if kind == "convolutional" else 1
 

@@ -45,7 +45,7 @@ from intarsia.algorithms.client_network import (
     check_options,
     training_of,
 )
-from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.embeddings import AnyKind, Kind
 from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
@@ -132,7 +132,7 @@ class Local:
     rate: float = 1e-3  # of Adam, fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
-    embedding: Kind = "perceptron"
+    embedding: AnyKind = "perceptron"
     hidden: int = 64
     latent: int = 64
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training

@@ -50,7 +50,7 @@ from intarsia.algorithms.client_network import (
     training_of,
     with_parts,
 )
-from intarsia.algorithms.embeddings import Kind
+from intarsia.algorithms.embeddings import AnyKind
 from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Client,
@@ -89,7 +89,7 @@ class L2gd:
     rate: float = 1e-3  # of Adam, fresh in each round
     weight_decay: float = 0.0  # on the classifier
     batch: int = 100
-    embedding: Kind = "perceptron"  # what the embedding is; "convolutional" for images
+    embedding: AnyKind = "perceptron"  # what the embedding is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # width of the latent space
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training

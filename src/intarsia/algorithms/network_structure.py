@@ -3,17 +3,24 @@
 Its parameters' names say which part they are of, "embedding.*", "shared.*" (α), "classifier.*" (β),
 "common.*" (an α and a β of all clients beside the own ones) and "anchors.*". All but convolutions
 take several learners, stacked in front of all axes.
+
+A client may have several such networks, whose scores add up: one of each level. The names of their
+parameters begin with "levels.1.", "levels.2.", ….
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from intarsia.algorithms.embeddings import Kind, embedding
+from numpy.typing import NDArray
+
+from intarsia.algorithms.embeddings import AnyKind, embedding, latent_width
 from intarsia.maths.stacked_linear import StackedLinear, affine
 from intarsia.maths.tensors import Tensor, nn, torch
 
-__all__ = ["Architecture", "Network"]
+__all__ = ["Architecture", "Network", "as_level", "levels_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +29,7 @@ class Architecture:
 
     hidden: int  # units of φ's two hidden layers, if it is a perceptron
     latent: int  # k, the width of the latent space
-    embedding: Kind = "perceptron"  # what φ is
+    embedding: AnyKind = "perceptron"  # what φ is
     dropout: float = 0.0  # chance that a unit of φ is left out in training
     layer: bool = False  # whether there is an α
     anchors: bool = False  # whether it holds the anchors' means
@@ -30,6 +37,8 @@ class Architecture:
     mixing: float = (
         0.0  # ω, of common α and β in the client's: ω common + (1-ω) own; 0: there are none
     )
+    # what is made of the scores of several levels of such networks; "": there is one network
+    additive: Literal["", "sum", "mean"] = ""
 
 
 class _Anchors(nn.Module):
@@ -58,7 +67,7 @@ class Network(nn.Module):
 
     def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
         super().__init__()
-        latent = made_of.latent
+        latent = latent_width(made_of.embedding, features, made_of.latent)
         self.embedding = embedding(
             made_of.embedding, features, made_of.hidden, latent, made_of.dropout
         )
@@ -96,3 +105,17 @@ class Network(nn.Module):
         """
         latent = self.embedding(x, drawn)
         return latent, self.scores(latent)
+
+
+def levels_of(parameters: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, NDArray[Any]]]:
+    """Return the networks of an additive network by their levels, from the first on."""
+    found: dict[int, dict[str, NDArray[Any]]] = {}
+    for name, values in parameters.items():
+        _, level, own = name.split(".", 2)
+        found.setdefault(int(level), {})[own] = values
+    return {level: found[level] for level in sorted(found)}
+
+
+def as_level(level: int, parameters: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the parameters of a network as those of one level of an additive network."""
+    return {f"levels.{level}.{name}": values for name, values in parameters.items()}

@@ -16,7 +16,7 @@ from intarsia.algorithm import ClientFunction, Layout, RandomKey, Visit, evolve
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
-from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal
+from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal, exchange_fields
 from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
 from intarsia.engines.traffic import Traffic
@@ -201,11 +201,11 @@ class InProcess:
         """Return a server state with totals of many terms sealed anew: they would grow for ever."""
         if self._totals.mode == "plain":
             return server
-        return _exchange_fields(server, SealedField, self._sealed_anew)
+        return exchange_fields(server, SealedField, self._sealed_anew)
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""
-        return _exchange_fields(
+        return exchange_fields(
             server,
             SealedField,
             lambda total: SealedRecord(
@@ -218,7 +218,7 @@ class InProcess:
 
     def unseal(self, server: Any) -> Any:
         """Return the server state that `seal` was given."""
-        return _exchange_fields(
+        return exchange_fields(
             server,
             SealedRecord,
             lambda record: SealedField(
@@ -395,18 +395,6 @@ _TOGETHER = 16
 # Those of a function for several clients: copies of their states and rows, and new states, are
 # there at once, some six times this.
 _TOGETHER_BYTES = 1 << 26
-
-
-def _exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return a dataclass with each field of a kind replaced."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        if isinstance(value, kind):
-            found[field.name] = change(value)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, SealedRecord):
-            found[field.name] = _exchange_fields(value, kind, change)
-    return dataclasses.replace(state, **found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from intarsia.algorithm import Layout
+from intarsia.algorithm import Layout, evolve
 from intarsia.errors import SealedError
 
-__all__ = ["SealedField", "SealedRecord", "SealedTotal", "counts_of", "layouts"]
+__all__ = [
+    "SealedField",
+    "SealedRecord",
+    "SealedTotal",
+    "counts_of",
+    "exchange_fields",
+    "layouts",
+]
 
 
 def _unreadable(action: str) -> SealedError:
@@ -161,3 +169,26 @@ def layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
 def counts_of(kind: type) -> str:
     """Return the field of a reply that counts the selected samples by cell."""
     return next(name for name, layout in layouts(kind) if layout is Layout.COUNTS)
+
+
+def exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return a dataclass with each field of a kind replaced, those of tuples too."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        exchanged = _exchanged(value, kind, change)
+        if exchanged is not value:
+            found[field.name] = exchanged
+    return evolve(state, **found)
+
+
+def _exchanged(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, tuple):
+        exchanged = tuple(_exchanged(one, kind, change) for one in value)
+        same = all(new is one for new, one in zip(exchanged, value, strict=True))
+        return value if same else exchanged
+    if dataclasses.is_dataclass(value) and not isinstance(value, SealedRecord):
+        return exchange_fields(value, kind, change)
+    return value

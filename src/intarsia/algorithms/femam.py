@@ -1,0 +1,383 @@
+"""FeMAM: global, cluster and personal models whose scores add up, level by level.
+
+Chen, Zhou, Long, Ma, Jiang and Zhang, "Multi-Level Additive Modeling for Structured Non-IID
+Federated Learning", 2024. Client i has one model of each level l, that of its group C_l(i):
+
+    min Σ_i n_i/n [ l(y, Σ_l f(x; Θ^l_{C_l(i)})) + λ/2 Σ_l ‖θ^l_i - Θ^l_{C_l(i)}‖² ]
+
+Levels come one after the other (Algorithm 2): only the latest one trains, and the scores of those
+before it are known at each client. A round, at the clients that are there:
+
+1. `open_level`: a client opens the latest level's model of its group (Eq. 6)
+2. `train_level`: some epochs on it (Eq. B.2, B.4, B.5)
+3. the average over each group (Eq. 7): a sum that the server does not read where groups are known
+   (`send_part`); at a level of clusters it reads the clients' models and finds the groups by
+   K-means (`send_model`, Eq. 4); a personal level sends nothing
+
+When a level's accuracy on the rows for validation is steady, or its rounds are over, a client that
+it does not help drops it (`close_level`, Eq. 9), and the next begins (`begin_level`).
+
+Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`); a level
+starts as no change, at level 1's hidden layers with a last layer of zeros (`start`), from which
+clients tell models by how they differ, so that the server never reads level 1; a level stays where
+a paired test says so (`prune`). Gradients are not scaled by n_i/n; level 1 trains for all of
+`first_rounds`. The authors' code is `combination` = "mean", `start` = "level-1", `cluster_on` =
+"last", `scaled`.
+
+One level is federated averaging; "global" and "personal" is the residual model of two levels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
+from intarsia.algorithms.client_network import (
+    check_clients,
+    check_same_features,
+    drawn,
+    part_vector,
+)
+from intarsia.algorithms.femam_client import (
+    Ask,
+    Begin,
+    Client,
+    Latest,
+    Share,
+    begin_level,
+    close_level,
+    init_client,
+    network,
+    open_level,
+    part_of_loss,
+    predict,
+    send_model,
+    send_part,
+    train_level,
+)
+from intarsia.algorithms.femam_options import FeMAM, LevelKind, check_groups
+from intarsia.algorithms.network_targets import output_count
+from intarsia.data import Array, ClientId, Schema
+from intarsia.errors import ConvergenceError, FederationError
+from intarsia.maths import clustering
+
+__all__ = ["FEMAM", "FeMAM"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of models, as the server has it."""
+
+    kind: LevelKind
+    absolute: bool  # whether models are told as they are, not by how they differ from a start
+    # of each group (parameters,), sealed where the server does not read it; None: the start
+    models: tuple[Any, ...]
+    groups: Mapping[ClientId, int]  # C_l, as far as it is known
+    kept: Mapping[ClientId, int]  # the same of those that closed the level and kept it
+    rounds: int = 0
+    accuracies: tuple[float, ...] = ()  # in percent, of the last rounds
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: FeMAM
+    clients: tuple[ClientId, ...]
+    shares: Mapping[ClientId, float]
+    features: int
+    outputs: int
+    seed: int  # of the models that levels start from
+    levels: tuple[Level, ...]
+    begun: Mapping[ClientId, int]  # the latest level of each client
+    closed: Mapping[ClientId, int]  # the last level that it has closed
+    rounds: int = 0
+
+
+def init_server(options: FeMAM, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or different features, one has no labels, or labels are
+        numbers to predict.
+    ExperimentError
+        If the clusters that are given do not fit the clients.
+    """
+    check_clients(schema, "femam")
+    check_groups(options, schema)
+    if schema.labels.task == "regression":
+        raise FederationError(
+            "The labels are numbers to predict (regression), and femam learns classes; use "
+            '"fedavg-ft" or "local", or set labels.task for classes.'
+        )
+    count = {client: int(held.labelled.sum()) for client, held in schema.holdings.items()}
+    clients = tuple(schema.clients)
+    server = Server(
+        options=options,
+        clients=clients,
+        shares={one: float(count[one]) if options.weights == "samples" else 1.0 for one in clients},
+        features=check_same_features(schema, "femam"),
+        outputs=output_count(schema),
+        seed=rng.integer(),
+        levels=(),
+        begun=dict.fromkeys(clients, 0),
+        closed=dict.fromkeys(clients, 0),
+    )
+    # the same as other algorithms on networks start from
+    first = drawn(server.features, server.outputs, options, rng.fold_in("shared"))
+    return _with_level(server, part_vector(first, ("*",)))
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Return the server's state: clients begin a level when they are there first."""
+    return server
+
+
+# ---- levels
+
+
+def _with_level(server: Server, first: Array | None = None) -> Server:
+    """Return the server with a new level of models; `first` are the parameters of level 1's."""
+    options, number = server.options, len(server.levels) + 1
+    kind, word = options.kind(number), options.levels[number - 1]
+    groups: dict[ClientId, int] = {}
+    count = 1
+    if kind == "clusters":
+        count = min(int(word), len(server.clients))
+    elif kind == "given":
+        names = options.groups[str(word)]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
+        groups, count = {client: places[name] for client, name in names.items()}, len(places)
+    absolute = number == 1 or options.start == "random"
+    models: tuple[Any, ...] = (None,) * count
+    if absolute:
+        alike = options.equal_starts or count == 1
+        models = tuple(
+            _drawn(server, number, 0 if alike else group, first) for group in range(count)
+        )
+        if not alike and kind == "clusters":
+            rng = RandomKey((server.seed, number, "groups")).generator()
+            groups = {client: int(rng.integers(count)) for client in server.clients}
+    level = Level(kind, absolute, models, groups, {})
+    return evolve(server, levels=(*server.levels, level))
+
+
+def _drawn(server: Server, number: int, group: int, first: Array | None) -> Array:
+    """Return the parameters of a model that is drawn at random."""
+    if first is not None and group == 0:
+        return first
+    key = RandomKey((server.seed, number, "model", group))
+    return part_vector(drawn(server.features, server.outputs, server.options, key), ("*",))
+
+
+def _group(level: Level, client: ClientId) -> int:
+    """Return a client's group; one that was never there belongs to the largest."""
+    if client in level.groups or not level.groups:
+        return level.groups.get(client, 0)
+    return Counter(level.groups.values()).most_common(1)[0][0]
+
+
+def _latest(level: Level, clients: Iterable[ClientId]) -> dict[ClientId, Latest]:
+    """Return the message of a level's model to each client."""
+    personal = level.kind == "personal"  # each has its own, the server none
+    messages = [Latest(None if personal else model) for model in level.models]
+    return {client: messages[_group(level, client)] for client in clients}
+
+
+def _caught_up(server: Server, clients: Clients) -> Server:
+    """Let the clients that are there close the levels that are over, and begin the next."""
+    for number, level in enumerate(server.levels, 1):
+        late = [one for one in clients.ids if server.begun[one] < number]
+        if not late:
+            continue
+        if number > 1:
+            server = _closed(server, clients, number - 1, late)
+        own = level.models[0] if level.kind == "personal" else None
+        clients.ask(begin_level, dict.fromkeys(late, Begin(number, level.absolute, own)))
+        server = evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
+    return server
+
+
+def _closed(server: Server, clients: Clients, number: int, asked: Iterable[ClientId]) -> Server:
+    """Let clients close a level, if they have not yet."""
+    level = server.levels[number - 1]
+    late = [one for one in asked if server.closed[one] < number]
+    if not late:
+        return server
+    # discloses to the server which clients keep the level: what the structure of levels is
+    replies = clients.ask(close_level, _latest(level, late))
+    kept = {
+        one: server.clients.index(one) if level.kind == "personal" else _group(level, one)
+        for one, reply in replies.items()
+        if reply.kept
+    }
+    return evolve(
+        server,
+        levels=_replaced(server.levels, number, evolve(level, kept={**level.kept, **kept})),
+        closed={**server.closed, **dict.fromkeys(late, number)},
+    )
+
+
+def _replaced(levels: tuple[Level, ...], number: int, level: Level) -> tuple[Level, ...]:
+    return (*levels[: number - 1], level, *levels[number:])
+
+
+def _converged(options: FeMAM, level: Level, number: int) -> bool:
+    """Return whether a level is done: its rounds are over, or its accuracy is steady."""
+    if level.rounds >= options.rounds(number):
+        return True
+    if number == 1 or not options.window or len(level.accuracies) < options.window:
+        return False
+    return float(np.var(level.accuracies)) < options.steadiness
+
+
+# ---- a round
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train the latest level; average it over each group."""
+    server = _caught_up(evolve(server, rounds=server.rounds + 1), clients)
+    number, level = len(server.levels), server.levels[-1]
+    # step 1: the groups' models
+    right = clients.sum(open_level, _latest(level, clients.ids))
+    level = evolve(level, rounds=level.rounds + 1)
+    if number > 1 and server.options.window and server.options.validation:
+        level = _measured(server.options, level, clients, right)
+    # step 2: local training
+    clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
+    # step 3: groups and averages
+    if level.kind == "clusters":
+        level = _clustered(server, level, clients, rng)
+    elif level.kind != "personal":
+        level = _averaged(server, level, clients)
+    server = evolve(server, levels=_replaced(server.levels, number, level))
+    info = Info(phase=f"level {number}")
+    if not _converged(server.options, level, number):
+        return server, info
+    if number == len(server.options.levels):
+        return server, evolve(info, finished=True)
+    return _with_level(server), info
+
+
+def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Level:
+    """Return the level with its accuracy on the rows for validation."""
+    # discloses how many of all clients' rows for validation are named rightly
+    hits, rows = clients.reveal(right.at).tolist()
+    accuracy = 100.0 * hits / max(rows, 1.0)
+    return evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
+
+
+def _averaged(server: Server, level: Level, clients: Clients) -> Level:
+    """Return the level with the average of each group's models, which the server does not read."""
+    models = list(level.models)
+    for group in range(len(models)):
+        members = [one for one in clients.ids if _group(level, one) == group]
+        if members:
+            whole = math.fsum(server.shares[one] for one in members)
+            shares = {one: Share(server.shares[one] / whole) for one in members}
+            models[group] = clients.sum(send_part, shares).model
+    return evolve(level, models=tuple(models))
+
+
+def _clustered(server: Server, level: Level, clients: Clients, rng: RandomKey) -> Level:
+    """Return the level with new clusters and their models."""
+    options = server.options
+    # the server reads how each client's model differs from what all started from
+    replies = clients.ask(send_model, dict.fromkeys(clients.ids, Ask()))
+    there = list(replies)
+    told = np.stack([replies[one].model for one in there])
+    if not np.isfinite(told).all():
+        raise ConvergenceError(
+            "A client's model is not finite; lower algorithm.rate, or standardise the features."
+        )
+    columns = _columns(server)
+    points = told[:, columns]
+    former = np.array([level.groups.get(one, -1) for one in there])
+    if options.clustering == "nearest":
+        zero = np.zeros(told.shape[1])
+        centres = np.stack([zero if one is None else one for one in level.models])
+        groups = clustering.nearest(points, centres[:, columns])
+    else:
+        if options.scaled:
+            deviations = points.std(axis=0)
+            points = points / np.where(deviations > 0, deviations, 1.0)
+        draws = rng.fold_in("clusters").generator()
+        groups = clustering.k_means(points, len(level.models), draws)
+        groups = clustering.renumbered(groups, former)
+    shares = np.array([server.shares[one] for one in there])
+    models = list(level.models)
+    for group in np.unique(groups):
+        own = groups == group
+        models[group] = shares[own] @ told[own] / shares[own].sum()
+    found = {one: int(group) for one, group in zip(there, groups, strict=True)}
+    return evolve(level, models=tuple(models), groups={**level.groups, **found})
+
+
+def _columns(server: Server) -> Any:
+    """Return which entries of a model are clustered."""
+    if server.options.cluster_on == "all":
+        return slice(None)
+    made = drawn(server.features, server.outputs, server.options, RandomKey(()))
+    last = {name: np.full(values.shape, "classifier" in name) for name, values in made.items()}
+    return part_vector(last, ("*",)) > 0
+
+
+# ---- after rounds
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the cross-entropy over all clients' samples with the levels as they are now."""
+    server = _caught_up(server, clients)
+    open_ones = [one for one in clients.ids if server.closed[one] < len(server.levels)]
+    if open_ones:
+        clients.sum(open_level, _latest(server.levels[-1], open_ones))
+    parts = clients.sum(part_of_loss, dict.fromkeys(clients.ids, Ask()))
+    # discloses the sum of the cross-entropies and the number of labelled samples
+    total, count = clients.reveal(parts.at).tolist()
+    if not math.isfinite(total):
+        raise ConvergenceError(
+            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
+            "standardise the features."
+        )
+    return server, Info(loss=total / count)
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Let every client close the last level; the networks stay at the clients."""
+    server = _closed(_caught_up(server, clients), clients, len(server.levels), clients.ids)
+    _, info = certify(server, clients, rng)
+    return Conclusion(info, structure=tuple(level.kept for level in server.levels))
+
+
+FEMAM = Algorithm(
+    name="femam",
+    hyperparameters=FeMAM,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    network=network,
+    client_functions=(
+        begin_level,
+        open_level,
+        train_level,
+        send_part,
+        send_model,
+        close_level,
+        part_of_loss,
+    ),
+    states=(Server, Client, FeMAM, Level),
+)

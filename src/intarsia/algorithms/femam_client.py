@@ -1,0 +1,357 @@
+"""A client of `femam`: its levels, how the latest one trains, and whether it stays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithm import RandomKey, Visit, client_function, cohort_function, evolve
+from intarsia.algorithms.client_network import (
+    Arrays,
+    drawn,
+    finite,
+    network_scores,
+    part_vector,
+    training_of,
+    with_parts,
+)
+from intarsia.algorithms.femam_options import FeMAM
+from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
+from intarsia.algorithms.network_structure import as_level, levels_of
+from intarsia.algorithms.network_targets import (
+    label_tensor,
+    loss_of_scores,
+    odds,
+    output_count,
+    row_losses,
+)
+from intarsia.algorithms.shared_parts import Loss, Ready
+from intarsia.data import Array, Block, ClientId, Schema
+from intarsia.maths import cohort
+from intarsia.maths.local_training import Batch, Learner, LocalTraining
+from intarsia.maths.tensors import Tensor, nn, torch
+
+__all__ = [
+    "Ask",
+    "Begin",
+    "Client",
+    "Kept",
+    "Latest",
+    "Model",
+    "Right",
+    "Share",
+    "begin_level",
+    "close_level",
+    "init_client",
+    "network",
+    "open_level",
+    "part_of_loss",
+    "predict",
+    "send_model",
+    "send_part",
+    "train_level",
+]
+
+_ONE_SIDED = 1.64  # standard errors that a fall of the loss exceeds by chance in a case of 20
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state."""
+
+    options: FeMAM
+    outputs: int
+    start: Arrays  # what the latest level's models are told relative to
+    latest: Arrays  # the network of the latest level; empty when it is closed
+    held_out: NDArray[np.bool_]  # (labelled rows,) those for validation
+    base: Array  # (labelled rows, outputs) Σ of the scores of the levels that are kept
+    kept: Arrays  # their networks, which are frozen: "levels.1.classifier.bias", …
+    count: int = 0  # of levels that are kept
+    level: int = 0  # the latest, counted from 1
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Begins a level."""
+
+    level: int
+    absolute: bool  # whether models are told as they are, not by how they differ from the start
+    own: Array | None = None  # (parameters,) what a personal model starts from
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The model of the latest level that a client has; None: the one that it starts from."""
+
+    model: Array | None  # (parameters,)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Asks for what the message's function sends."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A client's weight in the average of those that share a model."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A client's model of the latest level, weighed if it is for a sum."""
+
+    model: Array  # (parameters,)
+
+
+@dataclass(frozen=True)
+class Right:
+    """How many rows for validation a client names rightly, and how many there are."""
+
+    at: Array  # (2,)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Whether a client keeps the level."""
+
+    kept: bool
+
+
+def init_client(
+    options: FeMAM, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+) -> Client:
+    """Return a client's state before the first level.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    outputs = output_count(schema)
+    dense(block)  # a missing value is said before anything trains
+    made = drawn(block.shape[1], outputs, options, rng)
+    rows = int(is_labelled(block).sum())
+    held_out = np.zeros(rows, bool)
+    count = min(round(options.validation * rows), rows - 1)
+    held_out[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
+    return Client(
+        options=options,
+        outputs=outputs,
+        start={name: np.zeros_like(values) for name, values in made.items()},
+        latest={},
+        held_out=held_out,
+        base=np.zeros((rows, outputs), next(iter(made.values())).dtype),
+        kept={},
+    )
+
+
+# ---- a level's network
+
+
+def _opened(client: Client, model: Array | None) -> Client:
+    """Return the client with a model of the latest level."""
+    if model is None:
+        return client if client.latest else evolve(client, latest=client.start)
+    own = part_vector(client.start, ("*",)) + model
+    return evolve(client, latest=with_parts(client.start, ("*",), own))
+
+
+def _told(client: Client) -> Array:
+    """Return the client's model of the latest level, as models are told."""
+    return part_vector(client.latest, ("*",)) - part_vector(client.start, ("*",))
+
+
+def _latest_scores(client: Client, block: Block) -> Array:
+    """Return the scores of the latest level on a block's rows, (rows, outputs)."""
+    return network_scores(client.latest, client.options.architecture, block)
+
+
+def _combined(client: Client, total: Array, levels: int) -> Array:
+    """Return the scores that a sum of the scores of some levels stands for."""
+    return total / max(levels, 1) if client.options.combination == "mean" else total
+
+
+def _losses(scores: Array, y: Array) -> Array:
+    """Return each row's cross-entropy, (rows,)."""
+    known = torch.from_numpy(scores)
+    found: Array = row_losses(known, label_tensor(y, known, scores.shape[1])).numpy()
+    return found
+
+
+def _labelled(block: Block) -> tuple[Block, Array]:
+    """Return the labelled rows of a block, and their labels."""
+    own = block.take(np.flatnonzero(is_labelled(block)))
+    assert own.y is not None
+    return own, own.y
+
+
+@lru_cache(maxsize=32)
+def _training(options: FeMAM, outputs: int, *, pulled: bool) -> LocalTraining:
+    """Return how a level trains; kept, as compiled functions belong to it."""
+    return training_of(
+        options,
+        outputs,
+        _level_loss,
+        ("*",),
+        epochs=options.local_epochs,
+        proximal=options.proximal if pulled else 0.0,
+    )
+
+
+def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the cross-entropies of a batch, with the scores of the frozen levels."""
+    found = (batch["base"] + model(batch["x"])[1]) * batch["scale"]
+    return row_losses(found, batch["y"])
+
+
+def _learner(client: Client, block: Block, rng: RandomKey) -> Learner:
+    parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
+    kind = parameters["classifier.bias"].dtype
+    x, y = labelled_rows(block)
+    rows = ~client.held_out
+    scale = _combined(client, np.ones((1, 1)), client.count + 1)
+    return Learner(
+        parameters=parameters,
+        rows={
+            "x": torch.from_numpy(x[rows]).to(kind),
+            "y": label_tensor(y[rows], parameters["classifier.bias"], client.outputs),
+            "base": torch.from_numpy(client.base[rows]),
+        },
+        key=rng.fold_in("local").integer(),
+        constants={"scale": torch.from_numpy(scale).to(kind)},
+    )
+
+
+# ---- at the clients
+
+
+@client_function
+def begin_level(
+    client: Client, block: Block, message: Begin, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Make what the level starts from."""
+    start = {name: np.zeros_like(values) for name, values in client.start.items()}
+    if not message.absolute:
+        start = dict(levels_of(client.kept)[1])
+        if client.options.start == "zero-output":
+            for name in ("classifier.weight", "classifier.bias"):
+                start[name] = np.zeros_like(start[name])
+    client = evolve(client, start=start, latest={}, level=message.level)
+    return _opened(client, message.own), Ready()
+
+
+@client_function
+def open_level(
+    client: Client, block: Block, message: Latest, rng: RandomKey
+) -> tuple[Client, Right]:
+    """Open the model of the latest level; send how it does on the rows for validation."""
+    client = _opened(client, message.model)
+    if not client.held_out.any():
+        return client, Right(np.zeros(2))
+    own, y = _labelled(block)
+    rows = np.flatnonzero(client.held_out)
+    scores = client.base[rows] + _latest_scores(client, own.take(rows))
+    right = scores.argmax(axis=1) == np.maximum(y[rows], 0.0)
+    return client, Right(np.array([right.sum(), len(right)], np.float64))
+
+
+@cohort_function
+def train_level(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train the latest level; the levels before it are frozen, and their scores known."""
+    options = visits[0][0].options
+    kind = options.kind(visits[0][0].level)
+    training = _training(options, visits[0][0].outputs, pulled=kind in ("clusters", "given"))
+    learners = [_learner(client, block, rng) for client, block, _, rng in visits]
+    found: list[tuple[Client, Ready]] = []
+    for visit, one in zip(
+        visits, cohort.train(training, learners, engine=options.engine), strict=True
+    ):
+        arrays = {name: values.detach().numpy() for name, values in one.parameters.items()}
+        found.append((evolve(visit[0], latest=finite(training, arrays)), Ready()))
+    return found
+
+
+@client_function
+def send_part(client: Client, block: Block, message: Share, rng: RandomKey) -> tuple[Client, Model]:
+    """Send the client's part of an average, for a sum that the server does not read."""
+    return client, Model(message.share * _told(client))
+
+
+@client_function
+def send_model(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Model]:
+    """Send the client's model of the latest level, which the server reads to find clusters."""
+    return client, Model(_told(client))
+
+
+@client_function
+def close_level(
+    client: Client, block: Block, message: Latest, rng: RandomKey
+) -> tuple[Client, Kept]:
+    """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
+    client = _opened(client, message.model)
+    own, y = _labelled(block)
+    total = client.base + _latest_scores(client, own)
+    kept = client.level == 1 or _helps(client, total, y)
+    if kept:
+        client = evolve(
+            client,
+            base=total.astype(client.base.dtype),
+            kept={**client.kept, **as_level(client.level, client.latest)},
+            count=client.count + 1,
+        )
+    return evolve(client, latest={}), Kept(kept)
+
+
+def _helps(client: Client, total: Array, y: Array) -> bool:
+    """Return whether the scores with the latest level are better on the rows for validation."""
+    options, rows = client.options, client.held_out
+    if options.prune == "never":
+        return True
+    if not rows.any():
+        return False
+    before = _losses(_combined(client, client.base[rows], client.count), y[rows])
+    after = _losses(_combined(client, total[rows], client.count + 1), y[rows])
+    falls = before - after
+    if options.prune == "margin":
+        return bool(falls.mean() > options.margin)
+    if len(falls) < 2:
+        return False
+    error = falls.std(ddof=1) / math.sqrt(len(falls))
+    return bool(falls.mean() > _ONE_SIDED * error and falls.mean() > 0)
+
+
+@client_function
+def part_of_loss(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Loss]:
+    """Send this client's part of the loss, over all of its labelled rows."""
+    return client, Loss(loss_of_scores(_scores(client, block), block))
+
+
+def _scores(client: Client, block: Block) -> Array:
+    """Return the scores of a block's rows with the levels that the client has, (rows, outputs)."""
+    made_of = client.options.architecture
+    each: list[Any] = [
+        network_scores(own, made_of, block) for own in levels_of(client.kept).values()
+    ]
+    if client.latest:
+        each.append(_latest_scores(client, block))
+    if not each:
+        return np.zeros((block.shape[0], client.outputs))
+    return _combined(client, np.add.reduce(each), len(each))
+
+
+def predict(client: Client, block: Block) -> Array:
+    """Return the log-odds of the classes, (outputs, samples)."""
+    return odds(_scores(client, block))
+
+
+def network(client: Client) -> Arrays:
+    """Return the networks of the levels that a client keeps."""
+    return client.kept

@@ -1,0 +1,160 @@
+"""The hyperparameters of `femam`, and what they say of its levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from intarsia.algorithms.client_network import Architecture, check_options
+from intarsia.algorithms.embeddings import AnyKind
+from intarsia.data import ClientId, Schema
+from intarsia.errors import ExperimentError
+from intarsia.spelling import listed, nearest
+
+__all__ = ["FeMAM", "LevelKind", "check_groups"]
+
+LevelKind = Literal["global", "clusters", "given", "personal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeMAM:
+    """Hyperparameters, with the defaults of the paper or, where it says little, the better ones.
+
+    `levels` names each level's models: "global" is one for all, a number that many clusters,
+    "personal" one for each client, and any other word an entry of `groups`, which says for each
+    client the name of its cluster.
+    """
+
+    levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
+    groups: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict[str, Mapping[str, str]], hash=False
+    )  # word in `levels` → client → its cluster
+    combination: Literal["sum", "mean"] = "sum"  # of the levels' scores
+    # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
+    start: Literal["zero-output", "level-1", "random"] = "zero-output"
+    equal_starts: bool = True  # of a level's models that are drawn
+    clustering: Literal["fresh", "nearest"] = "fresh"  # k-means++ anew in each round, or Eq. (4)
+    cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
+    scaled: bool = False  # each of them to deviation 1 before
+    weights: Literal["samples", "equal"] = "samples"  # of clients in an average
+    proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² at levels of clusters
+    validation: float = 0.1  # share of a client's labelled rows that it keeps from training
+    # what keeps a level at a client: a fall of the loss by 1.64 standard errors, or by `margin`
+    prune: Literal["paired", "margin", "never"] = "paired"
+    margin: float = 0.02  # ε of Eq. (9)
+    first_rounds: int = 400  # of level 1
+    level_rounds: int = 75  # of each other level, at most
+    window: int = 50  # rounds in which a level's accuracy is steady once it has converged; 0: never
+    steadiness: float = 1.0  # variance of the accuracy in percent below which it is
+    local_epochs: int = 2
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    rate: float = 0.01
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 32
+    embedding: AnyKind = "perceptron"  # what the network's embedding is
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            counts=("first_rounds", "level_rounds", "local_epochs", "batch", "hidden", "latent"),
+            not_negative=("proximal", "validation", "margin", "window", "weight_decay"),
+        )
+        if self.validation >= 1:
+            raise ExperimentError(
+                f"algorithm.validation is {self.validation}; it is a share of the rows, below 1."
+            )
+        if self.validation == 0 and self.prune != "never":
+            raise ExperimentError(
+                f"algorithm.validation is 0 and algorithm.prune is {self.prune!r}, which needs "
+                'rows that no model was trained on; set prune = "never", or validation = 0.1.'
+            )
+        self._check_levels()
+
+    def _check_levels(self) -> None:
+        if not self.levels:
+            raise ExperimentError(
+                'algorithm.levels is empty; name at least one, for example ["global"].'
+            )
+        for word in self.levels:
+            if isinstance(word, int) and word < 1:
+                raise ExperimentError(
+                    f"algorithm.levels has {word}; a level has at least 1 cluster."
+                )
+            if isinstance(word, str) and word not in ("global", "personal", *self.groups):
+                known = ("global", "personal", *self.groups)
+                raise ExperimentError(
+                    f"algorithm.levels has {word!r}; {nearest(word, known)}, or write a number of "
+                    "clusters or name an entry of algorithm.groups."
+                )
+        averaged = [word for word in self.levels[1:] if word != "personal"]
+        if self.start != "random" and self.levels[0] != "global" and averaged:
+            raise ExperimentError(
+                f"algorithm.levels begins with {self.levels[0]!r} and algorithm.start is "
+                f"{self.start!r}, from a model of level 1 that all clients have; begin with "
+                '"global", or set start = "random".'
+            )
+
+    def kind(self, number: int) -> LevelKind:
+        """Return what a level is, counted from 1."""
+        word = self.levels[number - 1]
+        if isinstance(word, int):
+            return "clusters"
+        if word == "global" or word == "personal":
+            return word  # type: ignore[return-value]  # mypy does not narrow text by ==
+        return "given"
+
+    def rounds(self, number: int) -> int:
+        """Return for how many rounds a level trains at most."""
+        return self.first_rounds if number == 1 else self.level_rounds
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            additive=self.combination,
+        )
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters of a level's network its clients share: all."""
+        return ("*",)
+
+
+def check_groups(options: FeMAM, schema: Schema) -> None:
+    """Raise where clusters are given that do not fit the federation.
+
+    Raises
+    ------
+    ExperimentError
+        If a client is in no cluster of a level, or one is named that is not there.
+    """
+    clients: tuple[ClientId, ...] = tuple(schema.clients)
+    for word in dict.fromkeys(options.levels):
+        if word not in options.groups:
+            continue
+        given = options.groups[str(word)]
+        missing = [client for client in clients if client not in given]
+        if missing:
+            raise ExperimentError(
+                f"algorithm.groups.{word} has no cluster for {listed(missing)}; name one for each "
+                "client."
+            )
+        for client in given:
+            if client not in clients:
+                raise ExperimentError(
+                    f"algorithm.groups.{word} names the client {client!r}; "
+                    f"{nearest(client, clients)}."
+                )
