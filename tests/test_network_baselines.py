@@ -11,11 +11,20 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import client_network, fedhenn, network_targets  # noqa: E402
+from intarsia.algorithms import client_network, fedhenn, label_scale, network_targets  # noqa: E402
+from intarsia.algorithms.ditto import DITTO, Ditto  # noqa: E402
 from intarsia.algorithms.fedhenn import FEDHENN, FedHeNN  # noqa: E402
-from intarsia.algorithms.fedrep import FEDAVG_FT, FEDREP, FedAvgFT, FedRep  # noqa: E402
+from intarsia.algorithms.fedrep import (  # noqa: E402
+    FEDAVG_FT,
+    FEDPROX,
+    FEDREP,
+    FedAvgFT,
+    FedProx,
+    FedRep,
+)
 from intarsia.algorithms.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.l2gd import L2GD, L2gd  # noqa: E402
+from intarsia.algorithms.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
@@ -24,6 +33,7 @@ from intarsia.maths.local_training import Learner, train_alone  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
+ONE_TRAINING = {key: value for key, value in SMALL.items() if key != "final_epochs"}
 DOUBLE = {"precision": "double", "engine": "loop"}
 PRESENT = {1: ("c1", "c3"), 2: ("c0", "c1", "c2")}  # the clients of a round; else all
 EVERY = {
@@ -31,6 +41,12 @@ EVERY = {
     "fedrep": (FEDREP, FedRep(**SMALL, **DOUBLE)),
     "fedavg-ft": (FEDAVG_FT, FedAvgFT(**SMALL, **DOUBLE)),
     "l2gd": (L2GD, L2gd(**SMALL, mixing=0.3, **DOUBLE)),
+    "fedprox": (FEDPROX, FedProx(**ONE_TRAINING, **DOUBLE)),
+    "ditto": (DITTO, Ditto(**ONE_TRAINING, own_epochs=2, **DOUBLE)),
+    "pfedme": (
+        PFEDME,
+        PFedMe(hidden=8, latent=4, batch=12, local_rounds=2, steps=2, **DOUBLE),
+    ),
 }
 
 
@@ -345,17 +361,21 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named(name):
     server = algorithm.setup(server, watched, engine.key())
     server, _ = algorithm.round(server, watched, engine.key())
     algorithm.conclude(server, watched, engine.key())
-    assert seen == {fn.name for fn in algorithm.client_functions}
+    numbers_only = {fn.name for fn in label_scale.FUNCTIONS}
+    assert seen == {fn.name for fn in algorithm.client_functions} - numbers_only
 
 
 def test_the_server_cannot_read_what_is_shared():
-    for name in ("fedrep", "fedavg-ft"):
+    for name in ("fedrep", "fedavg-ft", "fedprox", "ditto", "pfedme"):
         _, server = started(*EVERY[name])
         with pytest.raises(SealedError):
             np.asarray(server.shared)
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedavg-ft", "l2gd"])
+SAME_FEATURES = ["fedrep", "fedavg-ft", "l2gd", "fedprox", "ditto", "pfedme"]
+
+
+@pytest.mark.parametrize("name", SAME_FEATURES)
 def test_other_columns_are_named(name):
     algorithm, options = EVERY[name]
     schema = Schema.of(clients(widths=(3, 4)), LABELS)
@@ -372,6 +392,9 @@ def test_other_columns_are_named(name):
         (FedAvgFT, {"rate": 0.0}),
         (L2gd, {"mixing": 1.5}),
         (L2gd, {"aggregation": -0.1}),
+        (FedProx, {"proximal": -0.1}),
+        (Ditto, {"pull": -0.1}),
+        (PFedMe, {"local_rounds": 0}),
     ],
 )
 def test_a_wrong_hyperparameter_is_named(kind, wrong):
@@ -383,7 +406,9 @@ def test_a_wrong_hyperparameter_is_named(kind, wrong):
 def test_masked_sums_train_to_what_plain_ones_do(name):
     blocks = clients(widths=(3, 3))
     tables = {client: (block.x, block.y.astype(int)) for client, block in blocks.items()}
-    settings = dict.fromkeys(("local_epochs", "final_epochs"), 1)
+    options = EVERY[name][1]
+    epochs = {"local_epochs", "final_epochs"} & {one.name for one in dataclasses.fields(options)}
+    settings = dict.fromkeys(sorted(epochs), 1)
     settings |= {"rounds": 2, "hidden": 8, "latent": 4, "engine": "loop", "yardsticks": False}
     plain = intarsia.run(tables=tables, algorithm=name, classes=["0", "1", "2"], **settings)
     sealing = {"mode": "masked", "least_clients": 2}

@@ -26,9 +26,11 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 # for it, as the library torch, which all but one need, is an extra.
 _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "ditto": ("intarsia.algorithms.ditto", "DITTO"),
         "fedavg-ft": ("intarsia.algorithms.fedrep", "FEDAVG_FT"),
         "fedhenn": ("intarsia.algorithms.fedhenn", "FEDHENN"),
         "femam": ("intarsia.algorithms.femam", "FEMAM"),
+        "fedprox": ("intarsia.algorithms.fedrep", "FEDPROX"),
         "fedrep": ("intarsia.algorithms.fedrep", "FEDREP"),
         "flic": ("intarsia.algorithms.flic", "FLIC"),
         "flic-linear": ("intarsia.algorithms.flic_linear", "FLIC_LINEAR"),
@@ -37,6 +39,7 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
         "l2gd": ("intarsia.algorithms.l2gd", "L2GD"),
         "local": ("intarsia.algorithms.hetfedrep", "LOCAL"),
         "own-networks": ("intarsia.algorithms.own_networks", "OWN_NETWORKS"),
+        "pfedme": ("intarsia.algorithms.pfedme", "PFEDME"),
     }
 )
 

@@ -220,8 +220,11 @@ def train_networks(
     clients: Sequence[tuple[Arrays, Block, RandomKey]],
     constants: Sequence[Mapping[str, Tensor]],
     engine: cohort.Engine,
+    references: Sequence[Arrays] | None = None,
 ) -> list[Arrays]:
     """Train the clients' networks on their labelled rows; return the parameters they come to.
+
+    `references` are what proximal terms pull to; None: where each starts.
 
     Raises
     ------
@@ -229,7 +232,8 @@ def train_networks(
         If a parameter is not finite.
     """
     learners: list[Learner] = []
-    for (parameters, block, rng), known in zip(clients, constants, strict=True):
+    pulled: Sequence[Arrays | None] = [None] * len(clients) if references is None else references
+    for (parameters, block, rng), known, to in zip(clients, constants, pulled, strict=True):
         tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
         x, y = labelled_rows(block)
         like = tensors["classifier.weight"]
@@ -242,6 +246,7 @@ def train_networks(
                 },
                 key=rng.integer(),
                 constants=known,
+                references=None if to is None else {n: torch.from_numpy(v) for n, v in to.items()},
             )
         )
     return [

@@ -1,4 +1,4 @@
-"""FedRep and FedAvg-FT: clients with the same features share layers, or the whole network.
+"""FedRep, FedAvg-FT and FedProx: clients with the same features share layers, or a whole network.
 
 Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized
 Federated Learning", ICML 2021; McMahan, Moore, Ramage, Hampson and Agüera y Arcas,
@@ -17,7 +17,10 @@ At the end all clients train β_i once more. Of φ's three layers the first `sha
 shared, and the others are the client's own as β_i is; with none this is Local of `hetfedrep`.
 
 In a round of FedAvg-FT there is no step 1: all of the network is shared and trains. At the end all
-clients train all of it once more, each for itself: the fine-tuning.
+clients train all of it once more, each for itself: the fine-tuning. With `final_epochs` = 0 it is
+federated averaging. With `proximal` = μ local training is of F_i + μ/2 ‖w - w_t‖², pulled to what
+all share: FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in
+Heterogeneous Networks", MLSys 2020), which goes by that name without the fine-tuning.
 
 Changes are averaged with equal weights, as in all algorithms on networks here.
 """
@@ -75,7 +78,7 @@ from intarsia.data import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.local_training import LocalTraining
 
-__all__ = ["FEDAVG_FT", "FEDREP", "FedAvgFT", "FedRep"]
+__all__ = ["FEDAVG_FT", "FEDPROX", "FEDREP", "FedAvgFT", "FedProx", "FedRep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,8 @@ class FedRep:
     local_epochs: int = 10  # of what is the client's own
     shared_epochs: int = 1  # of what is shared, after local training; 0: one step
     final_epochs: int = 10  # of the client's own at all clients after the last round
-    rate: float = 1e-3  # of Adam, fresh in each round
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
@@ -139,8 +143,10 @@ class FedAvgFT:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
     local_epochs: int = 10
+    proximal: float = 0.0  # μ, of FedProx
     final_epochs: int = 10  # of fine-tuning, at all clients after the last round
-    rate: float = 1e-3  # of Adam, fresh in each round
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
     embedding: AnyKind = "perceptron"
@@ -154,7 +160,7 @@ class FedAvgFT:
         check_options(
             self,
             counts=("local_epochs", "batch", "hidden", "latent"),
-            not_negative=("final_epochs", "weight_decay"),
+            not_negative=("proximal", "final_epochs", "weight_decay"),
         )
 
     @property
@@ -178,12 +184,62 @@ class FedAvgFT:
         return ("*",)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FedProx:
+    """Hyperparameters; those of local training as of FedAvg-FT."""
+
+    local_epochs: int = 10
+    proximal: float = 0.1  # μ
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
+    embedding: AnyKind = "perceptron"
+    hidden: int = 64
+    latent: int = 64
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("proximal", "weight_decay"),
+        )
+
+    @property
+    def final_epochs(self) -> int:
+        """Return the epochs of fine-tuning: none."""
+        return 0
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: all."""
+        return ("*",)
+
+
 @lru_cache(maxsize=32)
 def _training(
-    options: FedRep | FedAvgFT, outputs: int, epochs: int, *parts: str
+    options: FedRep | FedAvgFT | FedProx,
+    outputs: int,
+    epochs: int,
+    *parts: str,
+    proximal: float = 0.0,
 ) -> LocalTraining | None:
     """Return how parts train, None without a part; kept, as compiled functions belong to it."""
-    return training_of(options, outputs, plain_loss, parts, epochs=epochs) if parts else None
+    if not parts:
+        return None
+    return training_of(options, outputs, plain_loss, parts, epochs=epochs, proximal=proximal)
 
 
 # ---- at the clients
@@ -229,7 +285,9 @@ def whole_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     before = opened(visits)
-    training = _training(options, outputs, options.local_epochs, *options.shared_parts)
+    training = _training(
+        options, outputs, options.local_epochs, *options.shared_parts, proximal=options.proximal
+    )
     moved = trained(training, before, "local")
     return [(one.client, change(one, after)) for one, after in zip(before, moved, strict=True)]
 
@@ -245,7 +303,7 @@ def fine_tune(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
 # ---- at the server
 
 
-def init_server(options: FedRep | FedAvgFT, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: FedRep | FedAvgFT | FedProx, schema: Schema, rng: RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -253,7 +311,7 @@ def init_server(options: FedRep | FedAvgFT, schema: Schema, rng: RandomKey) -> S
     FederationError
         If clients have samples in common, or different features, or one has no labels.
     """
-    name = "fedrep" if isinstance(options, FedRep) else "fedavg-ft"
+    name = {FedRep: "fedrep", FedProx: "fedprox"}.get(type(options), "fedavg-ft")
     check_clients(schema, name)
     features = check_same_features(schema, name) if options.shared_parts else None
     return start(options, schema, rng, features)
@@ -325,4 +383,12 @@ FEDAVG_FT = replace(
     conclude=conclude_tuned,
     client_functions=(send_start, whole_training, fine_tune, part_of_loss, *label_scale.FUNCTIONS),
     states=(Server, Client, FedAvgFT, Start),
+)
+
+FEDPROX = replace(
+    FEDAVG_FT,
+    name="fedprox",
+    hyperparameters=FedProx,
+    client_functions=(send_start, whole_training, part_of_loss, *label_scale.FUNCTIONS),
+    states=(Server, Client, FedProx, Start),
 )

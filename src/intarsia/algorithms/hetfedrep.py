@@ -129,7 +129,8 @@ class Local:
 
     local_epochs: int = 10
     final_epochs: int = 10  # at all clients after the last round
-    rate: float = 1e-3  # of Adam, fresh in each round
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
     embedding: AnyKind = "perceptron"

@@ -40,7 +40,7 @@ from intarsia.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.algorithms import label_scale, shared_parts
+from intarsia.algorithms import label_scale
 from intarsia.algorithms.client_network import (
     Architecture,
     check_clients,
@@ -56,7 +56,6 @@ from intarsia.algorithms.shared_parts import (
     Client,
     Ready,
     Server,
-    Shared,
     Start,
     certify,
     concluded,
@@ -68,6 +67,8 @@ from intarsia.algorithms.shared_parts import (
     send_start,
     shares,
     start,
+    started_alike,
+    take_start,
     told,
     trained,
 )
@@ -151,14 +152,6 @@ def _training(options: L2gd, outputs: int, epochs: int) -> LocalTraining:
 # ---- at the clients
 
 
-@client_function
-def take_start(
-    client: Client, block: Block, message: Shared, rng: RandomKey
-) -> tuple[Client, Ready]:
-    """Start from the network that all start from."""
-    return opened([(client, block, message, rng)])[0].client, Ready()
-
-
 @cohort_function
 def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train the client's network; there is nothing to send."""
@@ -211,9 +204,7 @@ def init_server(options: L2gd, schema: Schema, rng: RandomKey) -> Server:
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Let all clients start from the network that the server drew."""
-    server = shared_parts.setup(server, clients, rng)
-    if server.shared is not None:
-        clients.ask(take_start, told(server, clients))
+    server = started_alike(server, clients, rng)
     return evolve(server, shared=None)  # from here on each client's network is its own
 
 

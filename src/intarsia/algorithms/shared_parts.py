@@ -69,6 +69,8 @@ __all__ = [
     "setup",
     "shares",
     "start",
+    "started_alike",
+    "take_start",
     "told",
     "trained",
 ]
@@ -197,6 +199,7 @@ def trained(
     seats: Sequence[Seat],
     stream: str,
     constants: Callable[[Client], Mapping[str, Tensor]] = lambda client: {},
+    references: Sequence[Arrays] | None = None,
 ) -> list[Seat]:
     """Return the clients after a training, or as they are without one.
 
@@ -206,6 +209,8 @@ def trained(
         Names the stream of a client's random numbers that this training draws from.
     constants
         What a client's batches hold beside its rows.
+    references
+        What proximal terms pull each client to; None: where it starts.
     """
     if training is None or not seats:
         return list(seats)
@@ -214,6 +219,7 @@ def trained(
         [(client.parameters, block, rng.fold_in(stream)) for client, block, rng in seats],
         [constants(seat.client) for seat in seats],
         seats[0].client.options.engine,
+        references,
     )
     return [
         seat._replace(client=evolve(seat.client, parameters=own))
@@ -240,6 +246,14 @@ def protected(client: Client, moved: Change, clients: int) -> tuple[Client, Chan
     )
     share = noise.deviation / math.sqrt(max(clients - 1, 1))
     return evolve(client, noise=noise), Change(clipped + share * normal)
+
+
+@client_function
+def take_start(
+    client: Client, block: Block, message: Shared, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Start from the network that all start from."""
+    return opened([(client, block, message, rng)])[0].client, Ready()
 
 
 @client_function
@@ -315,6 +329,14 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
 def shares(options: Options) -> bool:
     """Return whether clients share parameters, which a round averages."""
     return bool(options.shared_parts)
+
+
+def started_alike(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Set up, and let all clients' own networks start from the one that the server drew."""
+    server = setup(server, clients, rng)
+    if server.shared is not None:
+        clients.ask(take_start, told(server, clients))
+    return server
 
 
 def told(server: Server, clients: Clients) -> dict[ClientId, Shared]:
