@@ -6,7 +6,6 @@ and client state lives with the engine's parties, never with the server.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
