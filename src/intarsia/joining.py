@@ -279,7 +279,8 @@ def _joined(
         grades = _grades(prepared, algorithm, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
-    alike = {one.name: getattr(options, one.name) for one in fields(hetfedrep.Local)}
+    known = [one.name for one in fields(hetfedrep.Local) if hasattr(options, one.name)]
+    alike = {name: getattr(options, name) for name in known}
     with clock.part("yardsticks"), engine.unmetered():
         local = hetfedrep.Local(**alike)
         _start(engine, hetfedrep.LOCAL, local)
