@@ -60,11 +60,12 @@ _NOTES = (
     "Accuracy: the mean over clients of the test accuracy after the last local training, ± the "
     "standard deviation over seeds; pooled: over all test samples. Reached: at or above the "
     "paper's figure less its standard deviation. Training: seconds by the clock, on a machine with "
-    "other work; the code was that of commit fea46cd or shortly before, the commit above that of "
+    "much other work; the code was that of commits fea46cd to d221a9f, the commit above that of "
     "the table. perceptron: φ is a perceptron, where the paper's is convolutional; short: 20 local "
     "and final epochs for 100, and alignment in batches of 100 for 10; scale1: anchor_scale = 1, "
-    "where the toys' files have 10; pre10: 10 epochs of alignment for 100. Where it says 1 seed, "
-    "it is seed 0."
+    "where the toys' files have 10; pre10: 10 epochs of alignment for 100; dropout0: without "
+    "dropout, as in the authors' FedRep; epoch: an epoch on what is shared, for one step, as "
+    "theirs. Where it says 1 seed, it is seed 0."
 )
 
 
@@ -164,9 +165,16 @@ def grouped(folder: Path) -> dict[tuple[str, str], report.Group]:
         runs.setdefault(key, []).append(load(path.parent))
     order = list(METHODS)
     return {
-        key: report.compare(some)[0]
+        key: _alike(key, report.compare(some))
         for key, some in sorted(runs.items(), key=lambda one: (one[0][0], order.index(one[0][1])))
     }
+
+
+def _alike(key: tuple[str, str], groups: Sequence[report.Group]) -> report.Group:
+    """Return the one group of runs; of another version's settings some keys may be missing."""
+    if len(groups) > 1:
+        raise SystemExit(f"{' '.join(key)}: runs of {len(groups)} settings lie in one folder.")
+    return groups[0]
 
 
 def compare(folder: Path, writing: bool) -> None:
