@@ -337,3 +337,51 @@ def test_the_command_line_says_which_algorithm_fits(tmp_path, capfd):
     (tmp_path / "mine.toml").write_text(f'algorithm = {{name = "flic"}}\n{clients}')
     assert main(["inspect", str(tmp_path / "mine.toml"), "--json"]) == 0
     assert json.loads(said(capfd)[0])["algorithm"] == "flic"
+
+
+@pytest.mark.parametrize("algorithm", ["local", "flic-linear"])
+def test_an_array_is_read_in_the_order_of_the_one_that_trained(algorithm):
+    rng = np.random.default_rng(0)
+    y, held = rng.integers(0, 2, 60), {}
+    widths = {"narrow": 2, "middle": 12, "wide": 21}  # x0 and x1 are at all, others at two or one
+    for name, width in widths.items():
+        x = rng.normal(size=(60, width)) * np.arange(1, width + 1)
+        x[:, -1] += 5 * y
+        held[name] = (x, y + 0.0)
+    given = {"algorithm": "local", "engine": "loop", "rounds": 1, "final_epochs": 5, "hidden": 8}
+    if algorithm == "flic-linear":
+        given = {"algorithm": algorithm, "latent": 2, "rank": 1, "rounds": 2, "task": "regression"}
+    found = intarsia.run(tables=held, test=0.0, yardsticks=False, intercept=True, **given)
+    for name, (x, labels) in held.items():
+        model = found.model[name]
+        assert list(model.feature_names_in_) == [f"x{j}" for j in range(x.shape[1])]
+        named = pd.DataFrame(x, columns=[f"x{j}" for j in range(x.shape[1])])
+        np.testing.assert_allclose(model.predict(x), model.predict(named), rtol=1e-9)
+        score = found.metrics.clients[name]
+        if algorithm == "flic-linear":
+            loss = ((model.predict(x) - labels) ** 2).mean() / 2
+            assert loss == pytest.approx(score.loss, rel=1e-6)
+        else:
+            chance = model.predict_proba(x)[np.arange(60), labels.astype(int)]
+            assert -np.log(chance).mean() == pytest.approx(score.loss, rel=1e-4)
+
+
+def test_pixels_are_read_by_their_names_whatever_their_order():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 40)
+    x = rng.normal(size=(40, 256)) + y[:, None] * np.tile([1.0, 0.0], 128)
+    given = {"algorithm": "local", "embedding": "convolutional", "latent": 4, "engine": "loop"}
+    given |= {"rounds": 1, "local_epochs": 2, "final_epochs": 0, "yardsticks": False, "test": 0.0}
+    losses = []
+    for letters in ("pixel{:03d}", "x{}"):  # "x10" comes before "x2" where words are sorted
+        names = [letters.format(number) for number in range(256)]
+        made = pd.DataFrame(x, columns=names).assign(y=y)
+        tables = {"a": made[:20], "b": made[20:]}
+        found = intarsia.run(tables=tables, label="y", intercept=False, **given)
+        losses.append(found.metrics.server.loss)
+        mixed = made[:20][names[::-1]]
+        own = found.model["a"]
+        np.testing.assert_allclose(own.predict_proba(mixed), own.predict_proba(made[:20]))
+        chance = own.predict_proba(mixed)[np.arange(20), y[:20]]
+        assert -np.log(chance).mean() == pytest.approx(found.metrics.clients["a"].loss, rel=1e-4)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)

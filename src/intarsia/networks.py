@@ -27,7 +27,7 @@ from intarsia.labels import as_in_tables
 from intarsia.model_columns import Table, known_columns
 from intarsia.spelling import nearest
 
-__all__ = ["ClientNetwork", "Networks", "without_constant"]
+__all__ = ["ClientNetwork", "Networks", "in_order", "without_constant"]
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,35 @@ def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:
     if not constant.any():
         return parameters
     found = dict(parameters)
+    for first in _first_layers(parameters):
+        weight = parameters[f"{first}.weight"]
+        found[f"{first}.weight"] = np.ascontiguousarray(weight[:, ~constant])
+        found[f"{first}.bias"] = parameters[f"{first}.bias"] + weight[:, constant].sum(axis=1)
+    return found
+
+
+def in_order(parameters: Arrays, order: NDArray[np.intp]) -> Arrays:
+    """Return a network that reads its features in another order: first that of `order[0]`, ….
+
+    One that reads pictures knows its pixels by their names, and stays as it is.
+    """
+    firsts = {f"{first}.weight" for first in _first_layers(parameters)}
+    return {
+        name: np.ascontiguousarray(values[:, order]) if name in firsts else values
+        for name, values in parameters.items()
+    }
+
+
+def _first_layers(parameters: Arrays) -> list[str]:
+    """Return the names of the layers that read the features, one for each level that does."""
+    found: list[str] = []
     for name in parameters:
         whole = re.fullmatch(r"(levels\.\d+\.)?classifier\.bias", name)
         if whole is None:
             continue
         front = whole[1] or ""  # of one level of several, each of which reads the features
-        first = f"{front}embedding.0"
-        if f"{first}.weight" not in parameters:  # a linear network
-            first = f"{front}classifier"
-        weight = parameters[f"{first}.weight"]
-        found[f"{first}.weight"] = np.ascontiguousarray(weight[:, ~constant])
-        found[f"{first}.bias"] = parameters[f"{first}.bias"] + weight[:, constant].sum(axis=1)
+        inner = any(one.startswith(f"{front}embedding.") for one in parameters)
+        first = f"{front}embedding.0" if inner else f"{front}classifier"  # a linear network
+        if f"{first}.weight" in parameters:
+            found.append(first)
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
@@ -174,15 +175,15 @@ def client_models(
     found: dict[ClientId, LinearRegressor] = {}
     for client, (own, intercept) in weights.items():
         names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        plain = dict(zip(names, own.tolist(), strict=True))
+        weight = dict(zip(names, own.tolist(), strict=True))
+        plain = {names[place]: weight[names[place]] for place in _in_table(schema, client)}
         # a feature that is constant has no direction in which samples vary, and no weight
         scales = [scale or 1.0 for scale in scaling[client].scale.tolist()]
-        constant = plain.pop(INTERCEPT, 0.0)
         found[client] = LinearRegressor.from_weights(
             plain,
             means=dict(zip(names, scaling[client].mean.tolist(), strict=True)),
             scales=dict(zip(names, scales, strict=True)),
-            intercept=intercept + constant,
+            intercept=intercept + weight.get(INTERCEPT, 0.0),
             regularisation=0.0,
         )
     return LinearModels(algorithm, found)
@@ -198,23 +199,35 @@ def client_networks(
     """Return the clients' networks, on the features as their tables have them."""
     # here: it imports torch
     from intarsia.algorithms.named_modules import Named
-    from intarsia.networks import ClientNetwork, Networks, without_constant
+    from intarsia.networks import ClientNetwork, Networks, in_order, without_constant
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
         names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
         kept = np.array([name != INTERCEPT for name in names], bool)
-        made_of = architecture(client)
+        made_of, order = architecture(client), _in_table(schema, client)
+        if not isinstance(made_of, Named):  # a module of the user's own never gets the constant
+            own = in_order(without_constant(own, ~kept), np.cumsum(kept)[order] - 1)
         found[client] = ClientNetwork(
             labels=schema.labels,
-            features=tuple(name for name in names if name != INTERCEPT),
-            means=scaling[client].mean[kept],
-            scales=scaling[client].scale[kept],
+            features=tuple(names[place] for place in order),
+            means=scaling[client].mean[order],
+            scales=scaling[client].scale[order],
             architecture=made_of,
-            # a module of the user's own never gets the constant
-            parameters=own if isinstance(made_of, Named) else without_constant(own, ~kept),
+            parameters=own,
         )
     return Networks(algorithm, found)
+
+
+def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:
+    """Return the places of a client's features, in the order that its table has them.
+
+    An array without names is read in this order: it is that of the array that trained.
+    """
+    own = schema.features.ids[schema.features.own(client)]
+    place = {str(name): number for number, name in enumerate(own)}
+    known = [place[name] for name in schema.holdings[client].features if name != INTERCEPT]
+    return np.array(known, np.intp)
 
 
 def _certificate(info: Info) -> Certificate | None:

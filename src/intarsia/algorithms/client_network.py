@@ -21,8 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithm import RandomKey
-from intarsia.algorithms.embeddings import numbers_of_dropout, ragged, width_of_structure
-from intarsia.algorithms.labelled_rows import dense, labelled_rows
+from intarsia.algorithms.embeddings import (
+    Convolutional,
+    numbers_of_dropout,
+    ragged,
+    width_of_structure,
+)
+from intarsia.algorithms.labelled_rows import columns, dense, labelled_rows
 from intarsia.algorithms.network_structure import Architecture, Network, levels_of
 from intarsia.algorithms.network_targets import label_tensor
 from intarsia.data import Array, Block, Schema
@@ -236,6 +241,7 @@ def train_networks(
     for (parameters, block, rng), known, to in zip(clients, constants, pulled, strict=True):
         tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
         x, y = labelled_rows(block)
+        x = _pictures(training.model, x, block)
         like = tensors["classifier.weight"]
         learners.append(
             Learner(
@@ -253,6 +259,14 @@ def train_networks(
         finite(training, {name: values.detach().numpy() for name, values in one.parameters.items()})
         for one in cohort.train(training, learners, engine=engine)
     ]
+
+
+def _pictures(network: nn.Module, x: Array, block: Block) -> Array:
+    """Return a block's rows as pictures, if the network reads such: pixels by their names."""
+    if not isinstance(network.embedding, Convolutional):
+        return x
+    order = columns(block.features)
+    return x if np.array_equal(order, np.arange(len(order))) else x[:, order]
 
 
 def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
@@ -296,7 +310,8 @@ def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> A
 def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
     structure = _structure(len(parameters["classifier.bias"]), made_of)
-    x = torch.from_numpy(dense(block)).to(tensors["classifier.bias"].dtype)
+    x = torch.from_numpy(_pictures(structure, dense(block), block))
+    x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
         latent, scores = functional_call(structure, tensors, (x,))
     return latent.double().numpy(), scores.double().numpy()

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data import Array, Block
+from intarsia.data import INTERCEPT, Array, Block
 from intarsia.errors import TableError
 
-__all__ = ["dense", "is_labelled", "labelled_rows"]
+__all__ = ["columns", "dense", "is_labelled", "labelled_rows"]
+
+
+@lru_cache(maxsize=1024)
+def columns(features: tuple[str, ...]) -> NDArray[np.intp]:
+    """Return the columns of a block in the order of their names, without the constant one.
+
+    Numbers in a name go by their size, "x2" before "x10", so that rows may be pictures.
+    """
+    keys = {
+        place: [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]
+        for place, name in enumerate(features)
+        if name != INTERCEPT
+    }
+    return np.array(sorted(keys, key=keys.__getitem__), np.intp)
 
 
 def dense(block: Block) -> Array:

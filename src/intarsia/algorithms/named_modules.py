@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import re
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.client_network import Arrays
-from intarsia.algorithms.labelled_rows import dense
-from intarsia.algorithms.preparation import INTERCEPT
+from intarsia.algorithms.labelled_rows import columns, dense
 from intarsia.data import Array, Block
 from intarsia.errors import ExperimentError
 from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import nearest
 
-__all__ = ["Named", "columns", "judging", "made", "named", "scores", "structure"]
+__all__ = ["Named", "judging", "made", "named", "scores", "structure"]
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,6 @@ def judging(name: str, features: int, outputs: int) -> nn.Module:
 
 
 @lru_cache(maxsize=512)
-def columns(features: tuple[str, ...]) -> Any:
-    """Return the columns of a block that modules get, in their order."""
-    keys = {
-        place: [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]
-        for place, name in enumerate(features)
-        if name != INTERCEPT
-    }
-    return np.array(sorted(keys, key=keys.__getitem__), np.intp)
-
-
 def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     """Return the scores that a module with these parameters gives, (samples, outputs)."""
     own = columns(block.features)

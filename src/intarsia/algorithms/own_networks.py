@@ -46,8 +46,8 @@ from intarsia.algorithms.client_network import (
     finite,
     part_vector,
 )
-from intarsia.algorithms.labelled_rows import labelled_rows
-from intarsia.algorithms.named_modules import Named, columns, made, named, scores, structure
+from intarsia.algorithms.labelled_rows import columns, labelled_rows
+from intarsia.algorithms.named_modules import Named, made, named, scores, structure
 from intarsia.algorithms.network_targets import (
     cross_entropy,
     label_tensor,
