@@ -14,7 +14,7 @@ from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms import block_network, hyfem_client  # noqa: E402
 from intarsia.algorithms.evaluation import CROSS_ENTROPY  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
-from intarsia.algorithms.server_evaluation import evaluate_server  # noqa: E402
+from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
@@ -387,15 +387,11 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
     options = HyFEM(**SMALL)
     engine, _, conclusion = run(options, clients(), rounds=5, test=test)
     made_of = HYFEM.architecture(options, engine.schema("train"), None)
-    found, own = evaluate_server(
-        engine,
-        engine.schema("test"),
-        HYFEM.predict,
-        HYFEM.server_model,
-        made_of.blocks,
-        CROSS_ENTROPY,
-        part="test",
+    schema = engine.schema("test")
+    found = evaluate_server(
+        engine, schema, HYFEM.server_model, made_of.blocks, CROSS_ENTROPY, part="test"
     )
+    own = evaluate_own(engine, schema, HYFEM.predict, CROSS_ENTROPY, part="test")
     parameters = block_network.numbered(made_of, conclusion.network)
     first = whole.take(np.arange(30))
     scores = block_network.scores(made_of, parameters, first)

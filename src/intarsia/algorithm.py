@@ -256,3 +256,5 @@ class Algorithm:
     # None) None if it has none. None: for all as the hyperparameters' `architecture`
     architecture: Callable[[Any, Schema, ClientId | None], Any] | None = None
     server_model: ServerModel | None = None  # None: the server has no network
+    # hyperparameters -> those with which each client learns the same alone, for the yardsticks
+    alone: Callable[[Any], Any] | None = None

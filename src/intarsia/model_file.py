@@ -42,7 +42,9 @@ NETWORKS = "networks.json"
 CLIENTS = "clients.json"
 
 _SHARED = "shared.npz"
-_OWN = ("features", "means", "scales", "module")  # beside the parameters in a client's file
+_SERVER = "server.npz"
+# beside the parameters in a client's file
+_OWN = ("features", "means", "scales", "module", "composition")
 
 
 def write_model(model: Model, folder: Path) -> None:
@@ -182,7 +184,7 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
 
 
 def _write_networks(model: Networks, folder: Path) -> None:
-    from intarsia.algorithms.named_modules import Named
+    from intarsia.algorithms.client_network import Architecture
 
     shared = model.shared
     first = next(iter(model.values())).architecture
@@ -191,14 +193,17 @@ def _write_networks(model: Networks, folder: Path) -> None:
     write_durably((folder / files[name], _own(network, shared)) for name, network in model.items())
     if shared:
         write_durably([(folder / _SHARED, _arrays(shared))])
+    if model.server is not None:
+        write_durably([(folder / _SERVER, _own(model.server, {}))])
     # last: it says that the others are there
     content = {
         "algorithm": model.algorithm,
         "task": model.labels.task,
         "classes": list(model.labels.classes),
         "label": model.labels.name,
-        "architecture": None if isinstance(first, Named) else asdict(first),
+        "architecture": asdict(first) if isinstance(first, Architecture) else None,
         "shared": sorted(shared),
+        "server": model.server is not None,
         "clients": files,
     }
     _write_json(folder / NETWORKS, content)
@@ -218,7 +223,10 @@ def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
         name: _network(_read_arrays(folder / file), shared, labels, architecture)
         for name, file in content["clients"].items()
     }
-    return Networks(content["algorithm"], found)
+    server = None
+    if content.get("server"):
+        server = _network(_read_arrays(folder / _SERVER), {}, labels, None)
+    return Networks(content["algorithm"], found, server)
 
 
 def _network(
@@ -227,6 +235,7 @@ def _network(
     labels: Labels,
     architecture: Architecture | None,
 ) -> ClientNetwork:
+    from intarsia.algorithms.block_network import Composition, composition_of
     from intarsia.algorithms.named_modules import Named
     from intarsia.networks import ClientNetwork
 
@@ -238,7 +247,12 @@ def _network(
     width = len(features) if first is None else first.shape[1]
     if not width == len(features) == len(own["means"]) == len(own["scales"]):
         raise ValueError(f"a network takes {width} features and {len(features)} are named")
-    made_of = Named(str(own["module"])) if own_module else architecture
+    made_of: Architecture | Named | Composition | None = architecture
+    if own_module:
+        made_of = Named(str(own["module"]))
+    elif "composition" in own:
+        made_of = composition_of(json.loads(str(own["composition"])))
+        parameters = {name: parameters[name] for name in made_of.names}
     if made_of is None:
         raise ValueError("a network has no architecture")
     return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
@@ -246,6 +260,7 @@ def _network(
 
 def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     """Return what is in a client's file."""
+    from intarsia.algorithms.block_network import Composition
     from intarsia.algorithms.named_modules import Named
 
     own = {key: values for key, values in network.parameters.items() if key not in shared}
@@ -253,6 +268,8 @@ def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     extra = {"features": features, "means": network.means, "scales": network.scales}
     if isinstance(network.architecture, Named):
         extra["module"] = np.array(network.architecture.module)
+    if isinstance(network.architecture, Composition):
+        extra["composition"] = np.array(json.dumps(asdict(network.architecture)))
     return _arrays({**own, **extra})
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import expit
 
-from intarsia.algorithms import named_modules
+from intarsia.algorithms import block_network, named_modules
+from intarsia.algorithms.block_network import Composition
 from intarsia.algorithms.client_network import Architecture, Arrays, Built, embedded, scores
 from intarsia.algorithms.named_modules import Named
 from intarsia.algorithms.network_targets import odds, said
@@ -48,7 +49,7 @@ class ClientNetwork:
     features: tuple[str, ...]
     means: Array  # (features,) the value of a missing entry
     scales: Array  # (features,) 0: the feature was constant in training and counts for nothing
-    architecture: Architecture | Named
+    architecture: Architecture | Named | Composition
     parameters: Arrays  # by their dotted names; what all clients share is among them
 
     @property
@@ -109,6 +110,9 @@ class ClientNetwork:
         if isinstance(self.architecture, Named):
             own, classes = self.architecture.module, max(2, len(self.labels.classes))
             return odds(named_modules.scores(own, self.parameters, block, classes))
+        if isinstance(self.architecture, Composition):
+            numbered = block_network.numbered(self.architecture, self.parameters)
+            return odds(block_network.scores(self.architecture, numbered, block))
         centre, spread = (
             float(self.parameters.get(f"labels.{name}", other))
             for name, other in (("centre", 0.0), ("spread", 1.0))
@@ -122,6 +126,11 @@ class ClientNetwork:
         }
 
     def _built(self) -> Built:
+        if isinstance(self.architecture, Composition):
+            raise ExperimentError(
+                f"The network is one over the feature blocks {', '.join(self.architecture.blocks)},"
+                " which have a space each; a common one have the networks of flic."
+            )
         if isinstance(self.architecture, Named):
             raise ExperimentError(
                 f"The network is {self.architecture.module}, of which only you know the latent "
@@ -141,10 +150,16 @@ class ClientNetwork:
 
 
 class Networks(Mapping[ClientId, ClientNetwork]):
-    """The networks of all clients, by client."""
+    """The networks of all clients, by client; `server` is the server's, where it has one."""
 
-    def __init__(self, algorithm: str, networks: Mapping[ClientId, ClientNetwork]) -> None:
+    def __init__(
+        self,
+        algorithm: str,
+        networks: Mapping[ClientId, ClientNetwork],
+        server: ClientNetwork | None = None,
+    ) -> None:
         self.algorithm = algorithm
+        self.server = server
         self._networks = dict(networks)
 
     def __getitem__(self, client: ClientId) -> ClientNetwork:

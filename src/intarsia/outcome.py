@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -36,11 +36,10 @@ from intarsia.result import (
 from intarsia.structure import Structures
 
 if TYPE_CHECKING:
-    from intarsia.algorithms.client_network import Architecture, Arrays
-    from intarsia.algorithms.named_modules import Named
+    from intarsia.algorithms.client_network import Arrays
     from intarsia.client_models import LinearModels
     from intarsia.model_file import LinearModel, Model
-    from intarsia.networks import Networks
+    from intarsia.networks import ClientNetwork, Networks
 
 __all__ = [
     "Outcome",
@@ -192,13 +191,17 @@ def client_models(
 def client_networks(
     algorithm: str,
     schema: Schema,
-    architecture: Callable[[ClientId], Architecture | Named],
+    architecture: Callable[[ClientId | None], Any],
     parameters: Mapping[ClientId, Arrays],
     scaling: Mapping[ClientId, Preparation],
+    server: Arrays | None = None,
 ) -> Networks:
-    """Return the clients' networks, on the features as their tables have them."""
+    """Return the clients' networks and the server's, on the features as the tables have them.
+
+    `architecture` gives that of a client, or of the server (None).
+    """
     # here: it imports torch
-    from intarsia.algorithms.named_modules import Named
+    from intarsia.algorithms.client_network import Architecture
     from intarsia.networks import ClientNetwork, Networks, in_order, without_constant
 
     found: dict[ClientId, ClientNetwork] = {}
@@ -206,7 +209,9 @@ def client_networks(
         names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
         kept = np.array([name != INTERCEPT for name in names], bool)
         made_of, order = architecture(client), _in_table(schema, client)
-        if not isinstance(made_of, Named):  # a module of the user's own never gets the constant
+        if isinstance(
+            made_of, Architecture
+        ):  # other networks name their columns, and get no constant
             own = in_order(without_constant(own, ~kept), np.cumsum(kept)[order] - 1)
         found[client] = ClientNetwork(
             labels=schema.labels,
@@ -216,7 +221,23 @@ def client_networks(
             architecture=made_of,
             parameters=own,
         )
-    return Networks(algorithm, found)
+    if server is None:
+        return Networks(algorithm, found)
+    means = {name: mean for one in found.values() for name, mean in _by_name(one, one.means)}
+    scales = {name: scale for one in found.values() for name, scale in _by_name(one, one.scales)}
+    whole = ClientNetwork(
+        labels=schema.labels,
+        features=tuple(means),
+        means=np.array(list(means.values())),
+        scales=np.array(list(scales.values())),
+        architecture=architecture(None),
+        parameters=server,
+    )
+    return Networks(algorithm, found, whole)
+
+
+def _by_name(network: ClientNetwork, values: Array) -> Iterator[tuple[str, float]]:
+    return zip(network.features, values.tolist(), strict=True)
 
 
 def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["Predictions", "predict"]
 
 
+_SERVER = "server"  # the server's network, where no client has this name
+
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """What a model says about each row of a table."""
@@ -93,8 +96,8 @@ def predict(
     id
         The column with the ids; None: the one of the experiment, where the table has it.
     client
-        Whose network predicts, where each client has one; None: that of the client whose columns
-        the table has.
+        Whose network predicts, where each client has one, or "server", where this has one; None:
+        that of the client whose columns the table has, the server's for those of all.
 
     Raises
     ------
@@ -161,12 +164,18 @@ def _estimator(
                 "clients; leave the name out."
             )
         return model, ()
+    server: ClientNetwork | None = getattr(model, "server", None)
     if client is not None:
+        if client == _SERVER and client not in model and server is not None:
+            return server, ()
         if client not in model:
             raise ExperimentError(f"The run has no client {client!r}; {nearest(client, model)}.")
         return model[client], ()
     if len(model) == 1:
         return next(iter(model.values())), ()
+    if server is not None and not {*_columns_of(server.features)}.difference(names):
+        note = "The table has the columns of all clients, and the server's network predicts; name a"
+        return server, (f"{note} client for its own.",)
     columns = {
         name: set(_columns_of([str(feature) for feature in one.feature_names_in_]))
         for name, one in model.items()

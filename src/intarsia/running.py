@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -198,10 +199,10 @@ def _run_all(
         model = client_networks(
             description.algorithm,
             fitted.schema,
-            # modules of the user's own differ from client to client
-            getattr(options, "architecture_of", lambda _: options.architecture),
+            _architecture(algorithm, options, fitted.schema),
             fitted.networks,
             fitted.scaling,
+            outcome.conclusion.network,
         )
     elif fitted.own_weights:
         model = client_models(
@@ -228,6 +229,17 @@ def _run_all(
         audit.write(folder, fitted.mode, fitted.crossings)
         run_folder.finish(folder, made)
     return made
+
+
+def _architecture(
+    algorithm: Algorithm | Baseline, options: Any, schema: Schema
+) -> Callable[[ClientId | None], Any]:
+    """Return what says what a client's network is made of, and the server's (None)."""
+    if isinstance(algorithm, Algorithm) and algorithm.architecture is not None:
+        return partial(algorithm.architecture, options, schema)
+    # modules of the user's own differ from client to client
+    known = getattr(options, "architecture_of", None)
+    return known or (lambda _: options.architecture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +290,10 @@ def _fit(
         traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
     if description.yardsticks and not _unmeasured(description, algorithm):
         with clock.part("yardsticks"):
-            outcome = _measured(description, options, engine, part, outcome)
+            if isinstance(algorithm, Algorithm) and algorithm.alone is not None:
+                outcome = _measured_alone(description, algorithm, options, engine, part, outcome)
+            else:
+                outcome = _measured(description, options, engine, part, outcome)
     outcome = replace(outcome, notes=(*prepared.notes, *outcome.notes))
     return _Fitted(
         outcome,
@@ -310,6 +325,8 @@ def _unsealed(description: Experiment, algorithm: Algorithm | Baseline) -> tuple
 def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
     """Return a note where the yardsticks are asked for and would not be of the same kind."""
     if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
+        return ()
+    if algorithm.alone is not None:
         return ()
     other = '"standalone" with loss = "squared"'
     if algorithm.network is not None:
@@ -372,6 +389,24 @@ def _own_weights(algorithm: Algorithm | Baseline, engine: InProcess) -> dict[Cli
     if isinstance(algorithm, Baseline) or algorithm.own_weights is None:
         return {}
     return {name: algorithm.own_weights(state) for name, state in engine.get_states().items()}
+
+
+def _measured_alone(
+    description: Experiment,
+    algorithm: Algorithm,
+    options: Any,
+    engine: InProcess,
+    part: Literal["train", "test"],
+    outcome: Outcome,
+) -> Outcome:
+    """Return the outcome with what the algorithm's networks come to without a federation."""
+    assert algorithm.alone is not None
+    own, known = algorithm.alone(options), {"rounds": outcome.rounds, "seed": description.seed}
+    return replace(
+        outcome,
+        centralised=yardsticks.network_of_all(engine, algorithm, own, part, **known),
+        standalone=yardsticks.networks_alone(engine, algorithm, own, part, **known),
+    )
 
 
 def _measured(

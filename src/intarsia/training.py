@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from intarsia.algorithm import Algorithm, Info, RandomKey
 from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
-from intarsia.algorithms.server_evaluation import evaluate_server
+from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId
@@ -212,21 +212,15 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.round)
     schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
-    made_of = None
-    if algorithm.server_model is not None and algorithm.architecture is not None:
-        made_of = algorithm.architecture(task.options, engine.schema("train"), None)
     with engine.unmetered():
-        if made_of is None or algorithm.server_model is None:
+        if algorithm.server_model is None or algorithm.architecture is None:
             return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
-        return evaluate_server(
-            engine,
-            schema,
-            algorithm.predict,
-            algorithm.server_model,
-            made_of.blocks,
-            loss,
-            part=task.part,
-        )
+        own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
+        made_of = algorithm.architecture(task.options, engine.schema("train"), None)
+        if made_of is None:
+            return None, own
+        server = algorithm.server_model
+        return evaluate_server(engine, schema, server, made_of.blocks, loss, part=task.part), own
 
 
 def _check_finite(number: int, info: Info) -> None:

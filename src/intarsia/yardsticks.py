@@ -1,8 +1,9 @@
 """The two yardsticks of a result: all data pooled, and each party alone.
 
-They need the pooled data, so they exist for simulations and tests only. Both are trained on the
-prepared features to a certified gap: by centralised dual coordinate ascent, and by one-client
-HyFDCA where that is too slow.
+They need the pooled data, so they exist for simulations and tests only. Linear models are trained
+on the prepared features to a certified gap: by centralised dual coordinate ascent, and by
+one-client HyFDCA where that is too slow. An algorithm on networks that says how a client learns
+alone has both by its own steps.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
-from intarsia.algorithms.evaluation import Grades, evaluate, grade_scores
+from intarsia.algorithm import Algorithm
+from intarsia.algorithms.evaluation import Grades, evaluate, grade_scores, grading_loss
 from intarsia.algorithms.hyfdca import HYFDCA
+from intarsia.algorithms.server_evaluation import evaluate_own
 from intarsia.data import Array, Block, ClientId, Labels, Schema, Values, targets
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import ConvergenceError
+from intarsia.feature_blocks import feature_blocks
 from intarsia.maths import losses, sdca
 from intarsia.maths.products import scores
 
-__all__ = ["Optimum", "alone", "centralised", "graded", "optimum", "pooled"]
+__all__ = [
+    "Optimum",
+    "alone",
+    "centralised",
+    "graded",
+    "network_of_all",
+    "networks_alone",
+    "optimum",
+    "pooled",
+]
 
 Part = Literal["train", "test"]
 
@@ -106,18 +119,18 @@ def _by_newton(
     return Optimum(found.weights, found.info.primal, found.info.dual, step)
 
 
-def pooled(engine: InProcess) -> Block:
-    """Return the training samples of all parties as one table, in the schema's order."""
-    schema = engine.schema("train")
+def pooled(engine: InProcess, part: Part = "train") -> Block:
+    """Return the samples of all parties as one table, in the schema's order."""
+    schema = engine.schema(part)
     shape = (len(schema.samples), len(schema.features))
     y = np.full(shape[0], np.nan)
     rows: list[Any] = []
     columns: list[Any] = []
     data: list[Any] = []
-    sparse = any(engine.block(name).sparse for name in schema.clients)
+    sparse = any(engine.block(name, part).sparse for name in schema.clients)
     x: Values = np.zeros((0, 0)) if sparse else np.zeros(shape)
     for name in schema.clients:
-        block = engine.block(name).counted_once()
+        block = engine.block(name, part).counted_once()
         own, features = schema.samples.own(name), schema.features.own(name)
         if block.y is not None:
             known = ~np.isnan(block.y)
@@ -211,3 +224,76 @@ def _unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
         f"{gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
         "approximate.",
     )
+
+
+# ---- networks
+
+
+def network_of_all(
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    *,
+    rounds: int,
+    seed: int,
+) -> Grades | None:
+    """Return the grades of a network that learns in one place from all parties' samples.
+
+    A block that no party has of a sample counts as its mean there.
+    """
+    blocks = feature_blocks(engine.schema("train")).values()
+    groups = {one.name: one.features for one in blocks}
+    shapes = {one.name: one.shape for one in blocks if one.shape}
+    parts = {
+        one: {"all": replace(pooled(engine, one), groups=groups, shapes=shapes)}
+        for one in _parts(part)
+    }
+    return _learnt(parts, engine, algorithm, options, part, rounds, seed).get("all")
+
+
+def networks_alone(
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    *,
+    rounds: int,
+    seed: int,
+) -> dict[ClientId, Grades]:
+    """Return the grades of each party's network that learns from its own samples."""
+    names = engine.schema("train").clients
+    parts = {one: {name: engine.block(name, one) for name in names} for one in _parts(part)}
+    return _learnt(parts, engine, algorithm, options, part, rounds, seed)
+
+
+def _parts(part: Part) -> tuple[Part, ...]:
+    return ("train",) if part == "train" else ("train", part)
+
+
+def _learnt(
+    parts: Mapping[Part, Mapping[ClientId, Block]],
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    rounds: int,
+    seed: int,
+) -> dict[ClientId, Grades]:
+    labels = engine.schema("train").labels
+    other = InProcess({k: (Schema.of(own, labels), own) for k, own in parts.items()}, seed)
+    schema, key = other.schema("train"), other.key("init")
+    server = algorithm.init_server(options, schema, key)
+    other.make_states(
+        lambda name: algorithm.init_client(
+            options, schema, name, other.block(name), other.client_key(name)
+        )
+    )
+    server = algorithm.setup(server, other, key)
+    for number in range(1, rounds + 1):
+        other.begin_round(number)
+        server, _ = algorithm.round(server, other, other.key())
+    other.begin_round(rounds + 1)
+    algorithm.conclude(server, other, other.key("conclude"))
+    loss = grading_loss(options.loss)
+    return evaluate_own(other, other.schema(part), algorithm.predict, loss, part=part)

@@ -36,6 +36,7 @@ __all__ = [
     "Composition",
     "Parts",
     "assembled",
+    "composition_of",
     "drawn",
     "first_layer",
     "from_first_layer",
@@ -81,6 +82,12 @@ class Composition:
         extractors = tuple(one.structure for one in self.extractors)
         return replace(self, blocks=numbers, columns=(), extractors=extractors)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters, by block."""
+        named = structure(self.structure).named_parameters()
+        return tuple(_by_block(self, name) for name, _ in named)
+
     def of(self, blocks: Sequence[str], scale: float) -> Composition:
         """Return the network of some of the blocks."""
         places = [self.blocks.index(name) for name in blocks]
@@ -91,6 +98,27 @@ class Composition:
             extractors=tuple(self.extractors[place] for place in places),
             scale=scale,
         )
+
+
+def composition_of(content: Mapping[str, Any]) -> Composition:
+    """Return the composition that `dataclasses.asdict` wrote, from lists as JSON has them."""
+    extractors = tuple(
+        Extractor(
+            kind=one["kind"],
+            shape=tuple(one["shape"]),
+            width=one["width"],
+            hidden=tuple(one["hidden"]),
+        )
+        for one in content["extractors"]
+    )
+    return Composition(
+        blocks=tuple(content["blocks"]),
+        columns=tuple(tuple(names) for names in content["columns"]),
+        extractors=extractors,
+        hidden=tuple(content["hidden"]),
+        outputs=content["outputs"],
+        scale=content["scale"],
+    )
 
 
 class BlockNetwork(nn.Module):
@@ -225,12 +253,7 @@ def split_rest(rest: Array, units: Sequence[int]) -> tuple[list[Array], list[Arr
 
 def named_by_block(made_of: Composition, parameters: Arrays) -> Arrays:
     """Return the parameters with the names of blocks in place of numbers, for a model file."""
-    names = {str(slot): _quoted(name) for slot, name in enumerate(made_of.blocks)}
-    found: dict[str, NDArray[Any]] = {}
-    for key, values in parameters.items():
-        part, slot, *inner = key.split(".")
-        found[".".join([part, names[slot], *inner]) if part == "extractors" else key] = values
-    return found
+    return {_by_block(made_of, name): values for name, values in parameters.items()}
 
 
 def numbered(made_of: Composition, parameters: Arrays) -> Arrays:
@@ -241,6 +264,13 @@ def numbered(made_of: Composition, parameters: Arrays) -> Arrays:
         part, slot, *inner = key.split(".")
         found[".".join([part, slots[slot], *inner]) if part == "extractors" else key] = values
     return found
+
+
+def _by_block(made_of: Composition, name: str) -> str:
+    part, slot, *inner = name.split(".")
+    if part != "extractors":
+        return name
+    return ".".join([part, _quoted(made_of.blocks[int(slot)]), *inner])
 
 
 def _quoted(name: str) -> str:

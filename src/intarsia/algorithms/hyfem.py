@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -242,6 +242,8 @@ HYFEM = Algorithm(
     network=network,
     architecture=_architecture,
     server_model=SERVER_MODEL,
+    pools=lambda options: bool(options.shares != "nothing"),
+    alone=lambda options: replace(options, shares="nothing", blocks="all"),
     additive=False,
     linear=False,
     client_functions=(

@@ -27,50 +27,59 @@ from intarsia.algorithms.evaluation import (
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.feature_blocks import feature_blocks
 
-__all__ = ["evaluate_server"]
+__all__ = ["evaluate_own", "evaluate_server"]
+
+
+def evaluate_own(
+    clients: Clients,
+    schema: Schema,
+    predict: Callable[[Any, Block], Array],
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+) -> dict[ClientId, Grades]:
+    """Return the grades of each client's own network on its samples, whoever else has these."""
+    messages = {
+        name: Totals(np.zeros((0, len(share))), share)
+        for name, share in _shares(clients, schema).items()
+    }
+    # discloses how well each client's network does on its own labelled samples, and how many
+    return graded(
+        clients,
+        schema,
+        lambda state, block, _: predict(state, block),
+        messages,
+        loss,
+        part=part,
+        suffix="_own",
+    )[1]
 
 
 def evaluate_server(
     clients: Clients,
     schema: Schema,
-    predict: Callable[[Any, Block], Array],
     server: ServerModel,
     blocks: Sequence[str],
     loss: int,
     *,
     part: Literal["train", "test"],
-) -> tuple[Grades | None, dict[ClientId, Grades]]:
-    """Return the grades of a server's network over all samples, and of each client's on its own.
+) -> Grades | None:
+    """Return the grades of a server's network over all samples; `blocks` are those that it takes.
 
-    `blocks` are those that the server's network takes.
+    None if the clients together hold all blocks of no labelled sample.
     """
-    shares = {
-        name: label_share(schema, name)
-        for name in clients.ids
-        if schema.holdings[name].labelled.any()
-    }
-    # discloses how well each client's network does on its own labelled samples, and how many
-    _, own = graded(
-        clients,
-        schema,
-        lambda state, block, _: predict(state, block),
-        {name: Totals(np.zeros((0, len(share))), share) for name, share in shares.items()},
-        loss,
-        part=part,
-        suffix="_own",
-    )
     whole = _whole(schema, blocks)
     grading = {
         name: share * whole[schema.samples.cell_of[schema.samples.own(name)]]
-        for name, share in shares.items()
+        for name, share in _shares(clients, schema).items()
     }
     grading = {name: share for name, share in grading.items() if share.any()}
     if not grading:
-        return None, own
+        return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     total = clients.sum(_partial_layer(server, schema, part), dict.fromkeys(holding, Ask()))
     # discloses how well the server's network does on each client's labelled samples
-    every, _ = graded(
+    return graded(
         clients,
         schema,
         lambda state, _, z: server.scores(state, z),
@@ -78,8 +87,16 @@ def evaluate_server(
         loss,
         part=part,
         suffix="_server",
-    )
-    return every, own
+    )[0]
+
+
+def _shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
+    """Return how often each label counts, of the clients that have some."""
+    return {
+        name: label_share(schema, name)
+        for name in clients.ids
+        if schema.holdings[name].labelled.any()
+    }
 
 
 def _whole(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
