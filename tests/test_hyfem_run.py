@@ -1,0 +1,130 @@
+"""A run of hyfem from an experiment to its model: the server's network beside the clients'."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from intarsia import running  # noqa: E402  after the skip where torch is missing
+from intarsia.algorithm import RandomKey  # noqa: E402
+from intarsia.algorithms import block_network  # noqa: E402
+from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.predictions import predict  # noqa: E402
+
+VIEWS = {"left": ("l1", "l2"), "middle": ("m1", "m2", "m3"), "right": ("r1", "r2")}
+HELD = {"north": ("left", "middle"), "south": ("middle", "right"), "east": ("left", "right")}
+SETTINGS = {
+    "features": 4,
+    "extractor_hidden": [8],
+    "hidden": [12],
+    "steps": 8,
+    "batch": 16,
+    "rate": 0.2,
+    "engine": "loop",
+}
+
+
+def whole(rows=150):
+    """Return a table of three classes, which each view tells apart but for noise."""
+    rng = np.random.default_rng(0)
+    y = np.arange(rows) % 3
+    columns = [name for some in VIEWS.values() for name in some]
+    x = 2 * rng.normal(size=(3, len(columns)))[y] + rng.normal(size=(rows, len(columns)))
+    made = pd.DataFrame(5 + 3 * x, columns=columns)
+    return made.assign(kind=np.array(["p", "q", "r"])[y], row=np.arange(rows))
+
+
+def tables():
+    """Return the clients' tables: all have the rows, so that together they hold every view."""
+    table = whole()
+    return {
+        client: table[[*(c for view in views for c in VIEWS[view]), "kind", "row"]]
+        for client, views in HELD.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    home = tmp_path_factory.mktemp("hyfem")
+    lines = ["[experiment]", "rounds = 15", "[algorithm]", 'name = "hyfem"']
+    lines += [f"{key} = {value!r}".replace("'", '"') for key, value in SETTINGS.items()]
+    for client, table in tables().items():
+        table.to_csv(home / f"{client}.csv", index=False)
+        groups = ", ".join(f"{view} = {list(VIEWS[view])}" for view in HELD[client])
+        lines += ["[[client]]", f'name = "{client}"', f'path = "{client}.csv"']
+        lines += ['id = "row"', 'label = "kind"', f"groups = {{ {groups} }}".replace("'", '"')]
+    (home / "run.toml").write_text("\n".join(lines))
+    return home / "run", running.run(home / "run.toml", out=home / "run")
+
+
+def test_a_run_grades_the_server_the_clients_and_both_yardsticks(run):
+    metrics = run[1].metrics
+    assert metrics.server.accuracy > 0.9
+    assert metrics.centralised.accuracy > 0.9
+    assert list(metrics.clients) == list(metrics.standalone) == list(HELD)
+    assert metrics.clients_mean.accuracy > 0.8
+
+
+def test_the_model_is_the_same_when_it_is_read_and_predicts_with_what_there_is(run):
+    folder, result = run
+    read = running.load(folder).model
+    table = whole()
+    assert read.server.architecture.blocks == ("left", "middle", "right")
+    np.testing.assert_array_equal(
+        read.server.decision_function(table), result.model.server.decision_function(table)
+    )
+    for client in HELD:
+        np.testing.assert_array_equal(
+            read[client].decision_function(table), result.model[client].decision_function(table)
+        )
+    assert (read.server.predict(table) == table["kind"]).mean() > 0.9
+    # a client's network is the server's, as far as it has the blocks
+    own, every = read["south"].parameters, read.server.parameters
+    np.testing.assert_array_equal(
+        own["extractors.right.0.weight"], every["extractors.right.0.weight"]
+    )
+    width = own["classifier.0.weight"].shape[1] // 2
+    np.testing.assert_array_equal(
+        own["classifier.0.weight"][:, :width], every["classifier.0.weight"][:, width : 2 * width]
+    )
+    with pytest.raises(ExperimentError, match="a space each"):
+        read["south"].transform(table)
+
+
+def test_a_table_is_predicted_by_the_network_whose_columns_it_has(run, tmp_path):
+    folder, result = run
+    table = whole()
+    table.drop(columns="kind").to_csv(tmp_path / "all.csv", index=False)
+    tables()["south"].drop(columns="kind").to_csv(tmp_path / "south.csv", index=False)
+    for name, model in (("all", result.model.server), ("south", result.model["south"])):
+        found = predict(folder, tmp_path / f"{name}.csv")
+        np.testing.assert_array_equal(found.labels, model.predict(table))
+    assert "server" in predict(folder, tmp_path / "all.csv").notes[0]
+    by_name = predict(folder, tmp_path / "all.csv", client="server")
+    np.testing.assert_array_equal(by_name.labels, result.model.server.predict(table))
+    own = predict(folder, tmp_path / "all.csv", client="north")
+    np.testing.assert_array_equal(own.labels, result.model["north"].predict(table))
+
+
+def test_parameters_are_named_by_blocks_whatever_their_names():
+    made_of = block_network.Composition(
+        blocks=("a.b", "c*"),
+        columns=(("x",), ("y", "z")),
+        extractors=tuple(block_network.Extractor("linear", (size,), 2) for size in (1, 2)),
+        hidden=(3,),
+        outputs=2,
+        scale=1.5,
+    )
+    drawn = block_network.drawn(made_of, np.float32, RandomKey((0,)))
+    named = block_network.named_by_block(made_of, drawn)
+    assert set(named) == set(made_of.names)
+    assert "extractors.a%2Eb.0.weight" in named
+    assert block_network.numbered(made_of, named).keys() == drawn.keys()
+    content = json.loads(json.dumps(dataclasses.asdict(made_of)))
+    assert block_network.composition_of(content) == made_of
