@@ -58,11 +58,14 @@ from intarsia.algorithms.hyfem_client import (
     network,
     part_of_loss,
     predict,
+    send_classifier,
     send_start,
     train_alone,
     weigh_classes,
 )
+from intarsia.algorithms.hyfem_matching import joined
 from intarsia.algorithms.hyfem_options import HyFEM, composition, share_of, used_blocks
+from intarsia.algorithms.shared_parts import Ready
 from intarsia.data import ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
 
@@ -118,21 +121,54 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     start = server.start
     if start.extractors is None:
         return server
-    columns = start.columns or {}
+    if server.options.start != "common":
+        start = Whole(start.extractors)
+    server = evolve(server, whole=_given(server, clients, start))
+    if server.options.start == "common":
+        return server
+    return _with_classifiers(server, clients)
+
+
+def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
+    """Return a network that the server has as a total of all clients."""
+    fields = [one for one in ("extractors", "columns", "rest") if getattr(parts, one) is not None]
     messages: dict[ClientId, Whole] = {}
     for place, client in enumerate(clients.ids):
         # the first of its holders sends a block
         own = [name for name, owners in server.owners.items() if owners[0] == client]
-        messages[client] = Whole(
-            {name: start.extractors[name] for name in own},
-            {name: columns[name] for name in own} if columns else None,
-            start.rest if place == 0 else None,
-        )
+        sent = {
+            key: {name: getattr(parts, key)[name] for name in own}
+            for key in ("extractors", "columns")
+            if key in fields
+        }
+        messages[client] = Whole(**sent, rest=parts.rest if place == 0 else None)
     total = clients.sum(send_start, messages)
-    found = Whole(total.extractors)
-    if columns:
-        found = Whole(total.extractors, total.columns, total.rest)
-    return evolve(server, whole=found)
+    return Whole(**{key: getattr(total, key) for key in fields})
+
+
+def _with_classifiers(server: Server, clients: Clients) -> Server:
+    """Let all clients train on classifiers of their own; put these together.
+
+    The extractors, which start as the server's, are averaged as in a round.
+    """
+    total = clients.sum(local_training, _told(server, clients))
+    # discloses each client's classifier and its classes, once
+    replies = clients.ask(send_classifier, dict.fromkeys(clients.ids, Ready()))
+    start = server.start
+    assert start.extractors is not None
+    assert start.columns is not None
+    assert start.rest is not None
+    found = joined(
+        server.made_of,
+        replies,
+        server.shares,
+        Parts(start.extractors, start.columns, start.rest),
+        in_order=server.options.start == "unmatched",
+    )
+    whole = _given(server, clients, Whole(None, found.columns, found.rest))
+    return evolve(
+        server, whole=evolve(whole, extractors=server.whole.extractors + total.extractors)
+    )
 
 
 def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
@@ -248,6 +284,7 @@ HYFEM = Algorithm(
     linear=False,
     client_functions=(
         send_start,
+        send_classifier,
         weigh_classes,
         local_training,
         train_alone,

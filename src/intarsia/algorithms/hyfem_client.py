@@ -35,6 +35,7 @@ from intarsia.algorithms.block_network import (
     values_of,
 )
 from intarsia.algorithms.client_network import finite
+from intarsia.algorithms.hyfem_matching import OwnClassifier
 from intarsia.algorithms.hyfem_options import HyFEM, composition
 from intarsia.algorithms.labelled_rows import is_labelled
 from intarsia.algorithms.network_targets import cross_entropy, label_tensor, loss_of_scores, odds
@@ -58,6 +59,7 @@ __all__ = [
     "network",
     "part_of_loss",
     "predict",
+    "send_classifier",
     "send_start",
     "train_alone",
     "weigh_classes",
@@ -299,12 +301,21 @@ def train_alone(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
 train_alone = replace(train_alone, name=local_training.name)
 
 
+@client_function
+def send_classifier(
+    client: Client, block: Block, message: Ready, rng: RandomKey
+) -> tuple[Client, OwnClassifier]:
+    """Send the classifier as it is."""
+    own = parts_of(client.made_of, client.parameters)
+    return client, OwnClassifier(own.columns, own.rest, client.classes)
+
+
 def _change(before: Client, after: Client, message: Told) -> Change:
     """Return by how much a client moves the server's network.
 
     A row of the last layer counts for those that have its class, unless all rows do.
     """
-    made_of, options = before.made_of, before.options
+    made_of = before.made_of
     old, new = parts_of(made_of, before.parameters), parts_of(made_of, after.parameters)
     shares = message.block_shares
     assert shares is not None
@@ -312,7 +323,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
         name: shares[name] * (new.extractors[name] - old.extractors[name])
         for name in made_of.blocks
     }
-    if options.shares == "extractors":
+    if message.rest is None:
         return Change(extractors, None, None)
     moved = {name: new.columns[name] - old.columns[name] for name in made_of.blocks}
     if made_of.hidden:

@@ -41,6 +41,9 @@ class HyFEM:
     softmax: Literal["all", "held"] = "all"  # in training: over all classes, or the client's own
     scaling: bool = True  # of the first layer's input, by d₀/d_m
     block_dropout: float = 0.5  # probability that a row's block is left out in a step
+    # classifiers: drawn by the server; or each client's own, matched before the first round, or put
+    # together in their order as if neurons of one number were one
+    start: Literal["common", "matched", "unmatched"] = "common"
     shares: Literal["all", "extractors", "nothing"] = "all"
     blocks: Literal["all", "common"] = "all"  # those that anybody holds, or those that all hold
     precision: Literal["single", "double"] = "single"
@@ -62,6 +65,12 @@ class HyFEM:
             raise ExperimentError(
                 f"algorithm.block_dropout is {self.block_dropout}; it must be at least 0 and below "
                 "1, for example 0.5."
+            )
+        if self.start != "common" and (self.shares != "all" or not self.hidden):
+            raise ExperimentError(
+                f'algorithm.start is "{self.start}" with shares "{self.shares}" and hidden layers '
+                f"{list(self.hidden)}; only shared classifiers with hidden layers have neurons to "
+                'match: set start to "common".'
             )
         check_kind(self.extractor, "extractor")
         for name, kind in self.extractors.items():
