@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from intarsia import federation
+from intarsia.block_classes import block_classes
 from intarsia.catalogue import choose
 from intarsia.experiment import load
 
@@ -18,7 +19,7 @@ FILES = [file for file in sorted(FOLDER.glob("*.toml")) if "participation" not i
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_every_file_names_an_algorithm_with_keys_that_it_has(file):
-    if file.stem.startswith("flic"):
+    if file.stem.startswith(("flic", "hyfem-")):
         pytest.importorskip("torch")
     description = load(file)
     choose(description)
@@ -56,3 +57,17 @@ def test_a_client_of_digits_holds_one_of_the_two_sets(data_folder, monkeypatch, 
     assert {len(np.unique(block.y)) for block in found.train.values()} == {3}
     held = {value for block in found.train.values() for value in block.y.tolist()}
     assert held == set(range(10))
+
+
+def test_the_clients_of_hyfem_on_mfeat_hold_every_view_of_every_digit(data_folder, monkeypatch):
+    monkeypatch.setenv("INTARSIA_DATA", str(data_folder))
+    found = federation.build(load(FOLDER / "hyfem-mfeat.toml"))
+    counted = block_classes(found.train, found.labels)
+    assert counted is not None
+    assert (counted.clients.shape, counted.unused) == ((6, 10), 0)
+    assert {len(block.groups) for block in found.train.values()} == {3}
+    assert {len(np.unique(block.y)) for block in found.train.values()} <= {5, 6}
+    assert len({frozenset(block.groups) for block in found.train.values()}) == 6
+    tested = {block.shape[0] for block in found.test.values()}
+    assert len(tested) == 1
+    assert {len(np.unique(block.y)) for block in found.test.values()} == {10}
