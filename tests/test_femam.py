@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
+from intarsia.algorithm import Info  # noqa: E402
 from intarsia.algorithms import femam_client  # noqa: E402
 from intarsia.algorithms.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
 from intarsia.algorithms.femam import FEMAM, FeMAM  # noqa: E402
@@ -19,6 +20,7 @@ from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, SealedError  # noqa: E402
+from plain_descent import forward, mean, split, stepped, tensors  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 NETWORK = {"embedding": "perceptron", "hidden": 6, "latent": 4}
@@ -87,42 +89,18 @@ def close(one, other, atol=1e-12):
 @pytest.mark.parametrize(
     "network", [NETWORK, {"embedding": "linear"}], ids=["perceptron", "linear"]
 )
-@pytest.mark.parametrize("level", ["global", 1, "all"])
-def test_one_level_for_all_is_federated_averaging(level, network):
+@pytest.mark.parametrize(("level", "final"), [("global", 0), (1, 0), ("all", 0), ("global", 3)])
+def test_one_level_for_all_is_federated_averaging(level, final, network):
     groups = {"all": {f"c{number}": "everybody" for number in range(4)}}
     present = {2: ("c1", "c3")}.get
-    average = FedAvgFT(**PLAIN, **network, final_epochs=0)
+    average = FedAvgFT(**PLAIN, **network, optimiser="adam", final_epochs=final)
     other, _, expected = run(FEDAVG_FT, average, present=present)
     # level 1 has no level before it to start from: it starts as federated averaging does
-    options = FeMAM(levels=(level,), groups=groups, **EQUAL, **network)
+    options = FeMAM(levels=(level,), groups=groups, final_epochs=final, **EQUAL, **network)
     engine, _, found = run(FEMAM, options, present=present)
     for name, parameters in networks(engine).items():
         close(without("levels.1.", parameters), networks(other, FEDAVG_FT)[name])
     assert found.info.loss == pytest.approx(expected.info.loss, abs=1e-12)
-
-
-def forward(w, x):
-    for layer in ("embedding.0", "embedding.2", "embedding.4"):
-        x = x @ w[f"{layer}.weight"].T + w[f"{layer}.bias"]
-        x = x.relu() if layer != "embedding.4" else x
-    return x @ w["classifier.weight"].T + w["classifier.bias"]
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
-
-
-def descended(w, x, y, base, steps, rate):
-    """Return parameters after steps of plain gradient descent with scores added to theirs."""
-    w = {name: values.clone().requires_grad_() for name, values in w.items()}
-    for _ in range(steps):
-        loss = torch.nn.functional.cross_entropy(base + forward(w, x), y)
-        moves = torch.autograd.grad(loss, list(w.values()))
-        w = {
-            name: (values - rate * move).detach().requires_grad_()
-            for (name, values), move in zip(w.items(), moves, strict=True)
-        }
-    return {name: values.detach() for name, values in w.items()}
 
 
 @pytest.mark.parametrize("start", ["zero-output", "level-1"])
@@ -140,19 +118,11 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights)
         name: (torch.from_numpy(block.x), torch.from_numpy(block.y.astype(int)))
         for name, block in blocks.items()
     }
-    like = engine.get_states()["c0"].start
-    w, at = {}, 0
-    for name in sorted(like):
-        size = like[name].size
-        piece = server.levels[0].models[0][at : at + size].reshape(like[name].shape)
-        w[name], at = torch.from_numpy(piece), at + size
+    w = split(server.levels[0].models[0], engine.get_states()["c0"].start)
     count = {name: len(y) if weights == "samples" else 1 for name, (_, y) in rows.items()}
     for _ in range(3):
-        each = {n: descended(w, x, y, 0.0, 2, 0.05) for n, (x, y) in rows.items()}
-        w = {
-            name: sum(count[n] * own[name] for n, own in each.items()) / sum(count.values())
-            for name in w
-        }
+        each = [stepped(w, x, y, 2, 0.05) for x, y in rows.values()]
+        w = mean(each, list(count.values()))
     engine, _, conclusion = run(FEMAM, options, blocks, rounds=10)
     assert conclusion.structure == ({"c0": 0, "c1": 0, "c2": 0}, {"c0": 0, "c1": 1, "c2": 2})
     for client, (x, y) in rows.items():
@@ -162,7 +132,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights)
             for name in ("classifier.weight", "classifier.bias"):
                 second[name] = torch.zeros_like(w[name])
         for _ in range(2):
-            second = descended(second, x, y, base, 2, 0.05)
+            second = stepped(second, x, y, 2, 0.05, base=base)
         found = networks(engine)[client]
         close(without("levels.1.", found), {n: v.numpy() for n, v in w.items()})
         close(without("levels.2.", found), {n: v.numpy() for n, v in second.items()})
@@ -422,7 +392,16 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
 
 
 def test_messages_come_back_from_bytes_and_all_functions_are_named():
-    engine, server = started(FEMAM, EVERY, clients())
+    loss = {"clustering": "loss", "start": "random", "equal_starts": False, "final_epochs": 1}
+    seen = functions_called(EVERY) | functions_called(
+        dataclasses.replace(EVERY, levels=("global", 2), **loss)
+    )
+    assert seen == {fn.name for fn in FEMAM.client_functions}
+
+
+def functions_called(options):
+    """Return which client functions a run calls, every message of which goes through bytes."""
+    engine, server = started(FEMAM, options, clients())
     seen = set()
 
     class Watched:
@@ -444,12 +423,12 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
 
             return dataclasses.replace(fn, call=call, together=None)
 
-    watched = Watched()
-    for number in range(1, 9):
-        engine.begin_round(number)
-        server, _ = FEMAM.round(server, watched, engine.key())
+    watched, info = Watched(), Info()
+    while not info.finished:
+        engine.begin_round(server.rounds + 1)
+        server, info = FEMAM.round(server, watched, engine.key())
     FEMAM.conclude(server, watched, engine.key())
-    assert seen == {fn.name for fn in FEMAM.client_functions}
+    return seen
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])
@@ -483,6 +462,7 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
         ({"levels": (3, 2)}, "begins with 3 and algorithm.start is 'zero-output'"),
         ({"validation": 0.0}, "validation is 0 and algorithm.prune is 'paired'"),
         ({"validation": 1.0}, "validation is 1.0"),
+        ({"clustering": "loss"}, 'clustering is "loss", by which'),
         ({"rate": 0.0}, "rate is 0.0"),
         ({"combination": "product"}, "combination is 'product'"),
     ],

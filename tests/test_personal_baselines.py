@@ -16,6 +16,7 @@ from intarsia.algorithms.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines.in_process import InProcess  # noqa: E402
+from plain_descent import loss, mean, split, stepped, tensors  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 WIDTH, ROUNDS, RATE = 4, 3, 0.1
@@ -48,11 +49,7 @@ def run(algorithm, options, rounds=ROUNDS):
     server = algorithm.init_server(options, schema, engine.key("init"))
     begin = server.start.shared
     server = algorithm.setup(server, engine, engine.key("init"))
-    like = engine.get_states()["c0"].parameters
-    start, at = {}, 0
-    for name in sorted(like):
-        start[name] = torch.from_numpy(begin[at : at + like[name].size].reshape(like[name].shape))
-        at += like[name].size
+    start = split(begin, engine.get_states()["c0"].parameters)
     for number in range(1, rounds + 1):
         engine.begin_round(number, THERE.get(number))
         server, _ = algorithm.round(server, engine, engine.key())
@@ -66,33 +63,6 @@ def rows():
         name: (torch.from_numpy(block.x), torch.from_numpy(block.y.astype(int)))
         for name, block in clients().items()
     }
-
-
-def loss(w, x, y):
-    for layer in ("embedding.0", "embedding.2", "embedding.4"):
-        x = x @ w[f"{layer}.weight"].T + w[f"{layer}.bias"]
-        x = x.relu() if layer != "embedding.4" else x
-    scores = x @ w["classifier.weight"].T + w["classifier.bias"]
-    return torch.nn.functional.cross_entropy(scores, y)
-
-
-def stepped(w, x, y, steps, pull=0.0, to=None):
-    """Return parameters after steps on the loss and pull/2 times the squared distance to others."""
-    for _ in range(steps):
-        w = {name: values.detach().requires_grad_() for name, values in w.items()}
-        value = loss(w, x, y)
-        for name, values in w.items() if pull else ():
-            value = value + pull / 2 * (values - to[name]).square().sum()
-        moves = torch.autograd.grad(value, list(w.values()))
-        w = {
-            name: (values - RATE * move).detach()
-            for (name, values), move in zip(w.items(), moves, strict=True)
-        }
-    return w
-
-
-def mean(each):
-    return {name: sum(own[name] for own in each) / len(each) for name in each[0]}
 
 
 def close(found, expected):
@@ -109,7 +79,7 @@ def test_fedprox_is_averaged_descent_that_is_pulled_to_the_average(pull):
     options = FedProx(local_epochs=3, proximal=pull, **NETWORK, **STEPS)
     w, found, _ = run(FEDPROX, options)
     for number in range(1, ROUNDS + 1):
-        w = mean([stepped(w, *rows()[name], 3, pull, w) for name in there(number)])
+        w = mean([stepped(w, *rows()[name], 3, RATE, pull=pull, to=w) for name in there(number)])
     for own in found.values():
         close(own, w)
 
@@ -118,9 +88,9 @@ def test_fedavg_is_averaged_descent_and_fine_tuning_goes_on_from_it():
     options = FedAvgFT(local_epochs=3, final_epochs=2, **NETWORK, **STEPS)
     w, found, _ = run(FEDAVG_FT, options)
     for number in range(1, ROUNDS + 1):
-        w = mean([stepped(w, *rows()[name], 3) for name in there(number)])
+        w = mean([stepped(w, *rows()[name], 3, RATE) for name in there(number)])
     for name, own in found.items():
-        close(own, stepped(w, *rows()[name], 2))
+        close(own, stepped(w, *rows()[name], 2, RATE))
 
 
 def test_ditto_is_averaged_descent_and_own_networks_that_are_pulled_to_it():
@@ -129,8 +99,8 @@ def test_ditto_is_averaged_descent_and_own_networks_that_are_pulled_to_it():
     own = dict.fromkeys(found, w)
     for number in range(1, ROUNDS + 1):
         for name in there(number):
-            own[name] = stepped(own[name], *rows()[name], 2, 0.7, w)
-        w = mean([stepped(w, *rows()[name], 3) for name in there(number)])
+            own[name] = stepped(own[name], *rows()[name], 2, RATE, pull=0.7, to=w)
+        w = mean([stepped(w, *rows()[name], 3, RATE) for name in there(number)])
     for name, values in own.items():
         close(found[name], values)
 
@@ -145,7 +115,7 @@ def test_pfedme_is_descent_on_moreau_envelopes(mixing):
         for name in there(number):
             common = own[name] = w
             for _ in range(3):
-                own[name] = stepped(own[name], *rows()[name], 2, 2.0, common)
+                own[name] = stepped(own[name], *rows()[name], 2, RATE, pull=2.0, to=common)
                 common = {
                     key: values - 0.1 * 2.0 * (values - own[name][key])
                     for key, values in common.items()
@@ -162,7 +132,7 @@ def test_ditto_without_a_pull_is_each_client_alone():
     options = Ditto(local_epochs=1, own_epochs=2, pull=0.0, **NETWORK, **STEPS)
     w, found, _ = run(DITTO, options)
     for name, own in found.items():
-        close(own, stepped(w, *rows()[name], 2 * sum(name in there(n) for n in (1, 2, 3))))
+        close(own, stepped(w, *rows()[name], 2 * sum(name in there(n) for n in (1, 2, 3)), RATE))
 
 
 def test_local_takes_plain_steps_too():
@@ -173,11 +143,11 @@ def test_local_takes_plain_steps_too():
     engine.make_states(
         lambda name: LOCAL.init_client(options, schema, name, blocks[name], engine.client_key(name))
     )
-    start = {key: torch.from_numpy(v) for key, v in engine.get_states()["c1"].parameters.items()}
+    start = tensors(engine.get_states()["c1"].parameters)
     server = LOCAL.init_server(options, schema, engine.key("init"))
     engine.begin_round(1)
     LOCAL.round(server, engine, engine.key())
-    close(engine.get_states()["c1"].parameters, stepped(start, *rows()["c1"], 2))
+    close(engine.get_states()["c1"].parameters, stepped(start, *rows()["c1"], 2, RATE))
 
 
 def test_an_own_network_answers_for_the_client():
@@ -187,7 +157,7 @@ def test_an_own_network_answers_for_the_client():
     ):
         _, found, engine = run(algorithm, options)
         state = engine.get_states()["c1"]
-        values = {key: torch.from_numpy(v) for key, v in found["c1"].items()}
+        values = tensors(found["c1"])
         x, y = rows()["c1"]
         odds = algorithm.predict(state, engine.block("c1"))
         probability = 1 / (1 + np.exp(-odds[y.numpy(), np.arange(len(y))]))

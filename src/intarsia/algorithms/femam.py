@@ -47,11 +47,14 @@ from intarsia.algorithms.client_network import (
 from intarsia.algorithms.femam_client import (
     Ask,
     Begin,
+    Candidate,
     Client,
     Latest,
     Share,
     begin_level,
+    choose_model,
     close_level,
+    fine_tune,
     init_client,
     network,
     open_level,
@@ -60,6 +63,7 @@ from intarsia.algorithms.femam_client import (
     send_model,
     send_part,
     train_level,
+    try_model,
 )
 from intarsia.algorithms.femam_options import FeMAM, LevelKind, check_groups
 from intarsia.algorithms.network_targets import output_count
@@ -100,7 +104,7 @@ class Server:
     rounds: int = 0
 
 
-def init_server(options: FeMAM, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -111,11 +115,11 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey) -> Server:
     ExperimentError
         If the clusters that are given do not fit the clients.
     """
-    check_clients(schema, "femam")
+    check_clients(schema, name)
     check_groups(options, schema)
     if schema.labels.task == "regression":
         raise FederationError(
-            "The labels are numbers to predict (regression), and femam learns classes; use "
+            f"The labels are numbers to predict (regression), and {name} learns classes; use "
             '"fedavg-ft" or "local", or set labels.task for classes.'
         )
     count = {client: int(held.labelled.sum()) for client, held in schema.holdings.items()}
@@ -124,7 +128,7 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey) -> Server:
         options=options,
         clients=clients,
         shares={one: float(count[one]) if options.weights == "samples" else 1.0 for one in clients},
-        features=check_same_features(schema, "femam"),
+        features=check_same_features(schema, name),
         outputs=output_count(schema),
         seed=rng.integer(),
         levels=(),
@@ -206,14 +210,22 @@ def _caught_up(server: Server, clients: Clients) -> Server:
     return server
 
 
-def _closed(server: Server, clients: Clients, number: int, asked: Iterable[ClientId]) -> Server:
-    """Let clients close a level, if they have not yet."""
+def _closed(
+    server: Server,
+    clients: Clients,
+    number: int,
+    asked: Iterable[ClientId],
+    *,
+    tuned: bool = False,
+) -> Server:
+    """Let clients close a level, if they have not yet; those that tuned it have their own model."""
     level = server.levels[number - 1]
     late = [one for one in asked if server.closed[one] < number]
     if not late:
         return server
     # discloses to the server which clients keep the level: what the structure of levels is
-    replies = clients.ask(close_level, _latest(level, late))
+    messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(level, late)
+    replies = clients.ask(close_level, messages)
     kept = {
         one: server.clients.index(one) if level.kind == "personal" else _group(level, one)
         for one, reply in replies.items()
@@ -247,14 +259,18 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients)
     number, level = len(server.levels), server.levels[-1]
     # step 1: the groups' models
-    right = clients.sum(open_level, _latest(level, clients.ids))
+    messages = _latest(level, clients.ids)
+    if level.kind == "clusters" and server.options.clustering == "loss":
+        level = _chosen(level, clients)
+        messages = dict.fromkeys(clients.ids, Latest(None))  # they have it
+    right = clients.sum(open_level, messages)
     level = evolve(level, rounds=level.rounds + 1)
     if number > 1 and server.options.window and server.options.validation:
         level = _measured(server.options, level, clients, right)
     # step 2: local training
     clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
     # step 3: groups and averages
-    if level.kind == "clusters":
+    if level.kind == "clusters" and server.options.clustering != "loss":
         level = _clustered(server, level, clients, rng)
     elif level.kind != "personal":
         level = _averaged(server, level, clients)
@@ -273,6 +289,16 @@ def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Lev
     hits, rows = clients.reveal(right.at).tolist()
     accuracy = 100.0 * hits / max(rows, 1.0)
     return evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
+
+
+def _chosen(level: Level, clients: Clients) -> Level:
+    """Return the level with the groups that clients choose, each by the loss on its own rows."""
+    for number, model in enumerate(level.models):
+        clients.ask(try_model, dict.fromkeys(clients.ids, Candidate(model, number)))
+    # discloses which model suits a client best, and no loss
+    replies = clients.ask(choose_model, dict.fromkeys(clients.ids, Ask()))
+    chosen = {one: reply.number for one, reply in replies.items()}
+    return evolve(level, groups={**level.groups, **chosen})
 
 
 def _averaged(server: Server, level: Level, clients: Clients) -> Level:
@@ -352,7 +378,12 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client close the last level; the networks stay at the clients."""
-    server = _closed(_caught_up(server, clients), clients, len(server.levels), clients.ids)
+    server = _caught_up(server, clients)
+    if server.options.final_epochs:
+        clients.sum(open_level, _latest(server.levels[-1], clients.ids))
+        clients.ask(fine_tune, dict.fromkeys(clients.ids, Ask()))
+    tuned = server.options.final_epochs > 0  # from here on each client's model is its own
+    server = _closed(server, clients, len(server.levels), clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     return Conclusion(info, structure=tuple(level.kept for level in server.levels))
 
@@ -372,10 +403,13 @@ FEMAM = Algorithm(
     network=network,
     client_functions=(
         begin_level,
+        try_model,
+        choose_model,
         open_level,
         train_level,
         send_part,
         send_model,
+        fine_tune,
         close_level,
         part_of_loss,
     ),

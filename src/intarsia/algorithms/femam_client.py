@@ -40,6 +40,8 @@ from intarsia.maths.tensors import Tensor, nn, torch
 __all__ = [
     "Ask",
     "Begin",
+    "Candidate",
+    "Choice",
     "Client",
     "Kept",
     "Latest",
@@ -47,7 +49,9 @@ __all__ = [
     "Right",
     "Share",
     "begin_level",
+    "choose_model",
     "close_level",
+    "fine_tune",
     "init_client",
     "network",
     "open_level",
@@ -56,6 +60,7 @@ __all__ = [
     "send_model",
     "send_part",
     "train_level",
+    "try_model",
 ]
 
 _ONE_SIDED = 1.64  # standard errors that a fall of the loss exceeds by chance in a case of 20
@@ -72,6 +77,9 @@ class Client:
     held_out: NDArray[np.bool_]  # (labelled rows,) those for validation
     base: Array  # (labelled rows, outputs) Σ of the scores of the levels that are kept
     kept: Arrays  # their networks, which are frozen: "levels.1.classifier.bias", …
+    best: Array | None = None  # the model that is best for its rows, of those tried so far
+    choice: int = 0  # which of them it is
+    least: float = math.inf  # its loss
     count: int = 0  # of levels that are kept
     level: int = 0  # the latest, counted from 1
 
@@ -95,6 +103,21 @@ class Latest:
 @dataclass(frozen=True)
 class Ask:
     """Asks for what the message's function sends."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the latest level's models, for a client to try."""
+
+    model: Array  # (parameters,)
+    number: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the latest level's models a client has the least loss with."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -194,16 +217,9 @@ def _labelled(block: Block) -> tuple[Block, Array]:
 
 
 @lru_cache(maxsize=32)
-def _training(options: FeMAM, outputs: int, *, pulled: bool) -> LocalTraining:
+def _training(options: FeMAM, outputs: int, epochs: int, pull: float) -> LocalTraining:
     """Return how a level trains; kept, as compiled functions belong to it."""
-    return training_of(
-        options,
-        outputs,
-        _level_loss,
-        ("*",),
-        epochs=options.local_epochs,
-        proximal=options.proximal if pulled else 0.0,
-    )
+    return training_of(options, outputs, _level_loss, ("*",), epochs=epochs, proximal=pull)
 
 
 def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -263,12 +279,45 @@ def open_level(
     return client, Right(np.array([right.sum(), len(right)], np.float64))
 
 
+@client_function
+def try_model(
+    client: Client, block: Block, message: Candidate, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Keep a model of the latest level if its loss is less than that of those before."""
+    trial = _opened(client, message.model)
+    own, y = _labelled(block)
+    total = client.base + _latest_scores(trial, own)
+    mean = float(_losses(_combined(client, total, client.count + 1), y)[~client.held_out].mean())
+    if message.number == 0 or mean < client.least:
+        client = evolve(client, best=message.model, choice=message.number, least=mean)
+    return client, Ready()
+
+
+@client_function
+def choose_model(
+    client: Client, block: Block, message: Ask, rng: RandomKey
+) -> tuple[Client, Choice]:
+    """Take the best model of the latest level; say which it is."""
+    return evolve(_opened(client, client.best), best=None), Choice(client.choice)
+
+
 @cohort_function
 def train_level(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
     options = visits[0][0].options
-    kind = options.kind(visits[0][0].level)
-    training = _training(options, visits[0][0].outputs, pulled=kind in ("clusters", "given"))
+    pulled = options.kind(visits[0][0].level) in ("clusters", "given")
+    return _trained(visits, options.local_epochs, options.proximal if pulled else 0.0)
+
+
+@cohort_function
+def fine_tune(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train the latest level, each client for itself."""
+    return _trained(visits, visits[0][0].options.final_epochs, 0.0)
+
+
+def _trained(visits: Sequence[Visit], epochs: int, pull: float) -> list[tuple[Client, Ready]]:
+    options = visits[0][0].options
+    training = _training(options, visits[0][0].outputs, epochs, pull)
     learners = [_learner(client, block, rng) for client, block, _, rng in visits]
     found: list[tuple[Client, Ready]] = []
     for visit, one in zip(

@@ -34,7 +34,8 @@ class FeMAM:
     # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
     start: Literal["zero-output", "level-1", "random"] = "zero-output"
     equal_starts: bool = True  # of a level's models that are drawn
-    clustering: Literal["fresh", "nearest"] = "fresh"  # k-means++ anew in each round, or Eq. (4)
+    # of clients' models: k-means++ anew in each round, or Eq. (4); or each takes that of least loss
+    clustering: Literal["fresh", "nearest", "loss"] = "fresh"
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
@@ -48,6 +49,7 @@ class FeMAM:
     window: int = 50  # rounds in which a level's accuracy is steady once it has converged; 0: never
     steadiness: float = 1.0  # variance of the accuracy in percent below which it is
     local_epochs: int = 2
+    final_epochs: int = 0  # of the last level, each client for itself, after the last round
     optimiser: Literal["sgd", "adam"] = "sgd"
     rate: float = 0.01
     weight_decay: float = 0.0  # on the classifier
@@ -62,7 +64,14 @@ class FeMAM:
         check_options(
             self,
             counts=("first_rounds", "level_rounds", "local_epochs", "batch", "hidden", "latent"),
-            not_negative=("proximal", "validation", "margin", "window", "weight_decay"),
+            not_negative=(
+                "proximal",
+                "validation",
+                "margin",
+                "window",
+                "final_epochs",
+                "weight_decay",
+            ),
         )
         if self.validation >= 1:
             raise ExperimentError(
@@ -72,6 +81,11 @@ class FeMAM:
             raise ExperimentError(
                 f"algorithm.validation is 0 and algorithm.prune is {self.prune!r}, which needs "
                 'rows that no model was trained on; set prune = "never", or validation = 0.1.'
+            )
+        if self.clustering == "loss" and (self.start != "random" or self.equal_starts):
+            raise ExperimentError(
+                'algorithm.clustering is "loss", by which clients choose among models that differ '
+                'from the first; set start = "random" and equal_starts = false.'
             )
         self._check_levels()
 
