@@ -193,6 +193,16 @@ def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
     assert lines[-1]["seconds"] <= found.seconds["training"]
 
 
+def test_an_evaluated_round_keeps_the_phase_that_it_was_trained_in(tmp_path):
+    pytest.importorskip("torch")
+    intarsia.run(
+        tables=tables(), algorithm="fedrep", rounds=3, evaluate_every=2, tolerance=0.0, out=tmp_path
+    )
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["phase"] for line in lines] == ["averaging"] * 3
+    assert lines[1]["accuracy"] is not None
+
+
 def test_cocoa_stops_at_its_tolerance():
     found = intarsia.run(
         tables=tables(), algorithm="cocoa", loss="squared", regularisation=0.1, rounds=500

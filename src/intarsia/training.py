@@ -120,9 +120,11 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
         _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
         before, certified = replace(standing, round=number), due and (absent or info.primal is None)
+        phase = info.phase
         if certified:
             # a gap counts only where all clients are up to date
             server, info = _certified(task, server, number, clients)
+            info = replace(info, phase=info.phase or phase)
         elif absent:
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
