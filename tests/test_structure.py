@@ -55,6 +55,12 @@ def test_a_client_without_a_part_in_a_level_is_a_group_of_its_own():
         rand_by_pairs((0, 0, 0, 1, 1, 1), (4, 4, 4, 5, 6, 7))
     )
     assert agreement(one((0, 1, 2)), one((None,) * 3))["level"]["level"] == 1.0
+    some = Structures(truth, one((4, 4, 4, None, 7, 7)))
+    assert some.agreement["level"]["level"] < 1
+    assert some.agreement_of_members["level"]["level"] == 1.0
+    nobody = Structures(truth, one((4, None, None, None, None, None)))
+    assert nobody.agreement_of_members == {"level": {}}
+    assert Structures(truth).agreement_of_members == {}
 
 
 def test_structures_of_other_clients_or_with_groups_missing_are_refused():

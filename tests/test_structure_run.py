@@ -67,13 +67,19 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
     learned = of_models(
         clients, [dict.fromkeys(clients, 0), dict(zip(clients, (3, 3, 1, 1), strict=True))]
     )
-    some = replace(result, structure=Structures(result.structure.truth, learned), model=None)
+    truth = result.structure.truth
+    some = replace(result, structure=Structures(truth, learned), model=None)
     run_folder.finish(tmp_path, some)
     assert (tmp_path / "structure.png").is_file()
     console = Console(file=io.StringIO(), width=120)
     show_result(console, some, tmp_path)
     said_so = console.file.getvalue()
     assert "structure: level 2 is most like clusters (adjusted Rand index 1.00)" in said_so
+    alone = Structures(*(one.among(clients[:1]) for one in (truth, learned)))
+    show_result(console, replace(some, structure=alone), tmp_path)
+    pruned = of_models(clients, [dict(zip(clients, (3, 3, 1), strict=False))])
+    show_result(console, replace(some, structure=Structures(truth, pruned)), tmp_path)
+    assert "index 0.57; 1.00 of those with a part in it)" in console.file.getvalue()
 
 
 def test_the_rounds_of_runs_are_drawn(folder, tmp_path, capfd):

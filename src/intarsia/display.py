@@ -242,10 +242,15 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
             f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
         )
     for true_name, row in result.structure.agreement.items():
+        if not row:  # of one client
+            continue
         level = max(row, key=lambda name: row[name])
+        own = result.structure.agreement_of_members[true_name].get(level, row[level])
+        members = f"; {own:.2f} of those with a part in it" if own != row[level] else ""
         _print(
             console,
-            f"structure: {level} is most like {true_name} (adjusted Rand index {row[level]:.2f})",
+            f"structure: {level} is most like {true_name} (adjusted Rand index {row[level]:.2f}"
+            f"{members})",
         )
     if result.privacy.epsilon is not None:
         _print(console, f"privacy: {_protected(result.privacy)}")

@@ -252,6 +252,7 @@ def _structures(found: Structures) -> dict[str, Any] | None:
         "truth": truth,
         "learned": learned,
         "agreement": found.agreement,  # the adjusted Rand index of each pair of levels
+        "agreement_of_members": found.agreement_of_members,
     }
 
 

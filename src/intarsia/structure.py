@@ -73,6 +73,13 @@ class Structures:
             return {}
         return agreement(self.truth, self.learned)
 
+    @property
+    def agreement_of_members(self) -> dict[str, dict[str, float]]:
+        """Return the same of those clients alone that have a part in both levels."""
+        if self.truth is None or self.learned is None:
+            return {}
+        return agreement(self.truth, self.learned, members=True)
+
 
 def of_models(
     clients: tuple[ClientId, ...], levels: Sequence[Mapping[ClientId, int]]
@@ -92,11 +99,15 @@ def of_models(
     )
 
 
-def agreement(truth: Structure, learned: Structure) -> dict[str, dict[str, float]]:
+def agreement(
+    truth: Structure, learned: Structure, *, members: bool = False
+) -> dict[str, dict[str, float]]:
     """Return the adjusted Rand index of each true level with each learned one.
 
     It is 1 where both group the clients alike and 0 on average where one is drawn at random. A
-    client without a part in a level is a group of its own there.
+    client without a part in a level is a group of its own there; or, with `members`, left out.
+    Levels of fewer than two such
+    clients are left out.
 
     Notes
     -----
@@ -115,13 +126,17 @@ def agreement(truth: Structure, learned: Structure) -> dict[str, dict[str, float
     from sklearn.metrics import adjusted_rand_score  # here: it takes a second to import
 
     learned = learned.among(truth.clients)
-    return {
-        true_name: {
-            name: float(adjusted_rand_score(_numbered(groups), _numbered(own)))
-            for name, own in learned.levels.items()
-        }
-        for true_name, groups in truth.levels.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for true_name, groups in truth.levels.items():
+        found[true_name] = {}
+        for name, own in learned.levels.items():
+            pairs = list(zip(_numbered(groups), _numbered(own), strict=True))
+            if members:
+                both = zip(groups, own, strict=True)
+                pairs = [(a, b) for a, b in both if a is not None and b is not None]
+            if len(pairs) > 1:
+                found[true_name][name] = float(adjusted_rand_score(*zip(*pairs, strict=True)))
+    return found
 
 
 def _numbered(groups: tuple[int | None, ...]) -> list[int]:
