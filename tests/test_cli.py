@@ -231,6 +231,24 @@ def test_compare_names_the_mean_over_clients_and_the_score_over_all_samples(tmp_
     assert line.index("60.00 %") < line.index("71.00 %") < line.index("80.00 %")
 
 
+def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_path, capfd):
+    folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
+    for folder, worst in zip(folders, (0.2, 0.4), strict=True):
+        file = folder / "result.json"
+        found = json.loads(file.read_text())
+        score = found["metrics"]["clients_mean"]
+        found["metrics"]["clients_worst"] = {**score, "accuracy": worst}
+        score["macro_f1"] = 0.55
+        file.write_text(json.dumps(found))
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    (group,) = json.loads(out)
+    assert group["worst"]["mean"] == pytest.approx(0.3)
+    assert group["macro_f1"]["mean"] == pytest.approx(0.55)
+    assert "30.00 ± 14.14 %" in err
+    assert "55.00 ± 0.00 %" in err
+
+
 def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
     folders = [
         finished(tmp_path / "a", 0, 0.80, loss="hinge", gamma=1.0),

@@ -331,6 +331,8 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
                     *(_spread(spread, measure) for spread in scores),
                 )
         console.print(table)
+    if any(group.worst or group.macro_f1 for group in groups):
+        console.print(_of_clients(groups))
     if any(group.published for group in groups):
         console.print(_beside_published(groups))
     costs = ("rounds", "exchanges", "bytes", "training")
@@ -355,6 +357,22 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
                 f"note: {group.experiment}, {_method(group)}: more than one run has the seed "
                 f"{', '.join(map(str, seeds))}; each counts in the mean: give every run once.",
             )
+
+
+def _of_clients(groups: Sequence[Group]) -> Table:
+    """Return what the mean of the clients' scores does not say."""
+    columns = ("runs", "worst client", "macro-F1, mean of clients")
+    table = _table("federated, by client", "experiment", "algorithm", *columns)
+    for group in groups:
+        if group.worst or group.macro_f1:
+            table.add_row(
+                Text(group.experiment),
+                Text(_method(group)),
+                str(len(group.seeds)),
+                _spread(group.worst, group.measure),
+                _spread(group.macro_f1, "accuracy"),
+            )
+    return table
 
 
 def _beside_published(groups: Sequence[Group]) -> Table:

@@ -247,6 +247,8 @@ class Group:
     exchanges: Spread | None
     bytes: Spread | None
     seconds: Spread | None  # the training's
+    worst: Spread | None = None  # what is federated, of the client for whom it is worst
+    macro_f1: Spread | None = None  # the mean over clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +364,11 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         exchanges=Spread.of(float(run.exchanges) for run in runs),
         bytes=Spread.of(float(transferred(run.bytes)) for run in runs),
         seconds=Spread.of(run.seconds.get("training", run.seconds.get("total")) for run in runs),
+        worst=spread(run.metrics.clients_worst for run in runs),
+        macro_f1=Spread.of(
+            None if run.metrics.clients_mean is None else run.metrics.clients_mean.macro_f1
+            for run in runs
+        ),
     )
 
 
