@@ -53,6 +53,7 @@ __all__ = [
     "finite",
     "network_scores",
     "part_vector",
+    "pictures",
     "scores",
     "train_networks",
     "training_of",
@@ -241,7 +242,7 @@ def train_networks(
     for (parameters, block, rng), known, to in zip(clients, constants, pulled, strict=True):
         tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
         x, y = labelled_rows(block)
-        x = _pictures(training.model, x, block)
+        x = pictures(training.model, x, block)
         like = tensors["classifier.weight"]
         learners.append(
             Learner(
@@ -261,7 +262,7 @@ def train_networks(
     ]
 
 
-def _pictures(network: nn.Module, x: Array, block: Block) -> Array:
+def pictures(network: nn.Module, x: Array, block: Block) -> Array:
     """Return a block's rows as pictures, if the network reads such: pixels by their names."""
     if not isinstance(network.embedding, Convolutional):
         return x
@@ -310,7 +311,7 @@ def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> A
 def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
     structure = _structure(len(parameters["classifier.bias"]), made_of)
-    x = torch.from_numpy(_pictures(structure, dense(block), block))
+    x = torch.from_numpy(pictures(structure, dense(block), block))
     x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
         latent, scores = functional_call(structure, tensors, (x,))

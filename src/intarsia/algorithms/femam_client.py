@@ -18,6 +18,7 @@ from intarsia.algorithms.client_network import (
     finite,
     network_scores,
     part_vector,
+    pictures,
     training_of,
     with_parts,
 )
@@ -228,11 +229,11 @@ def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
     return row_losses(found, batch["y"])
 
 
-def _learner(client: Client, block: Block, rng: RandomKey) -> Learner:
+def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomKey) -> Learner:
     parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
     kind = parameters["classifier.bias"].dtype
     x, y = labelled_rows(block)
-    rows = ~client.held_out
+    x, rows = pictures(training.model, x, block), ~client.held_out
     scale = _combined(client, np.ones((1, 1)), client.count + 1)
     return Learner(
         parameters=parameters,
@@ -318,7 +319,7 @@ def fine_tune(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
 def _trained(visits: Sequence[Visit], epochs: int, pull: float) -> list[tuple[Client, Ready]]:
     options = visits[0][0].options
     training = _training(options, visits[0][0].outputs, epochs, pull)
-    learners = [_learner(client, block, rng) for client, block, _, rng in visits]
+    learners = [_learner(training, client, block, rng) for client, block, _, rng in visits]
     found: list[tuple[Client, Ready]] = []
     for visit, one in zip(
         visits, cohort.train(training, learners, engine=options.engine), strict=True
