@@ -109,7 +109,6 @@ def judging(name: str, features: int, outputs: int) -> nn.Module:
     return copy.deepcopy(structure(name, features, outputs)).eval()
 
 
-@lru_cache(maxsize=512)
 def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     """Return the scores that a module with these parameters gives, (samples, outputs)."""
     own = columns(block.features)
