@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402  after the skip where torch is missing
 
 from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import block_network, hyfem_client  # noqa: E402
+from intarsia.algorithms import block_network, hyfem, hyfem_client  # noqa: E402
 from intarsia.algorithms.evaluation import CROSS_ENTROPY  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
 from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server  # noqa: E402
@@ -368,6 +368,75 @@ def test_blocks_are_left_out_and_the_others_make_up_for_them():
     # each alone in a third of the rows that keep one, both kept in a quarter
     assert abs((many == 1.0).all(1).double().mean() - 0.25) < 0.03
     assert set(many.unique().tolist()) == {0.0, 1.0, 2.0}
+
+
+# ---- matching
+
+
+# wide enough to tell neurons apart, and no farther from the common start than a round takes them
+NEAR = HyFEM(**{**SMALL, "features": 8, "hidden": (24,), "rate": 0.05})
+MATCHED = dataclasses.replace(NEAR, matching="rounds")
+
+
+@pytest.mark.parametrize("cost", ["squared", "pfnm"])
+def test_from_a_common_start_matching_in_each_round_changes_nothing(cost):
+    present = {2: ("c0", "c3"), 3: ("c1", "c2", "c3")}
+    # with all rows there is no exchange before training, and the batches are the same
+    plain = run(dataclasses.replace(NEAR, unseen_rows="averaged"), clients(), present=present)[2]
+    matched = dataclasses.replace(MATCHED, cost=cost, unseen_rows="averaged")
+    found = run(matched, clients(), present=present)[2]
+    for name, values in plain.network.items():
+        np.testing.assert_allclose(found.network[name], values, rtol=0, atol=1e-12)
+
+
+def test_permuting_a_clients_hidden_neurons_changes_nothing_after_matching(monkeypatch):
+    # the passes of a round start from neurons of one number, which are the wrong ones here
+    monkeypatch.setattr(hyfem, "_PASSES", None)
+    order = np.random.default_rng(0).permutation(24)
+
+    class Permuting:
+        """Clients of which c2 sends its classifier with its neurons in another order."""
+
+        def __init__(self, engine):
+            self.ids, self.sum, self.ask_them = engine.ids, engine.sum, engine.ask
+
+        def ask(self, fn, messages):
+            replies = self.ask_them(fn, messages)
+            own = replies["c2"]
+            biases, weights = block_network.split_rest(own.rest, (24, 3))
+            pieces = [biases[0][order], weights[0][:, order], biases[1]]
+            rest = np.concatenate([piece.ravel() for piece in pieces])
+            columns = {name: values[order] for name, values in own.columns.items()}
+            return {**replies, "c2": dataclasses.replace(own, rest=rest, columns=columns)}
+
+    found = []
+    for through in (lambda engine: engine, Permuting):
+        engine, server = started(MATCHED, clients())
+        engine.begin_round(1)
+        whole = HYFEM.round(server, through(engine), engine.key())[0].whole
+        biases, weights = block_network.split_rest(whole.rest, (24, 3))
+        neurons = np.hstack([*whole.columns.values(), biases[0][:, None], weights[0].T])
+        # which number a neuron of the server has means nothing
+        found.append((neurons[np.argsort(neurons[:, 0])], biases[1]))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-12)
+
+
+def test_a_matched_run_that_is_cut_goes_on_to_the_same_bits():
+    expected = run(MATCHED, clients(), rounds=2)[2]
+    engine, server = started(MATCHED, clients())
+    engine.begin_round(1)
+    server, _ = HYFEM.round(server, engine, engine.key())
+    written = codec.encode((engine.seal(server), engine.get_states()))
+    again, _ = started(MATCHED, clients())
+    sealed, states = codec.decode(written, *HYFEM.states, *RECORDS)
+    again.set_states(states)
+    again.begin_round(2)
+    server, _ = HYFEM.round(again.unseal(sealed), again, again.key())
+    again.begin_round(3)
+    found = HYFEM.conclude(server, again, again.key())
+    for name, values in expected.network.items():
+        np.testing.assert_array_equal(found.network[name], values)
 
 
 # ---- the server's network on full samples

@@ -21,7 +21,9 @@ Departures, each an argument: rows of the output layer for classes that a client
 server's (`unseen_rows`); what goes into the first layer is scaled by d₀/d_m (`scaling`); blocks of
 a row are left out at random, and the others make up for it (`block_dropout`), so that no neuron
 rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
-Neurons keep their numbers: from a common start the matching Π = 1 is the best one.
+Neurons keep their numbers, Π = 1, which from a common start is the best matching; with `matching` =
+"rounds" the server asks for the classifiers and matches them in each round (line 8, Algorithm 3),
+from classifiers of the clients' own with `start` = "matched" once.
 
 With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks` = "common"; with
 `shares` = "extractors" and μ = 0 FedPer; with "nothing" each client learns alone.
@@ -70,6 +72,8 @@ from intarsia.data import ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
 
 __all__ = ["HYFEM", "HyFEM"]
+
+_PASSES: int | None = 1  # of matching in a round, from neurons of one number; None: from nothing
 
 
 @dataclass(frozen=True)
@@ -121,12 +125,14 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     start = server.start
     if start.extractors is None:
         return server
-    if server.options.start != "common":
-        start = Whole(start.extractors)
-    server = evolve(server, whole=_given(server, clients, start))
-    if server.options.start == "common":
-        return server
-    return _with_classifiers(server, clients)
+    options = server.options
+    if options.start != "common":
+        server = evolve(server, whole=_given(server, clients, Whole(start.extractors)))
+        return _with_classifiers(server, clients)
+    if options.matching == "rounds":
+        whole = _given(server, clients, Whole(start.extractors))
+        return evolve(server, whole=evolve(start, extractors=whole.extractors))
+    return evolve(server, whole=_given(server, clients, start))
 
 
 def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
@@ -147,28 +153,32 @@ def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
 
 
 def _with_classifiers(server: Server, clients: Clients) -> Server:
-    """Let all clients train on classifiers of their own; put these together.
+    """Let the clients that are there train; put their classifiers together, neuron by neuron.
 
-    The extractors, which start as the server's, are averaged as in a round.
+    The extractors are averaged as they are in other rounds.
     """
+    options, first = server.options, server.whole.rest is None
     total = clients.sum(local_training, _told(server, clients))
-    # discloses each client's classifier and its classes, once
+    # discloses each client's classifier and its classes: once, or in every round
     replies = clients.ask(send_classifier, dict.fromkeys(clients.ids, Ready()))
-    start = server.start
-    assert start.extractors is not None
-    assert start.columns is not None
-    assert start.rest is not None
+    before = server.start if first else server.whole
+    assert server.start.extractors is not None
+    assert before.columns is not None
+    assert before.rest is not None
     found = joined(
         server.made_of,
         replies,
         server.shares,
-        Parts(start.extractors, start.columns, start.rest),
-        in_order=server.options.start == "unmatched",
+        Parts(server.start.extractors, before.columns, before.rest),
+        cost=options.matching_cost,
+        in_order=first and options.start == "unmatched",
+        passes=None if first else _PASSES,
     )
-    whole = _given(server, clients, Whole(None, found.columns, found.rest))
-    return evolve(
-        server, whole=evolve(whole, extractors=server.whole.extractors + total.extractors)
-    )
+    whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
+    if options.matching == "none":  # from here on sums, of what the server does not read
+        sealed = _given(server, clients, Whole(None, found.columns, found.rest))
+        whole = evolve(sealed, extractors=whole.extractors)
+    return evolve(server, whole=whole)
 
 
 def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
@@ -183,7 +193,7 @@ def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
     return {
         client: Told(
             extractors=whole.extractors,
-            columns=whole.columns,
+            columns=_own_columns(server, client),
             rest=whole.rest,
             classes=server.seen,
             by_block=server.seen_by_block,
@@ -195,9 +205,18 @@ def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
             },
             weight=shares[client],
             rate=rate,
+            asked=server.options.matching == "rounds",
         )
         for client in clients.ids
     }
+
+
+def _own_columns(server: Server, client: ClientId) -> Any:
+    """Return the first layer's columns of the client's blocks; of sealed ones it opens these."""
+    columns = server.whole.columns
+    if not isinstance(columns, Mapping):
+        return columns
+    return {name: columns[name] for name, owners in server.owners.items() if client in owners}
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
@@ -206,6 +225,8 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     if server.options.shares == "nothing":
         clients.ask(train_alone, _told(server, clients))
         return server, Info(phase="local")
+    if server.options.matching == "rounds":
+        return _with_classifiers(server, clients), Info(phase="matching")
     # step 1: the classes' weights
     server = _with_classes(server, clients)
     # step 2: local training
@@ -249,7 +270,11 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     if whole.rest is None:
         return Conclusion(info)
     # discloses the server's network, which is what it trains for
-    parts = Parts(*(clients.reveal(one) for one in (whole.extractors, whole.columns, whole.rest)))
+    extractors, columns, rest = clients.reveal(whole.extractors), whole.columns, whole.rest
+    if server.options.matching == "none":
+        columns, rest = clients.reveal(columns), clients.reveal(rest)
+    assert columns is not None
+    parts = Parts(extractors, columns, rest)
     like = drawn(server.made_of, np.float64, RandomKey(()))
     kind = np.float64 if server.options.precision == "double" else np.float32
     found = {

@@ -113,6 +113,7 @@ class Told:
     block_shares: Mapping[str, float] | None = None  # p_m over Σ p of those that hold the block
     weight: float = 0.0  # p_m
     rate: float = 0.0
+    asked: bool = False  # the server asks for the classifier: its change is not sent
 
 
 @dataclass(frozen=True)
@@ -305,9 +306,10 @@ train_alone = replace(train_alone, name=local_training.name)
 def send_classifier(
     client: Client, block: Block, message: Ready, rng: RandomKey
 ) -> tuple[Client, OwnClassifier]:
-    """Send the classifier as it is."""
+    """Send the classifier as it is, and which of its rows count."""
     own = parts_of(client.made_of, client.parameters)
-    return client, OwnClassifier(own.columns, own.rest, client.classes)
+    rows = client.classes | (client.options.unseen_rows == "averaged")
+    return client, OwnClassifier(own.columns, own.rest, rows)
 
 
 def _change(before: Client, after: Client, message: Told) -> Change:
@@ -323,7 +325,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
         name: shares[name] * (new.extractors[name] - old.extractors[name])
         for name in made_of.blocks
     }
-    if message.rest is None:
+    if message.rest is None or message.asked:
         return Change(extractors, None, None)
     moved = {name: new.columns[name] - old.columns[name] for name in made_of.blocks}
     if made_of.hidden:

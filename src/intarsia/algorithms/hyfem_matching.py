@@ -1,9 +1,10 @@
 """Classifiers of clients that start on their own, put together neuron by neuron.
 
 A hidden neuron's number means nothing between networks that were drawn or trained apart. After the
-first round each client sends its classifier; the server matches them (`maths.neuron_matching`),
-averages what is matched, and everybody goes on from there in the server's order: the matching of
-later rounds is Π = 1.
+first round (`start` = "matched"), or after every round (`matching` = "rounds", Algorithm 3), each
+client sends its classifier; the server matches them (`maths.neuron_matching`), averages what is
+matched, and everybody goes on from there in the server's order, which is where the matching of the
+next round starts.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def joined(
     *,
     cost: Cost | None = None,
     in_order: bool = False,
+    passes: int | None = None,
 ) -> Parts:
     """Return the server's classifier from those of the clients, with the extractors of `drawn`.
 
@@ -59,6 +61,8 @@ def joined(
         Of a match; None: squared distances.
     in_order
         Neurons of one number are taken for one, for comparison.
+    passes
+        From neurons of one number on; None: from nothing, as many as it takes.
     """
     clients = sorted(replies)
     found = [
@@ -66,7 +70,11 @@ def joined(
         for one in (replies[client] for client in clients)
     ]
     weights = [shares[client] for client in clients]
-    matching = same_order(found) if in_order else match(found, weights, cost=cost)
+    matching = same_order(found)
+    if not in_order and passes is None:
+        matching = match(found, weights, cost=cost)
+    elif not in_order:
+        matching = match(found, weights, cost=cost, start=matching, passes=passes or 0)
     starts = _starts(made_of)
     otherwise = classifier_of(made_of, drawn, np.ones(made_of.outputs, bool))
     server = aggregate(found, matching, weights, inputs=starts[-1], otherwise=otherwise)

@@ -14,6 +14,7 @@ from intarsia.algorithms.network_targets import output_count
 from intarsia.data import ClientId, Schema
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.feature_blocks import FeatureBlock, feature_blocks
+from intarsia.maths.matching_cost import BetaBernoulli, Cost, SquaredDistance
 from intarsia.spelling import listed, nearest
 
 __all__ = ["HyFEM", "composition", "holders", "share_of", "used_blocks"]
@@ -44,6 +45,12 @@ class HyFEM:
     # classifiers: drawn by the server; or each client's own, matched before the first round, or put
     # together in their order as if neurons of one number were one
     start: Literal["common", "matched", "unmatched"] = "common"
+    # whether the server matches the classifiers' neurons in every round, and at what cost
+    matching: Literal["none", "rounds"] = "none"
+    cost: Literal["squared", "pfnm"] = "squared"
+    sigma2: float = 1.0  # σ², σ0² and γ of the cost "pfnm"
+    sigma02: float = 1.0
+    gamma: float = 1.0
     shares: Literal["all", "extractors", "nothing"] = "all"
     blocks: Literal["all", "common"] = "all"  # those that anybody holds, or those that all hold
     precision: Literal["single", "double"] = "single"
@@ -66,12 +73,15 @@ class HyFEM:
                 f"algorithm.block_dropout is {self.block_dropout}; it must be at least 0 and below "
                 "1, for example 0.5."
             )
-        if self.start != "common" and (self.shares != "all" or not self.hidden):
+        matched = self.start != "common" or self.matching != "none"
+        if matched and (self.shares != "all" or not self.hidden):
             raise ExperimentError(
-                f'algorithm.start is "{self.start}" with shares "{self.shares}" and hidden layers '
-                f"{list(self.hidden)}; only shared classifiers with hidden layers have neurons to "
-                'match: set start to "common".'
+                f'algorithm.start is "{self.start}" and matching "{self.matching}" with shares '
+                f'"{self.shares}" and hidden layers {list(self.hidden)}; only shared classifiers '
+                'with hidden layers have neurons to match: set start to "common" and matching to '
+                '"none".'
             )
+        _ = self.matching_cost  # says what is wrong with its numbers
         check_kind(self.extractor, "extractor")
         for name, kind in self.extractors.items():
             check_kind(kind, f"extractors.{name}")
@@ -80,6 +90,13 @@ class HyFEM:
     def loss(self) -> str:
         """Return the loss that the scores, log-odds of the classes, are graded by."""
         return "cross_entropy"
+
+    @property
+    def matching_cost(self) -> Cost:
+        """Return what matching minimises."""
+        if self.cost == "squared":
+            return SquaredDistance()
+        return BetaBernoulli(sigma2=self.sigma2, sigma02=self.sigma02, gamma=self.gamma)
 
     @property
     def pulls(self) -> tuple[float, float]:
