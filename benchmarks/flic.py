@@ -64,8 +64,8 @@ _NOTES = (
     "the table. perceptron: φ is a perceptron, where the paper's is convolutional; short: 20 local "
     "and final epochs for 100, and alignment in batches of 100 for 10; scale1: anchor_scale = 1, "
     "where the toys' files have 10; pre10: 10 epochs of alignment for 100; dropout0: without "
-    "dropout, as in the authors' FedRep; epoch: an epoch on what is shared, for one step, as "
-    "theirs. Where it says 1 seed, it is seed 0."
+    "dropout, as in the authors' FedRep; k30: Gaussians in 30 dimensions for 5; decay: "
+    "weight_decay = 1e-3. Where it says 1 seed, it is seed 0."
 )
 
 
