@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from intarsia import running  # noqa: E402  after the skip where torch is missing
+import intarsia  # noqa: E402  after the skip where torch is missing
+from intarsia import running  # noqa: E402
 from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms import block_network  # noqa: E402
-from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.predictions import predict  # noqa: E402
 
 VIEWS = {"left": ("l1", "l2"), "middle": ("m1", "m2", "m3"), "right": ("r1", "r2")}
@@ -110,6 +111,35 @@ def test_a_table_is_predicted_by_the_network_whose_columns_it_has(run, tmp_path)
     np.testing.assert_array_equal(by_name.labels, result.model.server.predict(table))
     own = predict(folder, tmp_path / "all.csv", client="north")
     np.testing.assert_array_equal(own.labels, result.model["north"].predict(table))
+
+
+def test_a_client_that_joins_gets_the_servers_network_of_its_blocks(run, tmp_path):
+    folder, result = run
+    # as north's own rows and blocks, with a column that the run does not know
+    north = tables()["north"]
+    north.assign(extra=1.5, row=north["row"] + 1000).to_csv(tmp_path / "new.csv", index=False)
+    found = intarsia.join(
+        folder, tmp_path / "new.csv", label="kind", id="row", out=tmp_path / "out"
+    )
+    own = found.model["new"]
+    assert own.architecture.blocks == ("left", "middle")
+    assert any("'extra'" in note for note in found.notes)
+    np.testing.assert_allclose(
+        own.decision_function(north), result.model["north"].decision_function(north), atol=1e-5
+    )
+    assert found.metrics.clients["new"].accuracy > 0.6
+    assert list(found.metrics.standalone) == ["new"]
+    further = intarsia.join(
+        folder, tmp_path / "new.csv", label="kind", id="row", epochs=5, out=tmp_path / "on"
+    )
+    assert not np.array_equal(
+        further.model["new"].decision_function(north), own.decision_function(north)
+    )
+    read = running.load(tmp_path / "out").model["new"]
+    np.testing.assert_array_equal(read.decision_function(north), own.decision_function(north))
+    north[["l1", "m1", "kind", "row"]].to_csv(tmp_path / "odd.csv", index=False)
+    with pytest.raises(FederationError, match="no block of the run whole"):
+        intarsia.join(folder, tmp_path / "odd.csv", label="kind", id="row", out=tmp_path / "no")
 
 
 def test_parameters_are_named_by_blocks_whatever_their_names():

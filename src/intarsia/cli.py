@@ -334,7 +334,7 @@ def join(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Let a new client with columns of its own join a finished run of flic or hetfedrep.
+    """Let a new client join a finished run: by columns of its own (flic), by blocks (hyfem).
 
     DIR is the output folder of the run, which stays as it is; TABLE is the new client's CSV or
     Parquet file. Its model, beside what it learns alone, goes to DIR/joined/NAME.

@@ -5,7 +5,8 @@ an embedding φ of its own columns and a classifier β; α and the anchors stay 
 `algorithms.flic_joining`). Of a run of hetfedrep it takes α. Beside it a network of the same
 embedding and classifier (no α, as in `local`) trains for the same epochs and has nothing from the
 federation. With anchors the joined one has had more passes over its rows: those of its alignment
-before, which a note of the result counts.
+before, which a note of the result counts. Of a run of hyfem it takes the server's network of its
+blocks (`block_joining`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from intarsia import frames, run_folder, threads
 from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, evolve
 from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
+from intarsia.block_joining import JoinedBlocks, join_blocks
 from intarsia.clock import Clock
 from intarsia.data import Array, ClientId
 from intarsia.description import Source
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "join"]
 
-_JOINABLE = ("flic", "hetfedrep")
+_JOINABLE = ("flic", "hetfedrep", "hyfem")
 _SCALE = ("centre", "spread")  # what a network that predicts numbers says of the labels
 
 
@@ -61,13 +63,14 @@ def join(
     Parameters
     ----------
     folder
-        The output folder of a run of flic or hetfedrep; nothing in it changes.
+        The output folder of a run of flic, hetfedrep or hyfem; nothing in it changes.
     source
         The new client and its table.
     tables
         The table, where it is in memory.
     epochs
-        Of φ and β; None: as many as a client of the federation had on the average.
+        Of φ and β; None: as many as a client of the federation had on the average. Of hyfem those
+        that the client goes on for, None: it takes what the server has.
     seed
         Of the client's own numbers; None: the run's.
     out
@@ -91,11 +94,29 @@ def join(
                 "another name."
             )
         rounds = run.rounds * described.participation
-        options = _options(_way(run.algorithm)[0], run.hyperparameters, epochs, rounds)
+        by_blocks = run.algorithm == "hyfem"
+        if by_blocks:
+            options = _with_blocks(run.hyperparameters)
+        else:
+            options = _options(_way(run.algorithm)[0], run.hyperparameters, epochs, rounds)
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
         if out is not None:
             _check_output(out, folder, overwrite)
+    if by_blocks:
+        with threads.limited(described.threads), clock.part("training"):
+            taken = join_blocks(
+                model,
+                found,
+                options,
+                epochs=epochs or 0,
+                rounds=run.rounds,
+                seed=experiment.seed,
+            )
+        result = _of_blocks(experiment, options, taken, found.notes, clock, started, out)
+        if out is not None:
+            run_folder.write_whole(out, experiment, found.fingerprint(), result)
+        return result
     with threads.limited(described.threads):
         with clock.part("preprocessing"):
             parts = {"train": dict(found.train), "test": dict(found.test)}
@@ -172,12 +193,58 @@ def described(
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
 
 
+def _with_blocks(known: Mapping[str, Any]) -> Any:
+    """Return the hyperparameters of a run of hyfem."""
+    from intarsia.algorithms.hyfem import HyFEM  # here: it imports torch
+
+    return hyperparameters(HyFEM, known)
+
+
+def _of_blocks(
+    experiment: Experiment,
+    options: Any,
+    joined: JoinedBlocks,
+    notes: tuple[str, ...],
+    clock: Clock,
+    started: datetime,
+    out: Path | None,
+) -> Result:
+    """Return the result of a client that joined by its blocks."""
+    [name] = joined.scaling
+    networks = client_networks(
+        "hyfem",
+        joined.schema,
+        lambda _: joined.made_of,
+        {name: joined.parameters},
+        joined.scaling,
+    )
+    return result_of(
+        experiment,
+        options,
+        Outcome(
+            rounds=0,
+            finished="algorithm",
+            conclusion=Conclusion(Info()),
+            every=None,
+            own=joined.grades,
+            notes=(*notes, *joined.notes),
+            standalone=joined.alone,
+        ),
+        model=networks,
+        seconds=clock.seconds,
+        traffic={"up": 0, "down": 0, "by_message": {}},
+        exchanges=0,
+        started=started,
+        folder=out,
+    )
+
+
 def _joinable(run: Result, folder: Path) -> Networks:
     """Return the model of a run that a new client can join."""
     if run.algorithm not in _JOINABLE or run.model is None:
         raise ExperimentError(
             f"The run in {folder} is of {run.algorithm}, and a new client joins by layers or "
-            "anchors behind an embedding of its own columns; join a run of "
+            "anchors behind an embedding of its own columns, or by feature blocks; join a run of "
             f"{' or '.join(_JOINABLE)}."
         )
     model: Networks = run.model
