@@ -320,7 +320,11 @@ def test_a_client_keeps_a_level_that_lowers_its_loss(prune, margin, falls, kept)
     """Losses fall by 0.2 ± 0.1 (twice 0.1 / √20 is 0.045), or by 0.05 ± 0.2."""
     blocks = clients(1, samples=100)
     options = FeMAM(
-        levels=("global", "personal"), prune=prune, margin=margin, **{**LEVELS, "validation": 0.2}
+        levels=("global", "personal"),
+        prune=prune,
+        criterion="loss",
+        margin=margin,
+        **{**LEVELS, "validation": 0.2},
     )
     client = run(FEMAM, options, blocks, rounds=1)[0].get_states()["c0"]
     rng = np.random.default_rng(0)
@@ -337,6 +341,31 @@ def test_a_client_keeps_a_level_that_lowers_its_loss(prune, margin, falls, kept)
     after[np.arange(100), y] = np.log(2) - np.log(np.expm1(np.maximum(wanted, 1e-9)))
     client = dataclasses.replace(client, base=before)
     assert femam_client._helps(client, after, y) is kept
+
+
+@pytest.mark.parametrize(
+    ("prune", "mended", "spoilt", "kept"),
+    [
+        ("paired", 3, 0, True),  # 3 of 20: 0.15 ± 0.08
+        ("paired", 2, 0, False),  # 0.1 ± 0.07
+        ("paired", 9, 4, False),  # 0.25 ± 0.18
+        ("margin", 1, 0, True),  # 0.05
+        ("margin", 4, 4, False),
+    ],
+)
+def test_a_client_keeps_a_level_that_lowers_its_errors(prune, mended, spoilt, kept):
+    """Whatever the loss: of the rows that are spoilt it is large."""
+    options = FeMAM(levels=("global", "personal"), prune=prune, **{**LEVELS, "validation": 0.2})
+    blocks = clients(1, samples=100)
+    client = run(FEMAM, options, blocks, rounds=1)[0].get_states()["c0"]
+    y = blocks["c0"].y.astype(int)
+    right, wrong = np.eye(3)[y], np.eye(3)[(y + 1) % 3]
+    rows = np.flatnonzero(client.held_out)
+    before, after = right.copy(), right.copy()
+    before[rows[:mended]] = wrong[rows[:mended]]
+    after[rows[mended : mended + spoilt]] = 50 * wrong[rows[mended : mended + spoilt]]
+    client = dataclasses.replace(client, base=before)
+    assert femam_client._helps(client, after, y + 0.0) is kept
 
 
 # ---- what crosses, engines, files

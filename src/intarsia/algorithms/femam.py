@@ -20,9 +20,9 @@ it does not help drops it (`close_level`, Eq. 9), and the next begins (`begin_le
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`); a level
 starts as no change, at level 1's hidden layers with a last layer of zeros (`start`), from which
 clients tell models by how they differ, so that the server never reads level 1; a level stays where
-a paired test says so (`prune`). Gradients are not scaled by n_i/n; level 1 trains for all of
-`first_rounds`. The authors' code is `combination` = "mean", `start` = "level-1", `cluster_on` =
-"last", `scaled`.
+a paired test of errors says so (`prune`, `criterion`). Gradients are not scaled by n_i/n; level 1
+trains for all of `first_rounds`. The authors' code is `combination` = "mean", `start` = "level-1",
+`cluster_on` = "last", `scaled`.
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """

@@ -210,6 +210,12 @@ def _losses(scores: Array, y: Array) -> Array:
     return found
 
 
+def _errors(scores: Array, y: Array) -> Array:
+    """Return 1 for each row that is taken for a wrong class, else 0, (rows,)."""
+    found: Array = (scores.argmax(axis=1) != np.maximum(y, 0.0)).astype(np.float64)
+    return found
+
+
 def _labelled(block: Block) -> tuple[Block, Array]:
     """Return the labelled rows of a block, and their labels."""
     own = block.take(np.flatnonzero(is_labelled(block)))
@@ -361,14 +367,18 @@ def close_level(
 
 
 def _helps(client: Client, total: Array, y: Array) -> bool:
-    """Return whether the scores with the latest level are better on the rows for validation."""
+    """Return whether the scores with the latest level are better on the rows for validation.
+
+    Loss or errors must fall by more than `margin`, or by more than chance may have it.
+    """
     options, rows = client.options, client.held_out
     if options.prune == "never":
         return True
     if not rows.any():
         return False
-    before = _losses(_combined(client, client.base[rows], client.count), y[rows])
-    after = _losses(_combined(client, total[rows], client.count + 1), y[rows])
+    graded = _losses if options.criterion == "loss" else _errors
+    before = graded(_combined(client, client.base[rows], client.count), y[rows])
+    after = graded(_combined(client, total[rows], client.count + 1), y[rows])
     falls = before - after
     if options.prune == "margin":
         return bool(falls.mean() > options.margin)

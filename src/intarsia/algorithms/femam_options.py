@@ -41,8 +41,10 @@ class FeMAM:
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
     proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² at levels of clusters
     validation: float = 0.1  # share of a client's labelled rows that it keeps from training
-    # what keeps a level at a client: a fall of the loss by 1.64 standard errors, or by `margin`
+    # what keeps a level at a client: a fall by 1.64 standard errors, or by `margin`, …
     prune: Literal["paired", "margin", "never"] = "paired"
+    # … of the share of wrong classes, or of the loss, of which one row can be most
+    criterion: Literal["errors", "loss"] = "errors"
     margin: float = 0.02  # ε of Eq. (9)
     first_rounds: int = 400  # of level 1
     level_rounds: int = 75  # of each other level, at most
