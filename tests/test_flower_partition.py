@@ -148,6 +148,16 @@ def test_an_experiment_file_names_a_partitioner(tmp_path):
 
 
 @needs_library
+def test_a_partitioner_by_a_feature_sees_its_values():
+    dataset = labelled()
+    arguments = {"num_partitions": 3, "partition_by": "f2", "strictness": 1.0}
+    blocks = partition("flower", dataset, partitioner="ContinuousPartitioner", arguments=arguments)
+    values = [block.x[:, 2] for block in blocks.values()]
+    assert values[0].max() <= values[1].min() <= values[1].max() <= values[2].min()
+    assert all(block.features == dataset.features for block in blocks.values())
+
+
+@needs_library
 def test_people_by_nature_are_a_column():
     names = np.array(["anna", "bert", "carl"] * 40)
     dataset = labelled(clients=names)

@@ -103,9 +103,11 @@ def flower(
     """Deal a data set by a partitioner of flwr-datasets.
 
     It sees the columns `label` (what the labels mean, as text, or numbers to predict), `client`
-    (where the data set says whose each sample is), `row`, and the features by their names, of a
-    sparse table none. A partition without `row` has all rows, one without `label` no labels; those
-    that deal columns share `row` (where the class takes `shared_columns`, this is done here).
+    (where the data set says whose each sample is), `row`, and the features that its arguments name;
+    one that deals columns, or is made in Python, sees all of them by their names, of a sparse table
+    none. Where it does not see them all, each client has them all. A partition without `row` has
+    all rows, one without `label` no labels; those that deal columns share `row` (where the class
+    takes `shared_columns`, this is done here).
 
     Parameters
     ----------
@@ -132,7 +134,8 @@ def flower(
             )
         kind = getattr(classes, partitioner)
         made = _made(kind, partitioner, dict(arguments), seed)
-    table = hugging.Dataset(_table(dataset))
+    shown = _shown(dataset, made, arguments)
+    table = hugging.Dataset(_table(dataset, shown))
     try:
         made.dataset = table
         parts = [made.load_partition(at) for at in range(made.num_partitions)]
@@ -145,12 +148,15 @@ def flower(
     names = [f"client{at:0{len(str(len(parts) - 1))}}" for at in range(len(parts))]
     every = np.arange(dataset.shape[0])
     rows = {
-        name: np.array(part[ROW], np.intp) if ROW in part.column_names else every
+        # alone first: else all columns of each row are read
+        name: np.array(part.select_columns([ROW])[ROW], np.intp)
+        if ROW in part.column_names
+        else every
         for name, part in zip(names, parts, strict=True)
     }
-    sparse = tuple(range(dataset.shape[1])) if dataset.sparse else None
+    whole = None if shown == dataset.features else tuple(range(dataset.shape[1]))
     columns = {
-        name: sparse or tuple(place[one] for one in part.column_names if one in place)
+        name: whole or tuple(place[one] for one in part.column_names if one in place)
         for name, part in zip(names, parts, strict=True)
     }
     labelled = [n for n, part in zip(names, parts, strict=True) if _LABEL in part.column_names]
@@ -194,9 +200,25 @@ def _made(kind: Any, name: str, arguments: dict[str, Any], seed: int) -> Any:
         ) from problem
 
 
-def _table(dataset: Dataset) -> pyarrow.Table:
+def _shown(dataset: Dataset, made: Any, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the features that a partitioner sees.
+
+    Tables of that library cost the square of their columns: 784 of them take half a minute.
+    """
+    if dataset.sparse:
+        return ()
+    if not arguments or "shared_columns" in inspect.signature(type(made)).parameters:
+        return dataset.features
+    named = {str(one) for value in arguments.values() for one in _each(value)}
+    return tuple(name for name in dataset.features if name in named)
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _table(dataset: Dataset, features: tuple[str, ...]) -> pyarrow.Table:
     """Return what a partitioner sees of a data set."""
-    features = () if dataset.sparse else dataset.features
     for name in (ROW, _LABEL, _CLIENT):
         if name in features:
             raise ExperimentError(
@@ -210,8 +232,9 @@ def _table(dataset: Dataset) -> pyarrow.Table:
         columns[_LABEL] = np.array(dataset.class_names)[place]
     if dataset.clients is not None:
         columns[_CLIENT] = dataset.clients
-    for at, name in enumerate(features):
-        columns[name] = np.ascontiguousarray(dataset.x[:, at])
+    number = {name: at for at, name in enumerate(dataset.features)}
+    for name in features:
+        columns[name] = np.ascontiguousarray(dataset.x[:, number[name]])
     return pyarrow.table(columns)
 
 
