@@ -214,6 +214,21 @@ def test_a_run_says_which_clusters_it_found(name, mode):
     assert len(level) == CLIENTS
 
 
+def test_sealed_rounds_of_two_are_refused_where_sums_hide_something():
+    tables = {k: (v.x, v.y.astype(int)) for k, v in clients().items() if k in ("c0", "c1")}
+    known = {"tables": tables, "classes": ["0", "1", "2"], "rounds": 1, "yardsticks": False}
+    for name, sealed in (
+        *(("ifca", True), ("fesem", False), ("femam", True)),
+        *(("fedprox", True), ("ditto", True), ("pfedme", True)),
+    ):
+        settings = {"name": name, "hidden": 4, "latent": 3, "engine": "loop"}
+        if sealed:
+            with pytest.raises(ExperimentError, match=f"a round of {name} can have 2 of 2"):
+                intarsia.run(algorithm=settings, privacy="masked", **known)
+        else:
+            intarsia.run(algorithm=settings, privacy="masked", **known)
+
+
 @pytest.mark.parametrize("kind", [FeSEM, Ifca])
 @pytest.mark.parametrize("wrong", [{"clusters": 0}, {"rate": 0.0}, {"local_epochs": 0}])
 def test_a_wrong_hyperparameter_is_named(kind, wrong):

@@ -56,6 +56,7 @@ from intarsia.algorithms.shared_parts import (
     opened,
     predict,
     send_start,
+    shares,
     start,
     started_alike,
     take_start,
@@ -195,6 +196,7 @@ DITTO = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         send_start,
         take_start,

@@ -401,6 +401,7 @@ FEMAM = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=lambda options: options.pools,
     client_functions=(
         begin_level,
         try_model,

@@ -129,6 +129,12 @@ class FeMAM:
         return self.first_rounds if number == 1 else self.level_rounds
 
     @property
+    def pools(self) -> bool:
+        """Return whether averages of some level are sums that the server does not read."""
+        kinds = {self.kind(number) for number in range(1, len(self.levels) + 1)}
+        return bool(kinds & {"global", "given"}) or self.clustering == "loss"
+
+    @property
     def loss(self) -> str:
         """Return the loss that the scores are graded by."""
         return "cross_entropy"

@@ -163,6 +163,7 @@ FESEM = replace(
     hyperparameters=FeSEM,
     init_server=init_server,
     init_client=init_client,
+    pools=None,  # the server reads each client's network
     client_functions=(*_ALL, femam_client.send_model),
 )
 
@@ -170,6 +171,7 @@ IFCA = replace(
     FESEM,
     name="ifca",
     hyperparameters=Ifca,
+    pools=lambda options: True,
     client_functions=(
         *_ALL,
         femam_client.try_model,

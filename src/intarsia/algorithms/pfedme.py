@@ -59,6 +59,7 @@ from intarsia.algorithms.shared_parts import (
     opened,
     predict,
     send_start,
+    shares,
     start,
     started_alike,
     take_start,
@@ -197,6 +198,7 @@ PFEDME = Algorithm(
     additive=False,
     linear=False,
     network=network,
+    pools=shares,
     client_functions=(
         send_start,
         take_start,
