@@ -25,6 +25,15 @@ def test_every_file_names_an_algorithm_with_keys_that_it_has(file):
     choose(description)
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_labels_that_are_many_numbers_are_said_to_be_classes(file):
+    description = load(file)
+    many = {"cifar100", "femnist", "tiny_imagenet32"}  # up to 199: taken for numbers to predict
+    if many & {*getattr(description.dataset, "names", ())}:
+        few = "only" in description.dataset.options
+        assert few or description.labels.task == "multiclass"
+
+
 @pytest.mark.parametrize("name", ["flic-toy-noisy", "flic-toy-linear"])
 def test_the_toys_have_the_sizes_that_the_paper_gives(name):
     found = federation.build(load(FOLDER / f"{name}.toml"))
