@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from intarsia.algorithm import RandomKey
 from intarsia.algorithms.embeddings import (
+    IMAGES,
     Convolutional,
     numbers_of_dropout,
     ragged,
@@ -30,6 +31,7 @@ from intarsia.algorithms.embeddings import (
 from intarsia.algorithms.labelled_rows import columns, dense, labelled_rows
 from intarsia.algorithms.network_structure import Architecture, Network, levels_of
 from intarsia.algorithms.network_targets import label_tensor
+from intarsia.algorithms.residual_network import Residual
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
@@ -211,7 +213,7 @@ def training_of(
         proximal=dict.fromkeys(parts, proximal),
         noise=drawn,
         ragged={**ragged(made_of.embedding), **(also_ragged or {})},
-        stacked=made_of.embedding != "convolutional",
+        stacked=made_of.embedding not in IMAGES,
     )
 
 
@@ -264,7 +266,7 @@ def train_networks(
 
 def pictures(network: nn.Module, x: Array, block: Block) -> Array:
     """Return a block's rows as pictures, if the network reads such: pixels by their names."""
-    if not isinstance(network.embedding, Convolutional):
+    if not isinstance(network.embedding, Convolutional | Residual):
         return x
     order = columns(block.features)
     return x if np.array_equal(order, np.arange(len(order))) else x[:, order]

@@ -4,6 +4,8 @@
     perceptron     linear layers with ReLU between them, of any number of features
     convolutional  two layers of 5 × 5 patches, each with pooling and a sigmoid, then a linear one:
                    for square images of at least 16 × 16 pixels, which come as rows of pixels
+    residual       the ResNet of FeMAM's code, see `residual_network`; its latent space has a width
+                   of its own
 
 Their widths follow from the parameters and the rows that they are given, so that one structure
 serves clients with different numbers of features.
@@ -20,11 +22,13 @@ from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Literal, get_args
 
+from intarsia.algorithms.residual_network import WIDTH, Residual
 from intarsia.errors import FederationError
 from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, nn
 
 __all__ = [
+    "IMAGES",
     "AnyKind",
     "Convolutional",
     "Kind",
@@ -38,7 +42,8 @@ __all__ = [
 ]
 
 Kind = Literal["perceptron", "convolutional"]  # to a latent space of one width for all
-AnyKind = Literal["linear", "perceptron", "convolutional"]
+AnyKind = Literal["linear", "perceptron", "convolutional", "residual"]
+IMAGES = ("convolutional", "residual")  # those of pictures
 _PATCH = 5  # pixels
 _CHANNELS = (32, 20)
 _LEAST = 16  # pixels of a side: one is left after both layers
@@ -60,6 +65,8 @@ def embedding(
         return Convolutional(features, latent, dropout)
     if kind == "linear":
         return NoEmbedding()
+    if kind == "residual":
+        return Residual(features)
     return Perceptron(features, hidden, latent, dropout)
 
 
@@ -73,12 +80,14 @@ class NoEmbedding(nn.Module):
 
 def latent_width(kind: AnyKind, features: int, latent: int) -> int:
     """Return the width of the latent space."""
+    if kind == "residual":
+        return WIDTH
     return features if kind == "linear" else latent
 
 
 def ragged(kind: AnyKind) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
-    if kind == "convolutional":
+    if kind in IMAGES:
         return {}
     return {"x": 1, ("classifier" if kind == "linear" else "embedding.0") + ".weight": 1}
 
@@ -92,13 +101,15 @@ def layers(kind: AnyKind) -> tuple[str, ...]:
     """Return patterns of the parameters of each layer, from the features on."""
     if kind == "linear":
         return ()
+    if kind == "residual":
+        return ("embedding.*",)
     names = ("first", "second", "last") if kind == "convolutional" else ("0", "2", "4")
     return tuple(f"embedding.{name}.*" for name in names)
 
 
 def width_of_structure(kind: AnyKind) -> int:
     """Return a number of features with which a structure can be made."""
-    return _LEAST**2 if kind == "convolutional" else 1
+    return _LEAST**2 if kind in IMAGES else 1
 
 
 class _Dropout:
