@@ -23,6 +23,10 @@ def remembering(shape, width):
     return nn.Sequential(nn.Linear(math.prod(shape), width), nn.BatchNorm1d(width))
 
 
+def bare(shape):
+    return nn.Linear(math.prod(shape), 5)
+
+
 def narrow(shape, width):
     return nn.Linear(math.prod(shape), width - 1)
 
@@ -87,7 +91,11 @@ def test_a_kind_that_does_not_fit_is_said_with_the_shape():
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("remembering", "buffer '1.running_mean'"), ("narrow", r"gives \(2, 4\) for 2 rows")],
+    [
+        ("remembering", "buffer '1.running_mean'"),
+        ("narrow", r"gives \(2, 4\) for 2 rows"),
+        ("bare", r"takes 1 positional argument but 2 were given.*\(shape, width\) -> torch.nn"),
+    ],
 )
 def test_a_module_that_cannot_be_the_servers_is_refused(name, sentence):
     with pytest.raises(ExperimentError, match=sentence):

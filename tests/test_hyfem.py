@@ -370,6 +370,41 @@ def test_blocks_are_left_out_and_the_others_make_up_for_them():
     assert set(many.unique().tolist()) == {0.0, 1.0, 2.0}
 
 
+def test_the_rate_falls_from_round_to_round():
+    falling = HyFEM(**{**PLAIN, "decay": 0.5})
+    for rounds in (1, 2):
+        constant = run(HyFEM(**PLAIN), alike(), rounds)[2].network
+        found = run(falling, alike(), rounds)[2].network
+        same = all(np.array_equal(found[name], constant[name]) for name in constant)
+        assert same is (rounds == 1)
+
+
+def test_a_softmax_over_the_held_classes_moves_no_row_of_another():
+    names = ["c0", "c1"]
+    # nobody has the third class, and rows count as if trained
+    blocks = clients(dict.fromkeys(names, "uv"), dict.fromkeys(names, (0, 1)))
+    start = HyFEM(**PLAIN, unseen_rows="averaged", softmax="held", variant="avg")
+    drawn = started(start, blocks)[1].start.rest
+    for softmax, moved in (("held", False), ("all", True)):
+        options = dataclasses.replace(start, softmax=softmax)
+        row = run(options, blocks, 1)[2].network["classifier.2.bias"][2]
+        assert bool(row != drawn[-1]) is moved
+
+
+def test_blocks_are_left_out_in_training():
+    with_all, fewer = (
+        run(HyFEM(**{**PLAIN, "block_dropout": share}), clients(), 1)[2].network
+        for share in (0.0, 0.5)
+    )
+    assert any(not np.allclose(fewer[name], with_all[name]) for name in fewer)
+    # a client of one block leaves out none
+    with_all, fewer = (
+        run(HyFEM(**{**PLAIN, "block_dropout": share}), alike(), 1)[2].network
+        for share in (0.0, 0.5)
+    )
+    assert all(np.array_equal(fewer[name], with_all[name]) for name in fewer)
+
+
 # ---- matching
 
 
@@ -483,6 +518,7 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
         ({"extractor": "perceptrn"}, "'perceptrn'; use 'perceptron'"),
         ({"extractors": {"u": "resnet"}}, "algorithm.extractors.u is 'resnet'"),
         ({"variant": "proximal"}, "variant is 'proximal'"),
+        ({"device": "abacus"}, "algorithm.device is 'abacus', which torch cannot use here"),
     ],
 )
 def test_a_wrong_hyperparameter_is_refused(change, sentence):

@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from command_line import said
+
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia import running  # noqa: E402
 from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms import block_network  # noqa: E402
+from intarsia.cli import main  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.predictions import predict  # noqa: E402
 
@@ -140,6 +143,35 @@ def test_a_client_that_joins_gets_the_servers_network_of_its_blocks(run, tmp_pat
     north[["l1", "m1", "kind", "row"]].to_csv(tmp_path / "odd.csv", index=False)
     with pytest.raises(FederationError, match="no block of the run whole"):
         intarsia.join(folder, tmp_path / "odd.csv", label="kind", id="row", out=tmp_path / "no")
+
+
+def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):
+    folder, _ = run
+    north = tables()["north"]
+    north.assign(row=north["row"] + 1000).to_csv(tmp_path / "new.csv", index=False)
+    given = ["join", str(folder), str(tmp_path / "new.csv"), "--label", "kind", "--id", "row"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    _, err = said(capfd)
+    assert "the server's extractors of its blocks 'left', 'middle'" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("own", "read"),
+    [({}, False), ({"start": "matched"}, True), ({"matching": "rounds"}, True)],
+)
+def test_a_sealed_run_says_what_the_server_reads_all_the_same(own, read):
+    found = intarsia.run(
+        tables=tables(),
+        id="row",
+        label="kind",
+        algorithm="hyfem",
+        privacy="masked",
+        rounds=1,
+        yardsticks=False,
+        **SETTINGS,
+        **own,
+    )
+    assert any("each client's classifier" in note for note in found.notes) is read
 
 
 def test_parameters_are_named_by_blocks_whatever_their_names():

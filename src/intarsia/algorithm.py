@@ -250,6 +250,9 @@ class Algorithm:
     # options -> whether a round adds up what clients came to alone, every entry over all that are
     # there, so that of two each can tell the other's part; None: sums are over owners, cell by cell
     pools: Callable[[Any], bool] | None = None
+    # options -> what the server reads of single clients in every mode, sealed sums too; "": nothing
+    # but the scalars of evaluation
+    reads: Callable[[Any], str] | None = None
     # state -> weights, (features,), and intercept of the client's own linear model; None: as above
     own_weights: Callable[[Any], tuple[Array, float]] | None = None
     # (hyperparameters, schema, client) -> what its network is made of; for the server (client =

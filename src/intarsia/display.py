@@ -272,11 +272,13 @@ def show_joined(console: Console, result: Result) -> None:
     rows = three_way(result)[:-1]  # it has no line for all samples
     scores = [score for row in rows for score in (row.standalone, row.federated)]
     console.print(_three_way(result, rows, measure_of(scores)))
-    _print(
-        console,
-        f"{result.experiment}: {result.hyperparameters['final_epochs']:,} epochs on its own rows; "
-        "what all share stays as it is",
-    )
+    epochs = result.hyperparameters.get("final_epochs")  # hyfem has none: a note says what it took
+    if epochs is not None:
+        _print(
+            console,
+            f"{result.experiment}: {epochs:,} epochs on its own rows; "
+            "what all share stays as it is",
+        )
     for note in result.notes:
         _print(console, f"note: {note}")
     if result.folder is not None:

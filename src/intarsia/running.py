@@ -178,6 +178,7 @@ def _run_all(
     notes = (
         *found.notes,
         *_unsealed(description, algorithm),
+        *_read_all_the_same(description, algorithm, options),
         *_unmeasured(description, algorithm),
         *guarantee.notes(promise, options, *sizes),
     )
@@ -320,6 +321,18 @@ def _unsealed(description: Experiment, algorithm: Algorithm | Baseline) -> tuple
         "The sums are not sealed: whoever runs the server can read what each party contributes; "
         'set privacy = "masked" to keep it from them.',
     )
+
+
+def _read_all_the_same(
+    description: Experiment, algorithm: Algorithm | Baseline, options: Any
+) -> tuple[str, ...]:
+    """Return a note where the server reads something of single clients though sums are sealed."""
+    if description.privacy.mode == "plain" or not isinstance(algorithm, Algorithm):
+        return ()
+    what = "" if algorithm.reads is None else algorithm.reads(options)
+    if not what:
+        return ()
+    return (f"The sums are sealed, but the server reads {what}: intarsia audit lists it.",)
 
 
 def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ __all__ = [
     "Options",
     "changed",
     "check_clients",
+    "check_device",
     "check_options",
     "check_same_features",
     "drawn",
@@ -408,3 +409,20 @@ def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence
             raise ExperimentError(
                 f"algorithm.{name} is {getattr(options, name)!r}; choose from {', '.join(known)}."
             )
+
+
+def check_device(name: str) -> None:
+    """Raise where torch cannot compute on a device here.
+
+    Raises
+    ------
+    ExperimentError
+        With what torch says.
+    """
+    try:
+        torch.empty(0, device=torch.device(name))
+    except (RuntimeError, AssertionError) as error:  # what torch raises where there is none
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise ExperimentError(
+            f'algorithm.device is {name!r}, which torch cannot use here ({said}); set "cpu".'
+        ) from None

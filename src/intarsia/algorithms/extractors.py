@@ -26,7 +26,7 @@ from intarsia.algorithms.named_modules import named
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.stacked_linear import StackedLinear
 from intarsia.maths.tensors import Tensor, nn, torch
-from intarsia.spelling import nearest
+from intarsia.spelling import first_line, nearest
 
 __all__ = ["KINDS", "Extractor", "check_kind", "extractor", "module_of"]
 
@@ -144,7 +144,13 @@ def module_of(made_of: Extractor) -> nn.Module:
 def _own(made_of: Extractor) -> nn.Module:
     """Return a module of the user's, once it was tried on two rows."""
     given = f"{made_of.kind}({made_of.shape}, {made_of.width})"
-    module: Any = named(made_of.kind)(made_of.shape, made_of.width)
+    try:
+        module: Any = named(made_of.kind)(made_of.shape, made_of.width)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ExperimentError(
+            f"{given} failed ({first_line(error)}); it must be a function of the shape of a "
+            "sample's values and the number of features, (shape, width) -> torch.nn.Module."
+        ) from error
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"{given} is {type(module).__name__}; it must be a torch.nn.Module.")
     buffers = [name for name, _ in module.named_buffers()]
@@ -156,7 +162,7 @@ def _own(made_of: Extractor) -> nn.Module:
     try:
         with torch.no_grad():
             found = module(torch.zeros(2, math.prod(made_of.shape)))
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, IndexError) as error:
         raise ExperimentError(
             f"{given} cannot take 2 rows of {math.prod(made_of.shape)} values: {error}."
         ) from error

@@ -402,6 +402,7 @@ FEMAM = Algorithm(
     linear=False,
     network=network,
     pools=lambda options: options.pools,
+    reads=lambda options: options.read_of_clients,
     client_functions=(
         begin_level,
         try_model,

@@ -135,6 +135,14 @@ class FeMAM:
         return bool(kinds & {"global", "given"}) or self.clustering == "loss"
 
     @property
+    def read_of_clients(self) -> str:
+        """Return what the server reads of single clients in every mode."""
+        found = any(self.kind(n) == "clusters" for n in range(1, len(self.levels) + 1))
+        if not found or self.clustering == "loss":
+            return ""
+        return "each client's model at the levels whose clusters it finds, in every round of these"
+
+    @property
     def loss(self) -> str:
         """Return the loss that the scores are graded by."""
         return "cross_entropy"

@@ -164,6 +164,7 @@ FESEM = replace(
     init_server=init_server,
     init_client=init_client,
     pools=None,  # the server reads each client's network
+    reads=lambda options: "each client's network, in every round",
     client_functions=(*_ALL, femam_client.send_model),
 )
 
@@ -172,6 +173,7 @@ IFCA = replace(
     name="ifca",
     hyperparameters=Ifca,
     pools=lambda options: True,
+    reads=None,
     client_functions=(
         *_ALL,
         femam_client.try_model,

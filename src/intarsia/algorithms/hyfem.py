@@ -290,6 +290,15 @@ def _architecture(options: HyFEM, schema: Schema, client: ClientId | None) -> Co
     return composition(options, schema, client)
 
 
+def _read_of_clients(options: HyFEM) -> str:
+    """Return what the server reads of single clients in every mode."""
+    if options.matching == "rounds":
+        return "each client's classifier and which classes it has, in every round"
+    if options.start != "common":
+        return "each client's classifier and which classes it has, before the first round"
+    return ""
+
+
 HYFEM = Algorithm(
     name="hyfem",
     hyperparameters=HyFEM,
@@ -304,6 +313,7 @@ HYFEM = Algorithm(
     architecture=_architecture,
     server_model=SERVER_MODEL,
     pools=lambda options: bool(options.shares != "nothing"),
+    reads=_read_of_clients,
     alone=lambda options: replace(options, shares="nothing", blocks="all"),
     additive=False,
     linear=False,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from intarsia.algorithms.block_network import Composition
-from intarsia.algorithms.client_network import check_options
+from intarsia.algorithms.client_network import check_device, check_options
 from intarsia.algorithms.extractors import Extractor, check_kind, extractor
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import ClientId, Schema
@@ -82,6 +82,7 @@ class HyFEM:
                 '"none".'
             )
         _ = self.matching_cost  # says what is wrong with its numbers
+        check_device(self.device)
         check_kind(self.extractor, "extractor")
         for name, kind in self.extractors.items():
             check_kind(kind, f"extractors.{name}")

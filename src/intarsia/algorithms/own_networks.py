@@ -42,6 +42,7 @@ from intarsia.algorithm import (
 from intarsia.algorithms.client_network import (
     Arrays,
     check_clients,
+    check_device,
     check_options,
     finite,
     part_vector,
@@ -121,7 +122,7 @@ class OwnNetworks:
         )
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
             named(name)
-        _device(self.device)
+        check_device(self.device)
 
     @property
     def loss(self) -> str:
@@ -136,18 +137,6 @@ class OwnNetworks:
     def shared_parts(self) -> tuple[str, ...]:
         """Return which parameters all clients share."""
         return self.shared
-
-
-def _device(name: str) -> Any:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # what torch raises where there is none
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise ExperimentError(
-            f'algorithm.device is {name!r}, which torch cannot use here ({said}); set "cpu".'
-        ) from None
-    return device
 
 
 # ---- modules
