@@ -174,6 +174,26 @@ def test_a_sealed_run_says_what_the_server_reads_all_the_same(own, read):
     assert any("each client's classifier" in note for note in found.notes) is read
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_server_without_a_score_says_why(apart):
+    # apart: each client has rows of its own, and so no test sample has all blocks
+    given = {
+        client: table.assign(row=table["row"] + 1000 * number * apart)
+        for number, (client, table) in enumerate(tables().items())
+    }
+    found = intarsia.run(
+        tables=given,
+        id="row",
+        label="kind",
+        algorithm="hyfem",
+        rounds=1,
+        yardsticks=False,
+        **SETTINGS,
+    )
+    assert (found.metrics.server is None) is apart
+    assert any("has no score" in note for note in found.notes) is apart
+
+
 def test_parameters_are_named_by_blocks_whatever_their_names():
     made_of = block_network.Composition(
         blocks=("a.b", "c*"),

@@ -385,6 +385,11 @@ def _trained(task: training.Task) -> Outcome:
             f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
             f"{tolerance:.0e} is below it.",
         )
+    if every is None and task.algorithm.server_model is not None and conclusion.network is not None:
+        notes += (
+            "The server's network has no score: at no test sample do the clients together hold all "
+            "blocks; score a table that has all of them by intarsia predict --client server.",
+        )
     return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
 
 
