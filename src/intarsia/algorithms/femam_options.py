@@ -120,9 +120,9 @@ class FeMAM:
         word = self.levels[number - 1]
         if isinstance(word, int):
             return "clusters"
-        if word == "global" or word == "personal":
-            return word  # type: ignore[return-value]  # mypy does not narrow text by ==
-        return "given"
+        if word == "global":
+            return "global"
+        return "personal" if word == "personal" else "given"
 
     def rounds(self, number: int) -> int:
         """Return for how many rounds a level trains at most."""
