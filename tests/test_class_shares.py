@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from intarsia.class_shares import apportioned, levels
+from intarsia.class_shares import levels
 from intarsia.datasets import Dataset
+from intarsia.dealing import apportioned
 from intarsia.errors import ExperimentError
 from intarsia.partition import deal, partition
 

@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from intarsia.data import Array, Block, ClientId, held_groups
 from intarsia.dataset import Dataset
-from intarsia.dealing import check_count, check_range, classes_of, floats
+from intarsia.dealing import Counts, apportioned, check_count, check_range, classes_of, floats, runs
 from intarsia.errors import ExperimentError
 from intarsia.spelling import nearest
 from intarsia.structure import Structure
 
-__all__ = ["ClassShares", "Relabel", "apportioned", "clusters", "dirichlet", "iid", "levels"]
+__all__ = ["ClassShares", "Relabel", "clusters", "dirichlet", "iid", "levels"]
 
 Relabel = Literal["none", "pair", "all"]
-Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MOST_DRAWS = 1000
@@ -193,7 +192,7 @@ def clusters(
     names = _names(dataset, clients)
     _, codes, _ = classes_of(dataset)
     check_count("clusters", clusters, clients, "clients")
-    group = _runs(clients, clusters)
+    group = runs(clients, clusters)
     structure = Structure(names, {"clusters": tuple(group.tolist())})
     rng = np.random.default_rng([seed, 0])
     own = np.ones((clusters, len(codes)), bool)
@@ -278,26 +277,6 @@ def levels(
     return _shares(dataset, structure, holders, alpha, minimum, samples, seed)
 
 
-def apportioned(shares: Array, sizes: Counts) -> Counts:
-    """Return how many samples of each class each client gets, (clients, classes).
-
-    All samples of a class are dealt. A client's number of a class differs by less than 1 from its
-    share, and what rounding owes it of one class it gets of another.
-    """
-    found = np.zeros(shares.shape, np.int64)
-    owed = np.zeros(len(shares))
-    for at, size in enumerate(sizes.tolist()):
-        exact = shares[:, at] * size
-        found[:, at] = np.floor(exact + 1e-9)
-        left = size - int(found[:, at].sum())
-        owed += exact - found[:, at]
-        some = np.flatnonzero(exact - found[:, at] > 1e-9)
-        chosen = some[np.argsort(-owed[some], kind="stable")[:left]]
-        found[chosen, at] += 1
-        owed[chosen] -= 1
-    return found
-
-
 # who has what
 
 
@@ -318,20 +297,12 @@ def _labelled(dataset: Dataset) -> tuple[Array, Array]:
     return y, codes
 
 
-def _runs(members: int, groups: int) -> NDArray[np.intp]:
-    """Return the group of each member, in runs of one size up to one.
-
-    The longer runs are spread among the others, so that runs of runs are nearly of one size too.
-    """
-    return (2 * np.arange(members) + 1) * groups // (2 * members)
-
-
 def _nested(clients: int, groups: Sequence[int]) -> list[NDArray[np.intp]]:
     """Return each client's group at each level, (levels, clients)."""
     order = sorted(range(len(groups)), key=lambda level: -groups[level])
-    found = {order[0]: _runs(clients, groups[order[0]])}
+    found = {order[0]: runs(clients, groups[order[0]])}
     for finer, coarser in pairwise(order):
-        found[coarser] = _runs(groups[finer], groups[coarser])[found[finer]]
+        found[coarser] = runs(groups[finer], groups[coarser])[found[finer]]
     return [found[level] for level in range(len(groups))]
 
 

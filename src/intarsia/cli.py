@@ -406,10 +406,10 @@ def _load(file: Path, overrides: list[str] | None) -> Any:
 
 
 def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
-    from intarsia import display
+    from intarsia import display, watch
 
     console = _console()
-    shown = contextlib.nullcontext() if quiet else display.Watch(console)
+    shown = contextlib.nullcontext() if quiet else watch.Watch(console)
     try:
         with shown as show:
             result: Result = train(show)

@@ -13,15 +13,19 @@ from intarsia.dataset import Dataset
 from intarsia.errors import ExperimentError
 
 __all__ = [
+    "Counts",
     "Positions",
+    "apportioned",
     "check_count",
     "check_fraction",
     "check_range",
     "classes_of",
     "floats",
     "numbers",
+    "runs",
 ]
 
+Counts = NDArray[np.int64]
 Positions = NDArray[np.intp]
 _CHUNK = 1024  # rows converted to float64 at a time
 
@@ -127,3 +131,31 @@ def check_range(key: str, value: Any, least: float, most: float, *, whole: bool 
             f"The partition has {key} = {value!r}; expected the smallest and the largest "
             f"{'whole number' if whole else 'fraction'}, from {least:g} to {most:g}."
         )
+
+
+def apportioned(shares: Array, sizes: Counts) -> Counts:
+    """Return how many samples of each class each client gets, (clients, classes).
+
+    All samples of a class are dealt. A client's number of a class differs by less than 1 from its
+    share, and what rounding owes it of one class it gets of another.
+    """
+    found = np.zeros(shares.shape, np.int64)
+    owed = np.zeros(len(shares))
+    for at, size in enumerate(sizes.tolist()):
+        exact = shares[:, at] * size
+        found[:, at] = np.floor(exact + 1e-9)
+        left = size - int(found[:, at].sum())
+        owed += exact - found[:, at]
+        some = np.flatnonzero(exact - found[:, at] > 1e-9)
+        chosen = some[np.argsort(-owed[some], kind="stable")[:left]]
+        found[chosen, at] += 1
+        owed[chosen] -= 1
+    return found
+
+
+def runs(members: int, groups: int) -> NDArray[np.intp]:
+    """Return the group of each member, in runs of one size up to one.
+
+    The longer runs are spread among the others, so that runs of runs are nearly of one size too.
+    """
+    return (2 * np.arange(members) + 1) * groups // (2 * members)

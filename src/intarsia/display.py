@@ -1,15 +1,12 @@
-"""The terminal: tables of who holds what and of results, and progress while a run goes on."""
+"""The terminal: tables of who holds what and of results."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,20 +20,19 @@ from intarsia.report import (
     gap,
     measure_of,
     number,
+    percent,
     size,
     three_way,
     value_of,
 )
 
 if TYPE_CHECKING:
-    from intarsia import training
     from intarsia.audit import Audit, AuditLine
     from intarsia.data import ClientId, Schema
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Guarantee, Result, Score
 
 __all__ = [
-    "Watch",
     "show_audit",
     "show_blocks",
     "show_comparison",
@@ -46,7 +42,6 @@ __all__ = [
 ]
 
 _MOST_LINES = 20
-_SECONDS_BETWEEN_LINES = 3.0
 _READ = {  # why a line of an audit could be read; contributions say it themselves
     "reply": "asked for",
     "revealed": "revealed by the algorithm",
@@ -65,70 +60,6 @@ _WHY = {
     "rounds": "the limit of rounds is reached",
     "algorithm": "the algorithm has nothing left to do",
 }
-
-
-class Watch:
-    """Show a run's progress: a bar on a terminal, else a line every few seconds."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last = 0.0
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
-        if console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.fields[phase]}", markup=False),
-                BarColumn(bar_width=16),
-                TextColumn("{task.fields[figures]}", markup=False),
-                console=console,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=None, phase="reading tables", figures="")
-
-    def __enter__(self) -> Watch:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, progress: training.Progress) -> None:
-        """Show how far the run is."""
-        figures = _figures(progress)
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                total=progress.rounds or None,
-                completed=progress.round,
-                phase=progress.phase or "training",
-                figures=figures,
-            )
-            return
-        now = time.monotonic()
-        if now - self._last >= _SECONDS_BETWEEN_LINES:
-            self._last = now
-            self._console.print(Text(f"{progress.phase or 'training'}: {figures}"), soft_wrap=True)
-
-
-def _figures(progress: training.Progress) -> str:
-    parts = [f"round {progress.round}/{progress.rounds}"]
-    if progress.loss is not None:
-        parts.append(f"loss {number(progress.loss)}")
-    if progress.gap_relative is not None:
-        parts.append(f"gap {gap(progress.gap_relative)}")
-    if progress.accuracy is not None:
-        parts.append(f"accuracy {_percent(progress.accuracy)}")
-    parts.append(size(progress.bytes))
-    if progress.seconds_left is not None:
-        parts.append(f"{duration(progress.seconds_left)} left")
-    return "  ".join(parts)
 
 
 def show_holdings(
@@ -313,7 +244,7 @@ def _cell(score: Score | None, measure: str) -> str:
         return "–"
     if measure == "loss":
         return number(value)
-    shown = _percent(value) if measure == "accuracy" else f"{value:.4f}"
+    shown = percent(value) if measure == "accuracy" else f"{value:.4f}"
     return f"{shown}  {score.loss:.4f}"
 
 
@@ -458,12 +389,8 @@ def _spread(spread: Spread | None, measure: str) -> str:
     if measure != "accuracy":
         return str(spread)
     if spread.deviation is None:
-        return _percent(spread.mean)
+        return percent(spread.mean)
     return f"{100 * spread.mean:.2f} ± {100 * spread.deviation:.2f} %"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f} %"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from intarsia.class_shares import apportioned
 from intarsia.data import Array, Block, ClientId, held_groups
 from intarsia.dataset import Dataset
-from intarsia.dealing import Positions, floats, numbers
+from intarsia.dealing import Positions, apportioned, floats, numbers
 from intarsia.errors import ExperimentError
 from intarsia.spelling import first_line, nearest
 

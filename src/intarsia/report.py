@@ -27,6 +27,7 @@ __all__ = [
     "gap",
     "measure_of",
     "number",
+    "percent",
     "size",
     "three_way",
     "transferred",
@@ -382,6 +383,11 @@ def number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in per cent, with two digits."""
+    return f"{100 * fraction:.2f} %"
 
 
 def gap(value: float | None) -> str:
