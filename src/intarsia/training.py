@@ -88,11 +88,7 @@ def start(task: Task) -> tuple[Any, Standing]:
     with task.clock.part("training"):
         key = engine.key("init")
         server = algorithm.init_server(options, schema, key)
-        engine.make_states(
-            lambda name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-        )
+        engine.begin(algorithm, options)
         server = algorithm.setup(server, engine, key)
     _save(task, server, Standing())
     return server, Standing()

@@ -6,26 +6,24 @@ and client state lives with the engine's parties, never with the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from intarsia.algorithm import ClientFunction, Layout, RandomKey, Visit, evolve
+from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, Visit
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
-from intarsia.engines.locked import CombinationRecord, LockedTotals, PieceRecord
-from intarsia.engines.sealed import SealedField, SealedRecord, SealedTotal, exchange_fields
+from intarsia.engines.bookkeeping import RECORDS, Bookkeeping, Split, split
+from intarsia.engines.locked import LockedTotals
+from intarsia.engines.sealed import SealedTotal
 from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
 from intarsia.engines.traffic import Traffic
-from intarsia.engines.transcript import Crossed, Crossings, Recorder
+from intarsia.engines.transcript import Crossings, Recorder
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.sealing import Sealing
 
 __all__ = ["RECORDS", "InProcess"]
-
-RECORDS = (CombinationRecord, PieceRecord, SealedRecord)  # what `seal` makes of sealed totals
 
 
 class _Party:
@@ -63,13 +61,11 @@ class InProcess:
         recorder: Recorder | None = None,
         states: States | None = None,
     ) -> None:
-        self.traffic = Traffic()
         self._seed = seed
         self._round = 0
         self._exchange = 0
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
-        self.crossings = Crossings(names)
         self._present: tuple[ClientId, ...] = names
         self._parties = {
             name: _Party(
@@ -87,7 +83,7 @@ class InProcess:
         self._totals: Totals = (
             PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
         )
-        self._recorder = recorder
+        self._books = Bookkeeping(names, self._totals, recorder)
 
     # -- what the algorithm sees
 
@@ -98,7 +94,7 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        messages = self._refreshed(messages)
+        messages = self._books.refreshed(self._round, messages)
         replies: dict[ClientId, Any] = {}
 
         def keep(client: ClientId, reply: Any) -> int:
@@ -110,25 +106,14 @@ class InProcess:
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        messages = self._refreshed(messages)
+        messages = self._books.refreshed(self._round, messages)
         collector = self._totals.collector(fn, self._round, messages)
         self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
         return collector.total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
-        if isinstance(total, SealedField):
-            return self._revealed(total)
-        return total._kind(**{name: self._revealed(one) for name, one in total._fields.items()})
-
-    def _revealed(self, field: SealedField) -> Any:
-        value, size = self._totals.reveal(field)
-        self.crossings.reveal(field._name, value)
-        if size:  # a client opened it
-            self.traffic.exchanges += 1
-            self.traffic.up["Reveal"] = self.traffic.up.get("Reveal", 0) + size
-        self._record("reveal", "", "", field._name, {"value": value})
-        return value
+        return self._books.reveal(self._round, total)
 
     # -- what the run sees
 
@@ -183,50 +168,35 @@ class InProcess:
         """Return the number of the round that was begun last."""
         return self._round
 
-    @contextmanager
-    def unmetered(self) -> Iterator[None]:
+    @property
+    def traffic(self) -> Traffic:
+        """Return how much has crossed."""
+        return self._books.traffic
+
+    @property
+    def crossings(self) -> Crossings:
+        """Return what has crossed, by type."""
+        return self._books.crossings
+
+    def unmetered(self) -> AbstractContextManager[None]:
         """Leave the exchanges inside out of the traffic."""
-        kept, self.traffic = self.traffic, Traffic()
-        try:
-            yield
-        finally:
-            self.traffic = kept
+        return self._books.unmetered()
 
     def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
         """Put back the traffic of a checkpoint."""
-        self.traffic = Traffic(**traffic)
+        self._books.traffic = Traffic(**traffic)
 
     def settle(self, server: Any) -> Any:
         """Return a server state with totals of many terms sealed anew: they would grow for ever."""
-        if self._totals.mode == "plain":
-            return server
-        return exchange_fields(server, SealedField, self._sealed_anew)
+        return self._books.settle(self._round, server)
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""
-        return exchange_fields(
-            server,
-            SealedField,
-            lambda total: SealedRecord(
-                self._totals.record(total._value),
-                "" if total._layout is None else total._layout.value,
-                total._part,
-                total._name,
-            ),
-        )
+        return self._books.seal(server)
 
     def unseal(self, server: Any) -> Any:
         """Return the server state that `seal` was given."""
-        return exchange_fields(
-            server,
-            SealedRecord,
-            lambda record: SealedField(
-                self._totals.restored(record.value),
-                Layout(record.layout) if record.layout else None,
-                record.part,
-                record.name,
-            ),
-        )
+        return self._books.unseal(server)
 
     @property
     def states(self) -> Mapping[ClientId, Any]:
@@ -245,6 +215,15 @@ class InProcess:
         """Give each client the state that is made for it, one after the other."""
         self._states.begin((name, make(name)) for name in self._parties)
 
+    def begin(self, algorithm: Algorithm, options: Any) -> None:
+        """Give each client the state that it starts an algorithm with."""
+        schema = self._schemas["train"]
+        self.make_states(
+            lambda name: algorithm.init_client(
+                options, schema, name, self.block(name), self.client_key(name)
+            )
+        )
+
     # -- the loop
 
     def _run(
@@ -255,11 +234,12 @@ class InProcess:
         collect: Callable[[ClientId, Any], int],
         seen: Callable[[Any], dict[str, Any]],
     ) -> None:
-        self.traffic.exchanges += 1
+        books = self._books
+        books.traffic.exchanges += 1
         self._exchange += 1
         down = up = 0
         previous: Any = _NOTHING
-        split = _Split((), {}, type(None))
+        apart = Split((), {}, type(None))
         reply: Any = None
         unsent: set[str] | None = None  # fields that no client so far had anything for
         for group in self._groups(fn, list(messages)):
@@ -268,9 +248,9 @@ class InProcess:
                 message = messages[client]
                 if message is not previous:
                     previous = message
-                    split = _split(message)
-                    self._record_message(fn, split)
-                opened, size = self._opened(client, message, split)
+                    apart = split(message)
+                    books.record_message(self._round, fn, apart)
+                opened, size = self._opened(client, message, apart)
                 down += size
                 given.append((client, opened))
             if fn.together is not None:
@@ -283,15 +263,10 @@ class InProcess:
                 elif unsent:
                     unsent = {name for name in unsent if getattr(reply, name) is None}
                 up += collect(client, reply)
-                if self._recorder is not None:
-                    self._record(kind, fn.name, client, type(reply).__name__, seen(reply))
-        name, reply_name = split.kind.__name__, type(reply).__name__
-        traffic = self.traffic
-        traffic.down[name] = traffic.down.get(name, 0) + down
-        traffic.up[reply_name] = traffic.up.get(reply_name, 0) + up
-        self.crossings.exchange(
-            kind, fn.name, split.kind, split.names, type(reply), messages, unsent or ()
-        )
+                if books.records:
+                    name = type(reply).__name__
+                    books.record(self._round, kind, fn.name, client, name, seen(reply))
+        books.exchanged(kind, fn, apart, type(reply), messages, unsent, down=down, up=up)
 
     def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
         """Return the clients in groups: each opens its messages, computes, and seals replies."""
@@ -310,15 +285,15 @@ class InProcess:
             room -= size
         return groups
 
-    def _opened(self, client: ClientId, message: Any, split: _Split) -> tuple[Any, int]:
+    def _opened(self, client: ClientId, message: Any, apart: Split) -> tuple[Any, int]:
         """Return a message with its totals opened by the client, and the bytes that it took."""
-        if not split.sealed:
+        if not apart.sealed:
             return message, codec.size(message)
-        opened: Any = object.__new__(split.kind)
+        opened: Any = object.__new__(apart.kind)
         own: dict[str, Any] = opened.__dict__
-        own.update(split.plain)
+        own.update(apart.plain)
         size = 0
-        for field, total in split.sealed:
+        for field, total in apart.sealed:
             own[field], extra = self._totals.own(client, total)
             size += extra
         return opened, size + codec.size(opened)
@@ -354,38 +329,6 @@ class InProcess:
         key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
         return self._states[client], party.blocks[fn.part], opened, key
 
-    def _record(
-        self, kind: str, function: str, client: ClientId, reply: str, fields: dict[str, Any]
-    ) -> None:
-        if self._recorder is not None:
-            self._recorder.record(Crossed(self._round, kind, function, client, reply, fields))
-
-    def _record_message(self, fn: ClientFunction, split: _Split) -> None:
-        if self._recorder is not None:
-            held = {name: self._totals.held(total) for name, total in split.sealed}
-            self._record("message", fn.name, "", split.kind.__name__, {**split.plain, **held})
-
-    def _refreshed(self, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
-        """Return the messages with totals that clients sealed anew where opening was costly."""
-        if self._totals.mode == "plain":
-            return messages
-        again: dict[int, Any] = {}
-        for message in messages.values():
-            if id(message) not in again:
-                sealed = _split(message).sealed
-                fields = {name: self._sealed_anew(total) for name, total in sealed}
-                same = all(fields[name] is total for name, total in sealed)
-                again[id(message)] = message if same else evolve(message, **fields)
-        return {client: again[id(message)] for client, message in messages.items()}
-
-    def _sealed_anew(self, total: SealedField) -> SealedField:
-        found, size = self._totals.refreshed(total, self._round)
-        if size:
-            self.crossings.refresh(total._name)
-            self.traffic.exchanges += 1
-            self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
-        return found
-
 
 _NOTHING = object()
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
@@ -394,28 +337,3 @@ _TOGETHER = 16
 # Those of a function for several clients: copies of their states and rows, and new states, are
 # there at once, some six times this.
 _TOGETHER_BYTES = 1 << 26
-
-
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """A message, apart into what is sealed and what is not."""
-
-    sealed: tuple[tuple[str, SealedField], ...]
-    plain: dict[str, Any]
-    kind: type
-
-    @property
-    def names(self) -> tuple[tuple[str, str], ...]:
-        """Return the sealed fields, and the fields of replies that they are totals of."""
-        return tuple((field, total._name) for field, total in self.sealed)
-
-
-def _split(message: Any) -> _Split:
-    sealed: list[tuple[str, SealedField]] = []
-    plain: dict[str, Any] = {}
-    for field, value in getattr(message, "__dict__", {}).items():
-        if isinstance(value, SealedField):
-            sealed.append((field, value))
-        else:
-            plain[field] = value
-    return _Split(tuple(sealed), plain, type(message))
