@@ -306,6 +306,17 @@ def test_a_level_ends_when_its_accuracy_is_steady():
     assert len(server.levels[1].accuracies) == 3
 
 
+def test_a_run_that_is_evaluated_in_its_last_round_ends_there():
+    """`certify` says it too: training takes what it says for what the round said."""
+    options = FeMAM(levels=("global", 2), **LEVELS)
+    engine, server = started(FEMAM, options, clients())
+    for number in range(1, 10):
+        engine.begin_round(number)
+        server, info = FEMAM.round(server, engine, engine.key())
+        server, certified = FEMAM.certify(server, engine, engine.key())
+        assert (info.finished, certified.finished) == (number == 9,) * 2
+
+
 @pytest.mark.parametrize(
     ("prune", "margin", "falls", "kept"),
     [
@@ -471,7 +482,7 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
     }  # fmt: skip
     result = intarsia.run(
         tables=tables, algorithm=settings, classes=["0", "1", "2"], rounds=20, yardsticks=False,
-        privacy=mode, out=tmp_path / "run",
+        evaluate_every=3, privacy=mode, out=tmp_path / "run",
     )  # fmt: skip
     assert (result.rounds, result.finished) == (9, "algorithm")
     again = intarsia.load(tmp_path / "run").model

@@ -275,12 +275,17 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     elif level.kind != "personal":
         level = _averaged(server, level, clients)
     server = evolve(server, levels=_replaced(server.levels, number, level))
-    info = Info(phase=f"level {number}")
-    if not _converged(server.options, level, number):
+    info = Info(phase=f"level {number}", finished=_finished(server))
+    if info.finished or not _converged(server.options, level, number):
         return server, info
-    if number == len(server.options.levels):
-        return server, evolve(info, finished=True)
     return _with_level(server), info
+
+
+def _finished(server: Server) -> bool:
+    """Return whether the last level is done."""
+    number = len(server.levels)
+    last = number == len(server.options.levels)
+    return last and _converged(server.options, server.levels[-1], number)
 
 
 def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Level:
@@ -373,7 +378,7 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
             f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
             "standardise the features."
         )
-    return server, Info(loss=total / count)
+    return server, Info(loss=total / count, finished=_finished(server))
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
