@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402  after the skip where torch is missing
 
 from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import block_network, hyfem, hyfem_client  # noqa: E402
+from intarsia.algorithms import block_network, hyfem_client  # noqa: E402
 from intarsia.algorithms.evaluation import CROSS_ENTROPY  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
 from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server  # noqa: E402
@@ -424,9 +424,7 @@ def test_from_a_common_start_matching_in_each_round_changes_nothing(cost):
         np.testing.assert_allclose(found.network[name], values, rtol=0, atol=1e-12)
 
 
-def test_permuting_a_clients_hidden_neurons_changes_nothing_after_matching(monkeypatch):
-    # the passes of a round start from neurons of one number, which are the wrong ones here
-    monkeypatch.setattr(hyfem, "_PASSES", None)
+def test_permuting_a_clients_hidden_neurons_changes_nothing_after_matching():
     order = np.random.default_rng(0).permutation(24)
 
     class Permuting:

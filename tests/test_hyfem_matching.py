@@ -55,8 +55,8 @@ def test_shuffled_classifiers_give_the_one_that_they_come_from():
     replies = {f"c{k}": shuffled(made_of, parts, held, rng) for k, held in enumerate(HELD)}
     shares = {"c0": 0.2, "c1": 0.5, "c2": 0.3}
 
-    found = joined(made_of, replies, shares, other)
-    plain = joined(made_of, replies, shares, other, in_order=True)
+    _, found = joined(made_of, replies, shares, other)
+    _, plain = joined(made_of, replies, shares, other, in_order=True)
 
     # the first client's order is the server's
     expected = replies["c0"]
@@ -76,7 +76,7 @@ def test_what_no_client_has_is_the_servers_own_draw():
     one = shuffled(made_of, parts, HELD[0], rng)
     blind = OwnClassifier(one.columns, one.rest, np.arange(CLASSES) != 2)
 
-    found = joined(made_of, {"c0": blind}, {"c0": 1.0}, other)
+    _, found = joined(made_of, {"c0": blind}, {"c0": 1.0}, other)
 
     assert np.array_equal(found.columns["c"], other.columns["c"])
     assert np.array_equal(found.columns["a"], one.columns["a"])

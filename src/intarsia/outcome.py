@@ -201,8 +201,13 @@ def client_networks(
     `architecture` gives that of a client, or of the server (None).
     """
     # here: it imports torch
+    from intarsia.algorithms.block_network import Composition
     from intarsia.algorithms.client_network import Architecture
     from intarsia.networks import ClientNetwork, Networks, in_order, without_constant
+
+    def as_trained(made_of: Any, own: Arrays) -> Any:
+        """Return what a network is made of; one over blocks may have grown in training."""
+        return made_of.grown(own) if isinstance(made_of, Composition) else made_of
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
@@ -218,7 +223,7 @@ def client_networks(
             features=tuple(names[place] for place in order),
             means=scaling[client].mean[order],
             scales=scaling[client].scale[order],
-            architecture=made_of,
+            architecture=as_trained(made_of, own),
             parameters=own,
         )
     if server is None:
@@ -230,7 +235,7 @@ def client_networks(
         features=tuple(means),
         means=np.array(list(means.values())),
         scales=np.array(list(scales.values())),
-        architecture=architecture(None),
+        architecture=as_trained(architecture(None), server),
         parameters=server,
     )
     return Networks(algorithm, found, whole)

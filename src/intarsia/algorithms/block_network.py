@@ -88,6 +88,13 @@ class Composition:
         named = structure(self.structure).named_parameters()
         return tuple(_by_block(self, name) for name, _ in named)
 
+    def grown(self, parameters: Arrays) -> Composition:
+        """Return the network with hidden layers as wide as in these parameters."""
+        layers = range(len(self.hidden))
+        return replace(
+            self, hidden=tuple(len(parameters[f"classifier.{layer}.bias"]) for layer in layers)
+        )
+
     def of(self, blocks: Sequence[str], scale: float) -> Composition:
         """Return the network of some of the blocks."""
         places = [self.blocks.index(name) for name in blocks]
@@ -218,24 +225,22 @@ def parts_of(made_of: Composition, parameters: Arrays) -> Parts:
 
 
 def assembled(made_of: Composition, parts: Parts, parameters: Arrays) -> Arrays:
-    """Return the network with these parts; `parameters` say names, shapes and precision."""
+    """Return the network with these parts; names, precision and extractors as in `parameters`."""
     kind = parameters["classifier.0.weight"].dtype
     found: dict[str, Array] = {}
     for slot, name in enumerate(made_of.blocks):
         names = _of_slot(parameters, slot)
         ends = np.cumsum([parameters[key].size for key in names])
-        pieces = np.split(parts.extractors[name], ends[:-1])
-        found |= dict(zip(names, pieces, strict=True)) if names else {}
+        pieces = np.split(parts.extractors[name], ends[:-1]) if names else []
+        for key, piece in zip(names, pieces, strict=True):
+            found[key] = piece.reshape(parameters[key].shape)
     found["classifier.0.weight"] = np.concatenate([parts.columns[b] for b in made_of.blocks], 1)
     biases, weights = split_rest(parts.rest, (*made_of.hidden, made_of.outputs))
     for layer, bias in enumerate(biases):
         found[f"classifier.{layer}.bias"] = bias
         if layer:
             found[f"classifier.{layer}.weight"] = weights[layer - 1]
-    return {
-        name: np.ascontiguousarray(found[name].reshape(parameters[name].shape), kind)
-        for name in parameters
-    }
+    return {name: np.ascontiguousarray(found[name], kind) for name in parameters}
 
 
 def split_rest(rest: Array, units: Sequence[int]) -> tuple[list[Array], list[Array]]:

@@ -23,7 +23,8 @@ a row are left out at random, and the others make up for it (`block_dropout`), s
 rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
 Neurons keep their numbers, Π = 1, which from a common start is the best matching; with `matching` =
 "rounds" the server asks for the classifiers and matches them in each round (line 8, Algorithm 3),
-from classifiers of the clients' own with `start` = "matched" once.
+from classifiers of the clients' own with `start` = "matched" once. A neuron that is opened there
+(`growth`) all clients download from then on, not its owner alone.
 
 With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks` = "common"; with
 `shares` = "extractors" and μ = 0 FedPer; with "nothing" each client learns alone.
@@ -72,8 +73,6 @@ from intarsia.data import ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
 
 __all__ = ["HYFEM", "HyFEM"]
-
-_PASSES: int | None = 1  # of matching in a round, from neurons of one number; None: from nothing
 
 
 @dataclass(frozen=True)
@@ -165,20 +164,22 @@ def _with_classifiers(server: Server, clients: Clients) -> Server:
     assert server.start.extractors is not None
     assert before.columns is not None
     assert before.rest is not None
-    found = joined(
+    made_of, found = joined(
         server.made_of,
         replies,
         server.shares,
         Parts(server.start.extractors, before.columns, before.rest),
         cost=options.matching_cost,
         in_order=first and options.start == "unmatched",
-        passes=None if first else _PASSES,
+        again=not first,
+        passes=options.passes,
+        widest=options.widest,
     )
     whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
     if options.matching == "none":  # from here on sums, of what the server does not read
         sealed = _given(server, clients, Whole(None, found.columns, found.rest))
         whole = evolve(sealed, extractors=whole.extractors)
-    return evolve(server, whole=whole)
+    return evolve(server, made_of=made_of, whole=whole)
 
 
 def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
@@ -190,6 +191,8 @@ def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
         for name, owners in server.owners.items()
     }
     rate = server.options.rate * server.options.decay ** max(0, server.rounds - 1)
+    hidden = server.made_of.hidden
+    grown = () if hidden == server.options.hidden else hidden
     return {
         client: Told(
             extractors=whole.extractors,
@@ -206,6 +209,7 @@ def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
             weight=shares[client],
             rate=rate,
             asked=server.options.matching == "rounds",
+            hidden=grown,
         )
         for client in clients.ids
     }
@@ -299,6 +303,19 @@ def _read_of_clients(options: HyFEM) -> str:
     return ""
 
 
+def _alone(options: HyFEM) -> HyFEM:
+    """Return how each client learns alone: nothing is shared, and nothing matched."""
+    return replace(
+        options,
+        shares="nothing",
+        blocks="all",
+        start="common",
+        matching="none",
+        growth="none",
+        most_hidden=(),
+    )
+
+
 HYFEM = Algorithm(
     name="hyfem",
     hyperparameters=HyFEM,
@@ -314,7 +331,7 @@ HYFEM = Algorithm(
     server_model=SERVER_MODEL,
     pools=lambda options: bool(options.shares != "nothing"),
     reads=_read_of_clients,
-    alone=lambda options: replace(options, shares="nothing", blocks="all"),
+    alone=_alone,
     additive=False,
     linear=False,
     client_functions=(

@@ -114,6 +114,7 @@ class Told:
     weight: float = 0.0  # p_m
     rate: float = 0.0
     asked: bool = False  # the server asks for the classifier: its change is not sent
+    hidden: tuple[int, ...] = ()  # units of the classifier's hidden layers; (): as set
 
 
 @dataclass(frozen=True)
@@ -269,12 +270,14 @@ def _opened(client: Client, message: Told) -> Client:
     if message.extractors is None:
         return client
     own = parts_of(client.made_of, client.parameters)
-    given = Parts(
-        message.extractors,
-        own.columns if message.columns is None else message.columns,
-        own.rest if message.rest is None else message.rest,
-    )
-    return evolve(client, parameters=assembled(client.made_of, given, client.parameters))
+    if message.columns is None or message.rest is None:
+        given = Parts(message.extractors, own.columns, own.rest)
+        return evolve(client, parameters=assembled(client.made_of, given, client.parameters))
+    hidden = message.hidden or client.options.hidden
+    made_of = replace(client.made_of, hidden=hidden)
+    given = Parts(message.extractors, message.columns, message.rest)
+    parameters = assembled(made_of, given, client.parameters)
+    return evolve(client, made_of=made_of, parameters=parameters)
 
 
 @cohort_function

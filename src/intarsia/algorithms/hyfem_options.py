@@ -47,10 +47,17 @@ class HyFEM:
     start: Literal["common", "matched", "unmatched"] = "common"
     # whether the server matches the classifiers' neurons in every round, and at what cost
     matching: Literal["none", "rounds"] = "none"
-    cost: Literal["squared", "pfnm"] = "squared"
-    sigma2: float = 1.0  # σ², σ0² and γ of the cost "pfnm"
+    passes: int = 10  # of a matching over all clients at most; it ends where one changes nothing
+    # squared distances; PFNM's posterior as published; the same with the server's weights
+    # integrated out
+    cost: Literal["squared", "pfnm", "marginal"] = "squared"
+    price: float = 4.0  # of a neuron at the cost "squared", in halves of the mean p_m ‖w‖²
+    sigma2: float = 1.0  # σ², σ0² and γ of the other costs
     sigma02: float = 1.0
     gamma: float = 1.0
+    # server neurons that matching opens where it is cheaper: none, or some, of all clients
+    growth: Literal["none", "everybody"] = "none"
+    most_hidden: tuple[int, ...] = ()  # units of the server's hidden layers; (): any number
     shares: Literal["all", "extractors", "nothing"] = "all"
     blocks: Literal["all", "common"] = "all"  # those that anybody holds, or those that all hold
     precision: Literal["single", "double"] = "single"
@@ -58,7 +65,8 @@ class HyFEM:
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(self, counts=("steps", "batch", "features"), not_negative=("mu1", "mu2"))
+        counts = ("steps", "batch", "features", "passes")
+        check_options(self, counts=counts, not_negative=("mu1", "mu2"))
         for key, units in (("hidden", self.hidden), ("extractor_hidden", self.extractor_hidden)):
             if any(one < 1 for one in units):
                 raise ExperimentError(
@@ -81,11 +89,41 @@ class HyFEM:
                 'with hidden layers have neurons to match: set start to "common" and matching to '
                 '"none".'
             )
+        if not self.price >= 0:
+            raise ExperimentError(
+                f"algorithm.price is {self.price}; set it to 0 or more, inf to open no neuron."
+            )
         _ = self.matching_cost  # says what is wrong with its numbers
+        self._check_growth(matched)
         check_device(self.device)
         check_kind(self.extractor, "extractor")
         for name, kind in self.extractors.items():
             check_kind(kind, f"extractors.{name}")
+
+    def _check_growth(self, matched: bool) -> None:
+        if self.growth != "none" and not matched:
+            raise ExperimentError(
+                f'algorithm.growth is "{self.growth}" and nothing is matched; set start to '
+                '"matched" or matching to "rounds", or growth to "none".'
+            )
+        if self.growth != "none" and self.matching == "none" and self.start == "unmatched":
+            raise ExperimentError(
+                f'algorithm.growth is "{self.growth}" and start "unmatched", where neurons of one '
+                'number are one; set start to "matched".'
+            )
+        most, hidden = list(self.most_hidden), list(self.hidden)
+        if most and self.growth == "none":
+            raise ExperimentError(
+                f'algorithm.most_hidden is {most} and growth "none", so that the server has '
+                f'{hidden} units; set growth to "everybody", or leave most_hidden out.'
+            )
+        if most and (
+            len(most) != len(hidden) or any(a < b for a, b in zip(most, hidden, strict=True))
+        ):
+            raise ExperimentError(
+                f"algorithm.most_hidden is {most} and hidden {hidden}; give as many layers, each "
+                "at least as wide."
+            )
 
     @property
     def loss(self) -> str:
@@ -95,9 +133,21 @@ class HyFEM:
     @property
     def matching_cost(self) -> Cost:
         """Return what matching minimises."""
-        if self.cost == "squared":
-            return SquaredDistance()
-        return BetaBernoulli(sigma2=self.sigma2, sigma02=self.sigma02, gamma=self.gamma)
+        if self.cost == "squared":  # where none is opened, all neurons cost the same
+            return SquaredDistance(price=self.price) if self.price < math.inf else SquaredDistance()
+        return BetaBernoulli(
+            sigma2=self.sigma2,
+            sigma02=self.sigma02,
+            gamma=self.gamma,
+            marginal=self.cost == "marginal",
+        )
+
+    @property
+    def widest(self) -> tuple[float, ...] | None:
+        """Return how many units the server's hidden layers may come to have, None: as clients'."""
+        if self.growth == "none" or (self.cost == "squared" and self.price == math.inf):
+            return None
+        return self.most_hidden or (math.inf,) * len(self.hidden)
 
     @property
     def pulls(self) -> tuple[float, float]:

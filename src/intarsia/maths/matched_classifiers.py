@@ -59,6 +59,8 @@ class Matching:
     neurons: tuple[tuple[Array, ...], ...]  # of each client and hidden layer: (client's neurons,)
     widths: tuple[int, ...]  # of the server's hidden layers
     objectives: tuple[float, ...] = ()  # before the passes, and after each; none was made: empty
+    # of each hidden layer: (width,) the neurons' numbers where it started, of new ones beyond these
+    numbers: tuple[Array, ...] = ()
 
 
 def same_order(classifiers: Sequence[Classifier]) -> Matching:

@@ -59,8 +59,11 @@ class SquaredDistance:
     price: float = 4.0  # of a server weight, in halves of the layer's mean p_m w²
 
     def __post_init__(self) -> None:
-        if not self.price >= 0:
-            raise ExperimentError(f"The price of a neuron is {self.price}; set it to 0 or more.")
+        if not 0 <= self.price < np.inf:
+            raise ExperimentError(
+                f"The price of a neuron is {self.price}; set it to 0 or more, and the width to the "
+                "largest client's where none is to be opened."
+            )
 
     @property
     def prior(self) -> float:

@@ -241,23 +241,23 @@ class Arrangement:
         energy += float(self.cost.held(mass, one.prices[:end]).sum() - explained.sum() / 2)
         return energy + float(self.owners[count].sum())
 
-    def places(self) -> tuple[tuple[tuple[Array, ...], ...], tuple[int, ...]]:
-        """Return each client's server neurons, without gaps, and the server's widths."""
-        widths, renumbered = [], []
+    def places(self) -> tuple[tuple[tuple[Array, ...], ...], tuple[Array, ...]]:
+        """Return each client's server neurons, without gaps, and the numbers that these had."""
+        numbers, renumbered = [], []
         for one in self.layers:
             used = np.zeros(one.limit, bool)
             for places in one.places:
                 used[places] = True
-            widths.append(int(used.sum()))
+            numbers.append(np.flatnonzero(used))
             renumbered.append(np.cumsum(used) - 1)
         neurons = tuple(
             tuple(
-                numbers[one.places[client]]
-                for one, numbers in zip(self.layers, renumbered, strict=True)
+                places[one.places[client]]
+                for one, places in zip(self.layers, renumbered, strict=True)
             )
             for client in range(len(self.classifiers))
         )
-        return neurons, tuple(widths)
+        return neurons, tuple(numbers)
 
 
 def _add_cells(totals: Array, rows: Array, columns: Array, values: Array) -> None:

@@ -106,9 +106,12 @@ def match(
     together = [list(range(layers))] if outgoing else [[layer] for layer in range(layers)]
     curves = [_matched(arrangement, turns, run, passes, start is None) for run in together]
     longest = max(map(len, curves))
+    neurons, numbers = arrangement.places()
     return Matching(
-        *arrangement.places(),
+        neurons,
+        tuple(map(len, numbers)),
         tuple(sum(curve[min(k, len(curve) - 1)] for curve in curves) for k in range(longest)),
+        numbers,
     )
 
 
