@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 torch = pytest.importorskip("torch")
 
 from intarsia.algorithm import RandomKey  # noqa: E402  after the skip
-from intarsia.algorithms.block_network import Composition, drawn, parts_of  # noqa: E402
+from intarsia.algorithms.block_network import (  # noqa: E402
+    Composition,
+    Parts,
+    drawn,
+    parts_of,
+    split_rest,
+)
 from intarsia.algorithms.extractors import extractor  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
 from intarsia.algorithms.hyfem_matching import OwnClassifier, joined  # noqa: E402
+from intarsia.algorithms.hyfem_options import composition as composition_for  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines.in_process import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.maths.matching_cost import BetaBernoulli, SquaredDistance  # noqa: E402
 
 BLOCKS = ("a", "b", "c")
 HELD = (("a", "b"), ("b", "c"), ("a", "c"))
@@ -131,3 +142,197 @@ def test_classifiers_of_the_clients_own_are_better_matched_than_in_their_order()
 def test_nothing_to_match_is_said(options):
     with pytest.raises(ExperimentError, match=r'algorithm\.start is "matched"'):
         HyFEM(start="matched", **options)
+
+
+# ---- the exact minimisers
+
+
+def energy(clients, places, width, shares, cost):
+    """Return the least over the server's weights of the cost of one layer's neurons, by scipy."""
+    total, a = 0.0, cost.precisions(shares)
+    sizes = [np.split(np.square(own), [4, 5], axis=1) for own in clients]
+    means = [
+        np.mean([p * part for p, part in zip(shares, parts, strict=True)])
+        for parts in zip(*sizes, strict=True)
+    ]
+    units = np.repeat([cost.weight_price(mean) for mean in means], (4, 1, 3))
+    for neuron in range(width):
+        owned = [
+            (p, own[place == neuron][0])
+            for p, own, place in zip(a, clients, places, strict=True)
+            if (place == neuron).any()
+        ]
+
+        def of(theta, owned=owned):
+            return sum(p / 2 * ((w - theta) ** 2).sum() for p, w in owned) + (
+                cost.prior / 2 * (theta**2).sum()
+            )
+
+        total += minimize(of, np.zeros(8), method="BFGS").fun
+        total += cost.held(np.full(8, sum(p for p, _ in owned)), units).sum()
+        total += cost.owners(len(clients))[len(owned)]
+    return total
+
+
+def assignments(units, most):
+    """Yield the neurons of a second client beside the first one's, new ones at the end."""
+    for chosen in itertools.product((*range(units), None), repeat=units):
+        known = [one for one in chosen if one is not None]
+        width = 2 * units - len(known)
+        if len(set(known)) == len(known) and width <= most:
+            new = itertools.count(units)
+            yield np.array([next(new) if one is None else one for one in chosen]), width
+
+
+COSTS = (
+    SquaredDistance(price=0.6),
+    BetaBernoulli(sigma2=0.6, sigma02=1.0, gamma=1.0),
+    BetaBernoulli(sigma2=0.3, sigma02=1.0, gamma=0.5, marginal=True),
+)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("most", [3, 6])
+def test_of_unequal_clients_it_is_the_best_assignment_and_their_weighted_mean(cost, most):
+    rng = np.random.default_rng(4)
+    units, shares = 3, np.array([0.85, 0.15])
+    first = rng.normal(size=(units, 8))  # four columns, the bias, three outgoing weights
+    second = first[[2, 0, 1]] + np.array([0.3, 0.6, 1.5])[:, None] * rng.normal(size=(units, 8))
+    ends = rng.normal(size=(2, 3))
+    made_of = Composition(
+        ("a",),
+        (("a0",),),
+        (extractor("a", "linear", (1,), 4, ()),),
+        (units,),
+        3,
+    )
+    replies = {
+        name: OwnClassifier(
+            {"a": own[:, :4]},
+            np.concatenate([own[:, 4], own[:, 5:].T.ravel(), end]),
+            np.ones(3, bool),
+        )
+        for name, own, end in zip("pq", (first, second), ends, strict=True)
+    }
+    start = Parts({}, {"a": np.zeros((units, 4))}, np.zeros(units * 4 + 3))
+    every = [
+        (energy((first, second), (np.arange(units), place), width, shares, cost), place, width)
+        for place, width in assignments(units, most)
+    ]
+    _, place, width = min(every, key=lambda one: one[0])
+
+    found, parts = joined(made_of, replies, {"p": 1.7, "q": 0.3}, start, cost=cost, widest=(most,))
+
+    expected = np.zeros((width, 8))
+    for neuron in range(width):
+        both = zip(shares, (first, second), (np.arange(units), place), strict=True)
+        own = [(p, w[at == neuron][0]) for p, w, at in both if neuron in at]
+        expected[neuron] = sum(p * w for p, w in own) / sum(p for p, _ in own)
+    biases, weights = split_rest(parts.rest, (width, 3))
+    rows = np.hstack([parts.columns["a"], biases[0][:, None], weights[0].T])
+    assert found.hidden == (width,)
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(biases[1], shares @ ends, rtol=0, atol=1e-12)
+
+
+def test_where_all_have_orders_of_their_own_a_second_pass_puts_right_what_one_leaves():
+    made_of, errors = composition((20,)), []
+    parts = parts_of(made_of, drawn(made_of, np.float64, RandomKey((0,))))
+    for passes in (1, 2):
+        wrong = 0
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            replies = {f"c{k}": alike(made_of, parts, rng) for k in range(4)}
+            shares = dict.fromkeys(replies, 0.25)
+            _, found = joined(made_of, replies, shares, parts, again=True, passes=passes)
+            rows = {tuple(np.round(row, 9)) for row in parts.columns["a"]}
+            wrong += sum(tuple(np.round(row, 9)) not in rows for row in found.columns["a"])
+        errors.append(wrong)
+    assert errors[0] > 0
+    assert errors[1] == 0
+
+
+def alike(made_of, parts, rng):
+    """Return a client's classifier: the server's of one hidden layer with its neurons shuffled."""
+    [units] = made_of.hidden
+    order = rng.permutation(units)
+    biases, weights = split_rest(parts.rest, (units, CLASSES))
+    rest = np.concatenate([biases[0][order], weights[0][:, order].ravel(), biases[1]])
+    columns = {name: own[order] for name, own in parts.columns.items()}
+    return OwnClassifier(columns, rest, np.ones(CLASSES, bool))
+
+
+# ---- a round
+
+
+class Heard:
+    """Clients whose classifiers are kept as they were sent."""
+
+    def __init__(self, engine):
+        self.ids, self.sum, self.engine, self.replies = engine.ids, engine.sum, engine, {}
+
+    def ask(self, fn, messages):
+        self.replies = self.engine.ask(fn, messages)
+        return self.replies
+
+
+@pytest.mark.parametrize("weights", ["equal", "samples"])
+@pytest.mark.parametrize("unseen_rows", ["kept", "averaged"])
+def test_a_matched_round_averages_each_weight_over_those_who_have_it(weights, unseen_rows):
+    """From a common start, where neurons keep their numbers; what nobody there has stays."""
+    blocks = federation(samples=40)
+    seen = {"c0": (0, 1, 2, 3), "c1": (0, 1), "c2": (1, 2)}
+    for name, own in seen.items():
+        blocks[name].y[:] = np.array(own)[blocks[name].y.astype(int) % len(own)]
+    blocks["c1"] = blocks["c1"].take(np.arange(10))
+    p = {"c0": 40, "c1": 10, "c2": 40} if weights == "samples" else dict.fromkeys(seen, 1)
+    options = HyFEM(
+        matching="rounds", weights=weights, unseen_rows=unseen_rows, hidden=(16,), features=4,
+        steps=4, extractor="linear", rate=0.05, precision="double", engine="loop",
+    )  # fmt: skip
+    schema = Schema.of(blocks, Labels("multiclass", tuple(map(str, range(CLASSES)))))
+    engine = InProcess({"train": (schema, blocks)}, 0)
+    server = HYFEM.init_server(options, schema, engine.key("init"))
+    engine.make_states(
+        lambda name: HYFEM.init_client(
+            options, schema, name, engine.block(name), engine.client_key(name)
+        )
+    )
+    server = HYFEM.setup(server, engine, engine.key("init"))
+    for number, there in ((1, ("c0", "c1", "c2")), (2, ("c1", "c2")), (3, ("c1",))):
+        before = server.whole
+        engine.begin_round(number, there)
+        heard = Heard(engine)
+        server, _ = HYFEM.round(server, heard, engine.key())
+        after = server.whole
+
+        for place, block in enumerate(BLOCKS):
+            holding = [name for name in there if block in HELD[int(name[1])]]
+            expected = before.columns[block]
+            if holding:
+                own = [heard.replies[name].columns[block] for name in holding]
+                expected = np.average(own, axis=0, weights=[p[name] for name in holding])
+            np.testing.assert_allclose(after.columns[block], expected, atol=1e-12, err_msg=place)
+        sent = {name: split_rest(heard.replies[name].rest, (16, CLASSES)) for name in there}
+        was, found = (split_rest(one.rest, (16, CLASSES)) for one in (before, after))
+        own = [sent[name][0][0] for name in there]
+        expected = np.average(own, axis=0, weights=[p[name] for name in there])
+        np.testing.assert_allclose(found[0][0], expected, atol=1e-12)
+        for label in range(CLASSES):
+            counted = [n for n in there if unseen_rows == "averaged" or label in seen[n]]
+            row, bias = was[1][0][label], was[0][1][label]
+            if counted:
+                by = [p[name] for name in counted]
+                row = np.average([sent[n][1][0][label] for n in counted], axis=0, weights=by)
+                bias = np.average([sent[n][0][1][label] for n in counted], weights=by)
+            np.testing.assert_allclose(found[1][0][label], row, atol=1e-12)
+            np.testing.assert_allclose(found[0][1][label], bias, atol=1e-12)
+
+
+def test_a_clients_first_layer_sees_as_much_as_the_servers():
+    blocks = federation(samples=6)
+    schema = Schema.of(blocks, Labels("multiclass", tuple(map(str, range(CLASSES)))))
+    assert composition_for(HyFEM(), schema, None).scale == 1.0
+    assert composition_for(HyFEM(), schema, "c0").scale == 1.5
+    assert composition_for(HyFEM(scaling=False), schema, "c0").scale == 1.0
+    assert composition_for(HyFEM(shares="nothing"), schema, "c0").scale == 1.0
