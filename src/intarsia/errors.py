@@ -12,10 +12,14 @@ IntarsiaError
 ├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
+├── StaleError                 a call builds on a state that a site does not have
+├── SiteError                  a site could not do what it was asked
+├── AbsentError                sites did not answer in time; names them
 └── CodecError                 bytes on a wire or a disk are not what was written
 """
 
 __all__ = [
+    "AbsentError",
     "CheckpointError",
     "CodecError",
     "ConvergenceError",
@@ -26,6 +30,8 @@ __all__ = [
     "RangeError",
     "ReplayError",
     "SealedError",
+    "SiteError",
+    "StaleError",
     "TableError",
     "TamperedError",
     "UserError",
@@ -78,6 +84,30 @@ class TamperedError(IntarsiaError, ValueError):
 
 class ReplayError(IntarsiaError, ValueError):
     """A message was seen before or came out of its order, or a stream was to be used twice."""
+
+
+class StaleError(IntarsiaError, ValueError):
+    """A call builds on a state that a site does not have."""
+
+
+class SiteError(IntarsiaError, RuntimeError):
+    """A site could not do what it was asked; only the site's own log says with which values."""
+
+
+class AbsentError(IntarsiaError, TimeoutError):
+    """Sites did not answer in time.
+
+    Parameters
+    ----------
+    sentence
+        What is said to the user.
+    clients
+        Those that did not answer.
+    """
+
+    def __init__(self, sentence: str, clients: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.clients = clients
 
 
 class CodecError(IntarsiaError, ValueError):

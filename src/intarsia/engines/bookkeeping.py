@@ -12,7 +12,7 @@ from typing import Any
 
 from intarsia.algorithm import ClientFunction, Layout, evolve
 from intarsia.data import ClientId
-from intarsia.engines.locked import CombinationRecord, PieceRecord
+from intarsia.engines.combinations import CombinationRecord, PieceRecord
 from intarsia.engines.sealed import SealedField, SealedRecord, exchange_fields
 from intarsia.engines.totals import Totals
 from intarsia.engines.traffic import Traffic

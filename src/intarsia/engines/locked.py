@@ -9,87 +9,29 @@ anew from time to time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from intarsia.algorithm import ClientFunction, Layout, evolve
+from intarsia.algorithm import ClientFunction, Layout
 from intarsia.data import Array, ClientId
-from intarsia.engines import codec
-from intarsia.engines.sealed import SealedField, SealedTotal, counts_of, layouts
-from intarsia.engines.totals import EVERYONE, Collector, Geometry
-from intarsia.errors import RangeError, ReplayError
+from intarsia.engines.combinations import (
+    Combination,
+    CombinationRecord,
+    LockedCells,
+    Owners,
+    PieceRecord,
+)
+from intarsia.engines.contributions import LockedCollector, array_of, sealed
+from intarsia.engines.sealed import SealedField
+from intarsia.engines.totals import EVERYONE, Geometry
+from intarsia.errors import ReplayError
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
-__all__ = ["Combination", "CombinationRecord", "LockedTotals", "PieceRecord"]
+__all__ = ["LockedTotals"]
 
-_WAITING = 16  # pieces that are added at a time
 _TERMS = 4  # of a combination, above which an owner seals its value anew
-
-
-@dataclass(frozen=True, eq=False)
-class LockedCells:
-    """A sealed total: its pieces by cell."""
-
-    name: tuple[str, int, str, str]  # session, sequence, function, field: no other total has it
-    pieces: Mapping[int, Piece]
-    number: bool  # a single number, not an array
-    lead: tuple[int, ...]  # the axes before the last, where the last is laid out by an index
-
-
-class Combination:
-    """A sum of sealed totals with public factors: all that the server can do with them."""
-
-    __slots__ = ("sealed_anew", "terms")
-
-    def __init__(self, terms: tuple[tuple[float, LockedCells], ...]) -> None:
-        self.terms = terms
-        self.sealed_anew: Combination | None = None  # the same values in one term, once asked for
-
-    def __add__(self, other: Combination) -> Combination:
-        # One term for each total: a mean that moves would else double its terms in each round.
-        found: dict[tuple[str, int, str, str], tuple[float, LockedCells]] = {}
-        for weight, cells in (*self.terms, *other.terms):
-            before = found.get(cells.name)
-            found[cells.name] = (weight if before is None else before[0] + weight, cells)
-        kept = tuple(term for term in found.values() if term[0] != 0.0)
-        return Combination(kept or ((0.0, self.terms[0][1]),))
-
-    def __sub__(self, other: Combination) -> Combination:
-        return self + other * -1.0
-
-    def __mul__(self, factor: float) -> Combination:
-        return Combination(tuple((weight * float(factor), cells) for weight, cells in self.terms))
-
-    def pieces(self, cell: int) -> list[tuple[float, Piece]]:
-        """Return the factors and pieces of a cell."""
-        return [(weight, one.pieces[cell]) for weight, one in self.terms if cell in one.pieces]
-
-
-@dataclass(frozen=True)
-class PieceRecord:
-    """A sealed piece in a checkpoint."""
-
-    session: str
-    numbers: tuple[int, ...]  # sequence, round, cell
-    texts: tuple[str, ...]  # function, field
-    shape: tuple[int, ...]
-    contributors: tuple[str, ...]
-    digits: int
-    content: bytes
-
-
-@dataclass(frozen=True)
-class CombinationRecord:
-    """A combination in a checkpoint."""
-
-    weights: tuple[float, ...]
-    names: tuple[tuple[str, int, str, str], ...]
-    numbers: tuple[bool, ...]
-    leads: tuple[tuple[int, ...], ...]
-    cells: tuple[tuple[PieceRecord, ...], ...]
 
 
 class LockedTotals:
@@ -101,40 +43,62 @@ class LockedTotals:
         Where each client's entries lie.
     sealing
         Each client's sealer, and the server's adder.
+    session
+        The name under which streams are drawn; None: drawn afresh.
+    owners
+        How owners of cells are asked to open them or to seal them anew; None: they are in this
+        process, and `sealing` has their keys.
+    number
+        Gives the number of the present exchange, where somebody counts them for all sites; None:
+        they are counted here.
     """
 
-    def __init__(self, geometry: Geometry, sealing: Sealing) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        sealing: Sealing,
+        session: str | None = None,
+        owners: Owners | None = None,
+        number: Callable[[], int] | None = None,
+    ) -> None:
         self.mode = sealing.mode
         self._geometry = geometry
         self._sealing = sealing
-        self._session = secrets.token_hex(8)
+        self._session = secrets.token_hex(8) if session is None else session
         self._sequence = 0
+        self._owners: Owners = self if owners is None else owners
+        self._number = number
+
+    def _begin_exchange(self) -> None:
+        self._sequence = self._sequence + 1 if self._number is None else self._number()
 
     def stream(self, round: int, function: str, field: str = "", cell: int = 0) -> Stream:
         """Return the name of a total of the present exchange."""
         return Stream(self._session, self._sequence, round, function, field, cell)
 
-    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+    def collector(
+        self, fn: ClientFunction, round: int, asked: Collection[ClientId]
+    ) -> LockedCollector:
         """Return a collector for one sum over the clients that are asked."""
-        self._sequence += 1
+        self._begin_exchange()
         stream = self.stream(round, fn.name)
-        return _LockedCollector(self._geometry, self._sealing, fn, stream, asked)
+        return LockedCollector(self._geometry, self._sealing, fn, stream, asked)
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
         total: Combination = field._value
         if field._layout is None:
-            return self._opened(client, total, EVERYONE)
+            return self.opened(client, total, EVERYONE)
         if field._layout is Layout.BLOCKS:
             mine = self._geometry.own_blocks(client, field._part).items()
-            return _known({name: self._opened(client, total, cell) for name, cell in mine})
+            return _known({name: self.opened(client, total, cell) for name, cell in mine})
         selected = field._layout is Layout.SELECTED
         layout = Layout.SAMPLES if selected else field._layout
         found: list[Array] = []
         extra = 0
         lead = total.terms[0][1].lead
         for cell, start, stop in self._geometry.runs(client, field._part, layout, None):
-            value, more = self._opened(client, total, cell)
+            value, more = self.opened(client, total, cell)
             if value is None:  # no owner of these entries contributed
                 value = np.zeros((*lead, 0 if selected else stop - start))
             extra += more
@@ -147,21 +111,18 @@ class LockedTotals:
         """Ask one contributor of each cell to open it to the server."""
         total: Combination = field._value
         if field._layout is None:
-            return self._opened_by_any(total, EVERYONE)
+            return self._opened_by_any(total, [EVERYONE])[EVERYONE]
         if field._layout is Layout.BLOCKS:
-            there, blocks = _cells(total), self._geometry.blocks(field._part).items()
-            return _known({k: self._opened_by_any(total, c) for k, (c, _) in blocks if c in there})
+            there, blocks = set(_cells(total)), self._geometry.blocks(field._part).items()
+            opened = self._opened_by_any(total, [cell for _, (cell, _) in blocks if cell in there])
+            return _known({name: opened[cell] for name, (cell, _) in blocks if cell in there})
+        opened = self._opened_by_any(total, _cells(total))
+        size = sum(one for _, one in opened.values())
         if field._layout is Layout.SELECTED:
-            found = {cell: self._opened_by_any(total, cell) for cell in _cells(total)}
-            return {cell: value for cell, (value, _) in found.items()}, sum(
-                size for _, size in found.values()
-            )
+            return {cell: value for cell, (value, _) in opened.items()}, size
         index = self._geometry.indices[field._part, field._layout]
         whole = np.zeros((*total.terms[0][1].lead, len(index)))
-        size = 0
-        for cell in _cells(total):
-            value, more = self._opened_by_any(total, cell)
-            size += more
+        for cell, (value, _) in opened.items():
             whole[..., index.cells[cell].start : index.cells[cell].stop] = value
         return whole, size
 
@@ -180,18 +141,32 @@ class LockedTotals:
         return SealedField(total.sealed_anew, field._layout, field._part, field._name), size
 
     def _sealed_anew(self, total: Combination, name: str, round: int) -> tuple[Combination, int]:
-        self._sequence += 1
-        pieces: dict[int, Piece] = {}
-        size = 0
-        for cell in _cells(total):
-            owner = total.pieces(cell)[0][1].contributors[0]
-            value, more = self._opened(owner, total, cell)
-            stream = self.stream(round, "refresh", name, cell)
-            pieces[cell] = _sealed(self._sealing, owner, stream, _array(value), alone=True)
-            size += more + self._sealing.size(pieces[cell])
+        self._begin_exchange()
+        owners = {cell: total.pieces(cell)[0][1].contributors[0] for cell in _cells(total)}
+        streams = {cell: self.stream(round, "refresh", name, cell) for cell in owners}
+        found = self._owners.sealed_anew(owners, total, streams)
+        pieces = {cell: piece for cell, (piece, _) in found.items()}
+        size = sum(more for _, more in found.values())
         first = total.terms[0][1]
         key = (self._session, self._sequence, "refresh", name)
         return Combination(((1.0, LockedCells(key, pieces, first.number, first.lead)),)), size
+
+    def opened_cells(
+        self, openers: Mapping[int, ClientId], total: Combination
+    ) -> dict[int, tuple[Any, int]]:
+        """Return each cell as its opener opens it, and its bytes beside it."""
+        return {cell: self.opened(client, total, cell) for cell, client in openers.items()}
+
+    def sealed_anew(
+        self, owners: Mapping[int, ClientId], total: Combination, streams: Mapping[int, Stream]
+    ) -> dict[int, tuple[Piece, int]]:
+        """Return each cell as its owner seals it under another name, and the bytes of it."""
+        found: dict[int, tuple[Piece, int]] = {}
+        for cell, client in owners.items():
+            value, more = self.opened(client, total, cell)
+            piece = sealed(self._sealing, client, streams[cell], array_of(value), alone=True)
+            found[cell] = piece, more + self._sealing.size(piece)
+        return found
 
     def held(self, field: SealedField) -> Any:
         """Return the factors and the bytes of the pieces that the server holds."""
@@ -204,7 +179,7 @@ class LockedTotals:
         """Return a combination as something that the codec writes."""
         terms: list[tuple[PieceRecord, ...]] = []
         for _, cells in value.terms:
-            terms.append(tuple(self._record(piece) for piece in cells.pieces.values()))
+            terms.append(tuple(self.piece_record(piece) for piece in cells.pieces.values()))
         return CombinationRecord(
             tuple(weight for weight, _ in value.terms),
             tuple(cells.name for _, cells in value.terms),
@@ -219,11 +194,25 @@ class LockedTotals:
         for weight, name, number, lead, cells in zip(
             record.weights, record.names, record.numbers, record.leads, record.cells, strict=True
         ):
-            pieces = {one.numbers[2]: self._piece(one) for one in cells}
+            pieces = {one.numbers[2]: self.piece(one) for one in cells}
             found.append((weight, LockedCells(name, pieces, number, lead)))
         return Combination(tuple(found))
 
-    def _opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:
+    def share(self, client: ClientId, field: SealedField) -> SealedField:
+        """Return a total with the cells alone that a client holds: what is sent to it."""
+        total: Combination = field._value
+        if field._layout is None:
+            mine = {EVERYONE}
+        elif field._layout is Layout.BLOCKS:
+            mine = set(self._geometry.own_blocks(client, field._part).values())
+        else:
+            layout = Layout.SAMPLES if field._layout is Layout.SELECTED else field._layout
+            runs = self._geometry.runs(client, field._part, layout, None)
+            mine = {cell for cell, _, _ in runs}
+        some = total.restricted(mine)
+        return SealedField(some, field._layout, field._part, field._name)
+
+    def opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:
         """Return a client's view of one cell (None: nobody contributed) and its bytes beside it."""
         value: Any = None
         extra = 0
@@ -240,12 +229,18 @@ class LockedTotals:
             return float(value), extra
         return value, extra
 
-    def _opened_by_any(self, total: Combination, cell: int) -> tuple[Any, int]:
-        opener = total.pieces(cell)[0][1].contributors[0]
-        value, extra = self._opened(opener, total, cell)
-        return value, extra + 2 * int(np.size(value)) * 8
+    def _opened_by_any(
+        self, total: Combination, cells: Sequence[int]
+    ) -> dict[int, tuple[Any, int]]:
+        """Return cells as one contributor of each opens them, and the bytes that cross."""
+        openers = {cell: total.pieces(cell)[0][1].contributors[0] for cell in cells}
+        opened = self._owners.opened_cells(openers, total).items() if openers else ()
+        return {
+            cell: (value, extra + 2 * int(np.size(value)) * 8) for cell, (value, extra) in opened
+        }
 
-    def _record(self, piece: Piece) -> PieceRecord:
+    def piece_record(self, piece: Piece) -> PieceRecord:
+        """Return a piece as something that the codec writes."""
         stream = piece.stream
         return PieceRecord(
             stream.session,
@@ -257,145 +252,13 @@ class LockedTotals:
             self._sealing.to_bytes(piece),
         )
 
-    def _piece(self, record: PieceRecord) -> Piece:
+    def piece(self, record: PieceRecord) -> Piece:
+        """Return the piece that a record was made of."""
         sequence, round, cell = record.numbers
         function, field = record.texts
         stream = Stream(record.session, sequence, round, function, field, cell)
         empty = Piece(stream, record.shape, record.contributors, None, record.digits)
         return self._sealing.from_bytes(empty, record.content)
-
-
-class _Plan:
-    """What a collector has of one field."""
-
-    __slots__ = ("lead", "number", "pieces", "streams")
-
-    def __init__(self, value: Any, layout: Layout | None) -> None:
-        self.number = not isinstance(value, np.ndarray | Mapping)
-        by_index = layout not in (None, Layout.BLOCKS)
-        self.lead: tuple[int, ...] = value.shape[:-1] if by_index else ()
-        self.streams: dict[int, Stream] = {}
-        self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
-
-
-class _LockedCollector:
-    def __init__(
-        self,
-        geometry: Geometry,
-        sealing: Sealing,
-        fn: ClientFunction,
-        stream: Stream,
-        asked: Collection[ClientId],
-    ) -> None:
-        self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
-        self._asked = asked
-        self._kind: Any = type(None)
-        self._plans: dict[str, _Plan] = {}
-        self._last: dict[str, Any] = {}
-
-    def seen(self) -> dict[str, Any]:
-        to_bytes = self._sealing.to_bytes
-        return {
-            name: {str(cell): to_bytes(piece) for cell, piece in value.items()}
-            if isinstance(value, dict)
-            else value
-            for name, value in self._last.items()
-        }
-
-    def add(self, client: ClientId, reply: Any) -> int:
-        kind: Any = type(reply)
-        self._kind = kind
-        adder, size_of = self._sealing.adder, self._sealing.size
-        size = 0
-        own = reply.__dict__
-        last = self._last = {}
-        for name, layout in layouts(kind):
-            value = own[name]
-            if value is None:  # nothing from this client
-                continue
-            if layout is Layout.COUNTS:
-                last[name] = value
-                size += codec.size(value)
-                continue
-            plan = self._plans.get(name)
-            if plan is None:
-                plan = self._plans[name] = _Plan(value, layout)
-            sealed = last[name] = {}
-            for cell, values in self._pieces(client, layout, value, own):
-                stream = plan.streams.get(cell)
-                if stream is None:
-                    stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
-                alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
-                piece = sealed[cell] = _sealed(self._sealing, client, stream, values, alone=alone)
-                size += size_of(piece)
-                waiting = plan.pieces.setdefault(cell, [])
-                waiting.append(piece)
-                if len(waiting) == _WAITING:
-                    waiting[:] = [adder.add(*waiting)]
-        return size
-
-    def _pieces(
-        self, client: ClientId, layout: Layout | None, value: Any, own: Mapping[str, Any]
-    ) -> Iterator[tuple[int, Array]]:
-        """Yield what a client contributes to each of its cells; `own` are all fields."""
-        if layout is Layout.BLOCKS:
-            cells = self._geometry.own_blocks(client, self._fn.part)
-            yield from ((cells[name], _array(values)) for name, values in value.items())
-            return
-        counts = own[counts_of(self._kind)].tolist() if layout is Layout.SELECTED else None
-        runs = self._geometry.runs(client, self._fn.part, layout, counts)
-        for cell, start, stop in runs:
-            yield cell, _array(value if len(runs) == 1 else value[..., start:stop])
-
-    def _is_alone(self, layout: Layout | None, cell: int) -> bool:
-        """Return whether one client alone is asked for a cell."""
-        if layout is None:
-            return len(self._asked) == 1
-        owners = self._geometry.owners(self._fn.part, layout, cell)
-        return sum(client in self._asked for client in owners) == 1
-
-    def total(self) -> SealedTotal:
-        kind, part = self._kind, self._fn.part
-        fields: dict[str, SealedField] = {}
-        for name, layout in layouts(kind):
-            value: Any = None
-            if layout is not Layout.COUNTS:
-                stream, plan = self._stream, self._plans.get(name)
-                key = (stream.session, stream.sequence, stream.function, name)
-                cells = LockedCells(key, {}, False, ())
-                if plan is not None:
-                    added = {
-                        cell: waiting[0] if len(waiting) == 1 else self._sealing.adder.add(*waiting)
-                        for cell, waiting in plan.pieces.items()
-                    }
-                    cells = LockedCells(key, added, plan.number, plan.lead)
-                value = Combination(((1.0, cells),))
-            fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
-        return SealedTotal(kind, fields)
-
-
-def _sealed(
-    sealing: Sealing, client: ClientId, stream: Stream, values: Array, *, alone: bool
-) -> Piece:
-    """Seal a client's contribution to a cell, to which it is `alone` in contributing.
-
-    Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
-    arrays may have any size, so that each number is sealed exactly as two digits: together they
-    reach beyond the 60th power of 2. A bound that says nothing, -inf, passes as a number that no
-    total of others comes near.
-
-    Raises
-    ------
-    RangeError
-        If a value is larger than that, or not a number.
-    """
-    if stream.cell > EVERYONE and values.size >= sealing.long:
-        sealer = (sealing.alone if alone else sealing.bulk)[client]
-        return sealer.seal(client, stream, values)
-    piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
-    if piece is None:
-        raise RangeError(_complaint(values, sealing.digits.room, stream))
-    return piece
 
 
 def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
@@ -425,20 +288,6 @@ def _check_name(stream: Stream, name: tuple[str, int, str, str], cell: int) -> N
             f"A piece of {stream} came in place of cell {cell} of {function}.{field} of exchange "
             f"{sequence}; pieces were replayed or changed places: resume the run."
         )
-
-
-def _complaint(values: Array, room: float, stream: Stream) -> str:
-    """Return what is to be said of values of which some have no room."""
-    odd = values[~((np.abs(values) < room) | np.isneginf(values))]
-    return (
-        f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
-        f"be a number within ±{room:.3g}; check the table for huge values and whether training "
-        "diverged, or raise privacy.range."
-    )
-
-
-def _array(value: Any) -> Array:
-    return np.asarray(value, np.float64, order="C")
 
 
 def _known(opened: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Any], int]:

@@ -1,0 +1,108 @@
+"""The answers of sites since a checkpoint, on the server's disk: a round that was broken off.
+
+A round is a function of the server's state and of what sites answer. To go on within one, the
+server runs it again from the checkpoint and takes from the journal what was answered already, so
+that no site is asked twice, and none has to go back.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from intarsia.data import ClientId
+from intarsia.engines import codec
+from intarsia.errors import CodecError
+
+__all__ = ["Journal"]
+
+_LENGTH = struct.Struct("<Q")
+_KEPT = 3  # two checkpoints are kept, and one may be in the making
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What came of one call."""
+
+    sequence: int
+    client: str
+    answer: bytes  # b"": the site did not answer, and the run went on without it
+
+
+class Journal:
+    """What came of the calls since a checkpoint.
+
+    Parameters
+    ----------
+    folder
+        Where the files lie, one for each checkpoint, named by the exchange that it comes after.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._entries: dict[tuple[int, ClientId], bytes] = {}
+        for path in self._files():
+            self._entries.update(_read(path))
+        self._file = -1
+        self._open(max((one for one, _ in self._entries), default=0))
+
+    def answer(self, sequence: int, client: ClientId) -> bytes | None:
+        """Return what a site answered, b"" if it was left out, None if nothing is known."""
+        return self._entries.get((sequence, client))
+
+    def add(self, sequence: int, client: ClientId, answer: bytes) -> None:
+        """Write down what a site answered; b"" says that the run goes on without it."""
+        if (sequence, client) in self._entries:
+            return
+        self._entries[sequence, client] = answer
+        data = codec.encode(Entry(sequence, client, answer))
+        os.write(self._file, _LENGTH.pack(len(data)) + data)
+
+    def settle(self) -> None:
+        """Come back when all is durable."""
+        os.fsync(self._file)
+
+    def checkpoint(self, sequence: int) -> None:
+        """Begin a new file: a checkpoint is made after an exchange; drop what none goes back to."""
+        self._open(sequence)
+        for path in self._files()[:-_KEPT]:
+            path.unlink()
+        first = int(self._files()[0].stem)
+        self._entries = {key: one for key, one in self._entries.items() if key[0] > first}
+
+    def clear(self) -> None:
+        """Forget all: a run begins from nothing."""
+        for path in self._files():
+            path.unlink()
+        self._entries = {}
+        self._open(0)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self, sequence: int) -> None:
+        self.close()
+        path = self._folder / f"{sequence:012d}.journal"
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.journal"))
+
+
+def _read(path: Path) -> Iterator[tuple[tuple[int, ClientId], bytes]]:
+    """Yield the entries of a file; one that was cut short ends it, as the process ended there."""
+    with path.open("rb") as file:
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            data = file.read(_LENGTH.unpack(head)[0])
+            try:
+                found = codec.decode(data, Entry)
+            except CodecError:
+                return
+            yield (found.sequence, found.client), found.answer

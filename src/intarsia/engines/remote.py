@@ -1,0 +1,376 @@
+"""The engine whose clients are sites on other machines, over any transport that carries bytes.
+
+The server sees what it sees in `InProcess`, with the same keys of random numbers and sums in the
+same order, so that a run comes to the same bits. Contributions are sealed at the sites; the server
+has no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, evolve
+from intarsia.data import ClientId, Schema
+from intarsia.engines import codec
+from intarsia.engines.bookkeeping import RECORDS, Bookkeeping, Split, restored, split
+from intarsia.engines.calling import Caller
+from intarsia.engines.calls import (
+    BEGIN,
+    Answer,
+    Kind,
+    Opened,
+    SealedReply,
+    ToOpen,
+    ToSeal,
+    classes_of,
+)
+from intarsia.engines.combinations import Combination, CombinationRecord, PieceRecord
+from intarsia.engines.contributions import LockedCollector
+from intarsia.engines.locked import LockedTotals
+from intarsia.engines.sealed import SealedTotal, layouts
+from intarsia.engines.totals import Geometry, PlainTotals, Totals
+from intarsia.engines.traffic import Traffic
+from intarsia.engines.transcript import Crossings, Recorder
+from intarsia.errors import AbsentError, CodecError, TamperedError
+from intarsia.privacy.sealing import Piece, Sealing, Stream
+
+__all__ = ["Remote", "Version"]
+
+
+@dataclass(frozen=True)
+class Version:
+    """Stands in the server's checkpoint for a state, which the site itself keeps."""
+
+    exchange: int  # that made the state
+    sequence: int  # the last exchange of the run
+
+
+class Remote:
+    """The engine over sites whose set-up is done.
+
+    Parameters
+    ----------
+    caller
+        Calls the sites.
+    schemas
+        The public schema of each part.
+    seed
+        The root of every random stream.
+    sealing
+        How the server adds sealed contributions, without a key; None = they are not sealed.
+    recorder
+        Takes down all that the server could read.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        schemas: Mapping[str, Schema],
+        seed: int,
+        sealing: Sealing | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
+        self._round = self._exchange = 0
+        self._clients = tuple(schemas["train"].clients)
+        self._present = self._clients
+        geometry = Geometry(self._schemas)
+        self._locked: LockedTotals | None = None
+        if sealing is not None:
+            owners = _Owners(self)
+            self._locked = LockedTotals(
+                geometry, sealing, caller.run, owners, lambda: caller.sequence + 1
+            )
+        self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
+        self._books = Bookkeeping(self._clients, self._totals, recorder)
+
+    # -- what the algorithm sees
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        """Return the clients that are there in this round."""
+        return self._present
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
+        """Run `fn` at each client that has a message; the server reads each reply."""
+        messages = self._books.refreshed(self._round, messages)
+        found = self._run("ask", fn, messages)
+        classes = classes_of(fn)
+        replies = {client: codec.decode(one.body, *classes) for client, one in found.items()}
+        kinds = [type(reply) for reply in replies.values()]
+        unsent: set[str] | None = None
+        for client, reply in replies.items():
+            unsent = _unsent(unsent, {k for k, one in reply.__dict__.items() if one is None})
+            if self._books.records:
+                name, fields = type(reply).__name__, dict(reply.__dict__)
+                self._books.record(self._round, "ask", fn.name, client, name, fields)
+        self._counted("ask", fn, messages, found, kinds[-1] if kinds else type(None), unsent)
+        return replies
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
+        """Run `fn` at each client that has a message; the server gets the sealed total."""
+        messages = self._books.refreshed(self._round, messages)
+        collector = self._totals.collector(fn, self._round, messages)
+        found = self._run("sum", fn, messages)
+        classes = classes_of(fn)
+        kind: type = type(None)
+        unsent: set[str] | None = None
+        for client, answer in found.items():
+            if isinstance(collector, LockedCollector):
+                kind, absent = self._take(collector, client, answer, classes)
+            else:
+                reply = codec.decode(answer.body, *classes)
+                collector.add(client, reply)
+                kind = type(reply)
+                absent = {name for name, one in reply.__dict__.items() if one is None}
+            unsent = _unsent(unsent, absent)
+            if self._books.records:
+                name, fields = kind.__name__, collector.seen()
+                self._books.record(self._round, "sum", fn.name, client, name, fields)
+        self._counted("sum", fn, messages, found, kind, unsent)
+        return collector.total()
+
+    def reveal(self, total: Any) -> Any:
+        """Open a sealed total (or one field of it) to the server."""
+        return self._books.reveal(self._round, total)
+
+    # -- what the run sees
+
+    def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
+        """Start a round with the clients that are there (None: all), but for those away."""
+        self._caller.anchor()
+        self._begin(number, self._clients if present is None else present)
+
+    def without(self, absent: AbsentError) -> bool:
+        """Start the round again without the clients that did not answer; False: it must not be.
+
+        Every site goes back to where it was when the round began.
+        """
+        patience = self._caller.patience
+        left = [client for client in self._present if client not in absent.clients]
+        if patience.absent != "continue" or len(left) < patience.quorum:
+            return False
+        self._caller.away.update(absent.clients)
+        self._caller.go_back()
+        self._begin(self._round, left)
+        return True
+
+    def _begin(self, number: int, present: Sequence[ClientId]) -> None:
+        caller = self._caller
+        self._round, self._exchange = number, 0
+        self._present = tuple(client for client in present if client not in caller.away)
+
+    def return_of(self, *, wait: bool) -> None:
+        """Let sites that were away take part again, those that answer; wait: until all do.
+
+        Raises
+        ------
+        AbsentError
+            If one does not, within the deadline.
+        """
+        self._caller.probe(wait=wait)
+
+    def key(self, *words: int | str) -> RandomKey:
+        """Return the server's random key for this round."""
+        return RandomKey((self._seed, self._round, "server", *words))
+
+    def schema(self, part: str) -> Schema:
+        """Return the public schema of a part."""
+        return self._schemas[part]
+
+    @property
+    def mode(self) -> str:
+        """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
+        return self._totals.mode
+
+    @property
+    def round(self) -> int:
+        """Return the number of the round that was begun last."""
+        return self._round
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return how much has crossed."""
+        return self._books.traffic
+
+    @property
+    def crossings(self) -> Crossings:
+        """Return what has crossed, by type."""
+        return self._books.crossings
+
+    def unmetered(self) -> AbstractContextManager[None]:
+        """Leave the exchanges inside out of the traffic."""
+        return self._books.unmetered()
+
+    def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
+        """Put back the traffic of a checkpoint."""
+        self._books.traffic = Traffic(**traffic)
+
+    def settle(self, server: Any) -> Any:
+        """Return a server state with totals of many terms sealed anew: they would grow for ever."""
+        return self._books.settle(self._round, server)
+
+    def seal(self, server: Any) -> Any:
+        """Return a server state with its sealed totals as records that the codec writes."""
+        return self._books.seal(server)
+
+    def unseal(self, server: Any) -> Any:
+        """Return the server state that `seal` was given."""
+        return self._books.unseal(server)
+
+    @property
+    def states(self) -> Mapping[ClientId, Version]:
+        """Return which state each site has, for a checkpoint: the states are the sites' own."""
+        caller = self._caller
+        return {name: Version(one, caller.sequence) for name, one in caller.versions.items()}
+
+    def set_states(self, states: Mapping[ClientId, Version]) -> None:
+        """Let every site go on from the state that it had at a checkpoint."""
+        self._caller.versions = {name: states[name].exchange for name in self._clients}
+        self._caller.sequence = max(one.sequence for one in states.values())
+
+    def begin(self, algorithm: Algorithm, options: Any) -> None:
+        """Let each site make the state that it starts the experiment's algorithm with."""
+        self._caller.call("stage", BEGIN, dict.fromkeys(self._clients, b""))
+
+    # -- the loop
+
+    def _run(
+        self, kind: Kind, fn: ClientFunction, messages: Mapping[ClientId, Any]
+    ) -> dict[ClientId, Answer]:
+        """Call the clients that have a message."""
+        self._books.traffic.exchanges += 1
+        self._exchange += 1
+        bodies: dict[ClientId, bytes] = {}
+        written: dict[int, bytes] = {}  # of messages with nothing sealed: the same for all
+        previous: Any = None
+        for client, message in messages.items():
+            apart = split(message)
+            if message is not previous:
+                previous = message
+                self._books.record_message(self._round, fn, apart)
+            if apart.sealed:
+                bodies[client] = codec.encode(self._shared(client, message, apart))
+                continue
+            if id(message) not in written:
+                written[id(message)] = codec.encode(message)
+            bodies[client] = written[id(message)]
+        if not bodies:
+            return {}
+        return self._caller.call(
+            kind, fn.name, bodies, part=fn.part, round=self._round, exchange=self._exchange
+        )
+
+    def _shared(self, client: ClientId, message: Any, apart: Split) -> Any:
+        """Return a message with a client's own entries of its totals, as they are sent to it."""
+        found: dict[str, Any] = {}
+        for name, total in apart.sealed:
+            if self._locked is None:
+                found[name], _ = self._totals.own(client, total)
+            else:
+                found[name] = self._books.recorded(self._locked.share(client, total))
+        return evolve(message, **found)
+
+    def _take(
+        self,
+        collector: LockedCollector,
+        client: ClientId,
+        answer: Answer,
+        classes: tuple[type, ...],
+    ) -> tuple[type, set[str]]:
+        """Take a sealed reply; return its class, and the fields that it has nothing for."""
+        reply = codec.decode(answer.body, SealedReply, *RECORDS)
+        kinds = [one for one in classes if one.__name__ == getattr(reply, "kind", None)]
+        if not isinstance(reply, SealedReply) or not kinds:
+            raise CodecError(f"Client {client!r} sent no sealed reply; its version is another one.")
+        fields = {name: restored(self._totals, one)._value for name, one in reply.fields.items()}
+        collector.take(client, kinds[0], {**fields, **reply.counts})
+        every = {name for name, _ in layouts(kinds[0])}
+        return kinds[0], every - fields.keys() - reply.counts.keys()
+
+    def _counted(
+        self,
+        kind: str,
+        fn: ClientFunction,
+        messages: Mapping[ClientId, Any],
+        answers: Mapping[ClientId, Answer],
+        reply: type,
+        unsent: set[str] | None,
+    ) -> None:
+        apart = Split((), {}, type(None))
+        for message in messages.values():
+            apart = split(message)
+        down = sum(one.down for one in answers.values())
+        up = sum(one.up for one in answers.values())
+        self._books.exchanged(kind, fn, apart, reply, messages, unsent, down=down, up=up)
+
+
+def _unsent(before: set[str] | None, absent: set[str]) -> set[str]:
+    return absent if before is None else before & absent
+
+
+class _Owners:
+    """Asks sites to open cells of totals, and to seal them under another name."""
+
+    def __init__(self, engine: Remote) -> None:
+        self._engine = engine
+
+    def opened_cells(
+        self, openers: Mapping[int, ClientId], total: Combination
+    ) -> dict[int, tuple[Any, int]]:
+        """Return each cell as its opener opens it, and its bytes beside it."""
+
+        def asked(record: CombinationRecord, cells: tuple[int, ...]) -> ToOpen:
+            return ToOpen(record, cells)
+
+        return self._asked("open", openers, total, asked)
+
+    def sealed_anew(
+        self, owners: Mapping[int, ClientId], total: Combination, streams: Mapping[int, Stream]
+    ) -> dict[int, tuple[Piece, int]]:
+        """Return each cell as its owner seals it under another name, and the bytes of it."""
+        (field,) = {one.field for one in streams.values()}
+
+        def asked(record: CombinationRecord, cells: tuple[int, ...]) -> ToSeal:
+            return ToSeal(record, cells, field)
+
+        totals = self._engine._locked
+        assert totals is not None
+        found: dict[int, tuple[Piece, int]] = {}
+        for cell, (record, extra) in self._asked("seal", owners, total, asked).items():
+            piece = totals.piece(record)
+            if piece.stream != streams[cell] or piece.contributors != (owners[cell],):
+                raise TamperedError(
+                    f"{owners[cell]!r} sealed {piece.stream} where {streams[cell]} was asked for; "
+                    "resume the run."
+                )
+            found[cell] = piece, extra
+        return found
+
+    def _asked(
+        self,
+        kind: Kind,
+        owners: Mapping[int, ClientId],
+        total: Combination,
+        asked: Callable[[CombinationRecord, tuple[int, ...]], ToOpen | ToSeal],
+    ) -> dict[int, tuple[Any, int]]:
+        engine = self._engine
+        totals = engine._locked
+        assert totals is not None
+        cells: dict[ClientId, tuple[int, ...]] = {}
+        for cell, client in owners.items():
+            cells[client] = (*cells.get(client, ()), cell)
+        bodies = {
+            client: codec.encode(asked(totals.record(total.restricted(mine)), mine))
+            for client, mine in cells.items()
+        }
+        answers = engine._caller.call(kind, kind, bodies, round=engine.round)
+        found: dict[int, tuple[Any, int]] = {}
+        for client, answer in answers.items():
+            opened = codec.decode(answer.body, Opened, PieceRecord)
+            for cell, value, extra in zip(cells[client], opened.values, opened.extra, strict=True):
+                found[cell] = value, extra
+        return found

@@ -1,0 +1,359 @@
+"""A site: the client's side of an engine whose clients run on other machines.
+
+`Site.handle` takes the bytes of a call and gives those of an answer. It runs no code that was sent:
+functions are looked up by name among those of the run's algorithm. One call at a time, in order:
+
+* Every call has a sequence number and names the state that it goes on from (by the exchange that
+  made it). The site keeps the state before the last call, the one after it, and that with which
+  the round began, so that a call whose answer was lost or came too late to count changes nothing.
+* The last call, when it comes again, gets the same answer again; an older one is refused.
+* States lie on the site's own shelf before an answer leaves, so that a site that was killed goes on
+  where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from intarsia.algorithm import ClientFunction, Layout, RandomKey, evolve
+from intarsia.data import Block, ClientId, Schema
+from intarsia.engines import codec
+from intarsia.engines.bookkeeping import RECORDS, restored
+from intarsia.engines.calls import (
+    Answer,
+    Call,
+    Opened,
+    SealedReply,
+    ToOpen,
+    ToSeal,
+    classes_of,
+    sentence_of,
+)
+from intarsia.engines.locked import LockedTotals
+from intarsia.engines.sealed import SealedRecord, layouts
+from intarsia.engines.totals import Geometry
+from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
+from intarsia.privacy.sealing import Sealing, Stream
+
+__all__ = ["Shelf", "Site", "Workplace"]
+
+_INDEX = "index"
+
+
+class Shelf(Protocol):
+    """Where a site keeps what it has of one run; what is written is replaced as a whole."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what lies under a name, None if nothing does."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put something under a name, and come back when it is durable."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take away what lies under a name, if anything does."""
+        ...
+
+
+class Workplace(Protocol):
+    """What a client has of one run: its blocks, and the functions that may be called on them."""
+
+    seed: int
+    schemas: Mapping[str, Schema]
+    sealing: Sealing | None
+    states: tuple[type, ...]  # the dataclasses that its states may hold
+
+    def function(self, name: str, part: str) -> ClientFunction:
+        """Return the client function of a name; StaleError if the run has none."""
+        ...
+
+    def block(self, part: str) -> Block:
+        """Return the client's block of a part."""
+        ...
+
+    def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
+        """Do a step of the set-up, which may change the blocks; return the state and a reply."""
+        ...
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is on a shelf."""
+
+    sequence: int = 0  # of the last call
+    base: int = 0  # of the state that it went on from
+    digest: bytes = b""  # of its bytes
+    versions: tuple[int, ...] = (0,)  # exchanges that made the states that are kept; 0: none
+    places: tuple[int, ...] = (0,)  # under which numbers they lie: an unchanged one lies once
+    stages: tuple[int, ...] = ()  # exchanges that were steps of the set-up
+    bases: tuple[int, ...] = ()  # of the states that these went on from
+
+
+class Site:
+    """A client of runs, over calls and answers as bytes.
+
+    Parameters
+    ----------
+    client
+        The client's name.
+    shelf
+        Gives the shelf of a run by its id, which is hex digits.
+    workplace
+        Makes a new workplace, whose set-up has not begun.
+    report
+        Told of every error in full, for the site's own log.
+    """
+
+    def __init__(
+        self,
+        client: ClientId,
+        shelf: Callable[[str], Shelf],
+        workplace: Callable[[], Workplace],
+        report: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+
+    def handle(self, data: bytes) -> bytes:
+        """Return the bytes of the answer to a call; what goes wrong is in the answer."""
+        with self._lock:
+            call = Call("", 0, 0, 0, 0, 0, "", "", "", (), b"")
+            try:
+                found = codec.decode(data, Call)
+                if not isinstance(found, Call):
+                    raise CodecError(f"A {type(found).__name__} came where a call was expected.")
+                call = found
+                return self._of(call.run).answer(call, data)
+            except Exception as error:  # whatever it is, only its class and our sentence leave
+                self._report(error)
+                name, sentence = sentence_of(error)
+                if name not in ("ReplayError", "StaleError", "CodecError"):
+                    self._run = None  # a call that was broken off may have changed it in part
+                return codec.encode(
+                    Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, b"")
+                )
+
+    def _of(self, run: str) -> _Run:
+        if not run or len(run) > 64 or set(run) - set("0123456789abcdef"):
+            raise StaleError(f"The run {run[:80]!r} is no name of a run; hex digits were expected.")
+        if self._run is None or self._run.name != run:
+            self._run = _Run(self._client, run, self._shelf(run), self._workplace)
+        return self._run
+
+
+class _Run:
+    """What a site has of one run."""
+
+    def __init__(
+        self, client: ClientId, name: str, shelf: Shelf, make: Callable[[], Workplace]
+    ) -> None:
+        self.name = name
+        self._client, self._shelf, self._make = client, shelf, make
+        written = shelf.read(_INDEX)
+        self._index = Index() if written is None else codec.decode(written, Index)
+        self._states: dict[int, Any] = {}
+        self._answer: bytes | None = None
+        self._place: Workplace | None = None
+        self._totals: LockedTotals | None = None
+        self._number = 0  # of the present call
+
+    def answer(self, call: Call, data: bytes) -> bytes:
+        """Return the answer to a call: the one given before, where the call comes again.
+
+        Raises
+        ------
+        ReplayError
+            If the site has gone on since, or the call of this number was another one.
+        StaleError
+            If the site has not the state that the call goes on from.
+        """
+        index = self._index
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        again = call.sequence == index.sequence
+        if call.sequence < index.sequence or (again and digest != index.digest):
+            raise ReplayError(
+                f"Call {call.sequence} came after call {index.sequence} of run {self.name}; the "
+                "site has gone on: resume the run, or start a new one."
+            )
+        if again and self._answer is not None:
+            return self._answer
+        if call.base not in index.versions:
+            raise StaleError(
+                f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
+                f"states of {list(index.versions)}: its folder was lost or is of another run; "
+                "start a new one."
+            )
+        place = self._ready(call.sequence)
+        before = self._state(call.base, place)
+        after, body, down, up = self._done(call, place, before)
+        made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
+        self._keep(call, data, digest, before, after)
+        self._answer = codec.encode(made)
+        return self._answer
+
+    # -- states
+
+    def _state(self, version: int, place: Workplace) -> Any:
+        if version not in self._states:
+            number = self._index.places[self._index.versions.index(version)]
+            if not number:
+                return None
+            written = self._shelf.read(f"state-{number}")
+            if written is None:
+                raise CheckpointError(
+                    f"The state of exchange {version} is gone from the site's folder of run "
+                    f"{self.name}; put the folder back, or start a new run."
+                )
+            self._states[version] = codec.decode(written, *place.states, *RECORDS)
+        return self._states[version]
+
+    def _keep(self, call: Call, data: bytes, digest: bytes, before: Any, after: Any) -> None:
+        """Put the state after a call on the shelf, and take away what no call can go back to."""
+        index = self._index
+        places = dict(zip(index.versions, index.places, strict=True))
+        # a step that came again after the site was killed stands for itself
+        steps = [
+            one for one in zip(index.stages, index.bases, strict=True) if one[0] < call.sequence
+        ]
+        if call.kind == "stage":
+            self._shelf.write(f"stage-{call.sequence}", data)
+            steps.append((call.sequence, call.base))
+        if after is before:
+            places[call.sequence] = places[call.base]
+        else:
+            self._shelf.write(f"state-{call.sequence}", codec.encode(after))
+            places[call.sequence] = call.sequence
+        bases = tuple(base for _, base in steps)
+        recent = {call.anchor, call.base, call.sequence}
+        versions = tuple(sorted({*recent, *bases} & places.keys()))
+        new = Index(
+            call.sequence,
+            call.base,
+            digest,
+            versions,
+            tuple(places[one] for one in versions),
+            tuple(number for number, _ in steps),
+            bases,
+        )
+        self._shelf.write(_INDEX, codec.encode(new))
+        for number in {*index.places} - {*new.places}:
+            self._shelf.remove(f"state-{number}")
+        self._index = new
+        self._states[call.sequence] = after
+        self._states = {one: state for one, state in self._states.items() if one in recent}
+
+    def _ready(self, sequence: int) -> Workplace:
+        """Return the workplace as it was before a call: the set-up is done again from the shelf."""
+        if self._place is not None:
+            return self._place
+        place = self._make()
+        for number in self._index.stages:
+            if number >= sequence:
+                break
+            written = self._shelf.read(f"stage-{number}")
+            if written is None:
+                raise CheckpointError(
+                    f"Step {number} of the set-up is gone from the site's folder of run "
+                    f"{self.name}; put the folder back, or start a new run."
+                )
+            call = codec.decode(written, Call)
+            place.stage(call.function, self._state(call.base, place), call.body)
+        self._place = place
+        return place
+
+    # -- what is asked
+
+    def _done(self, call: Call, place: Workplace, state: Any) -> tuple[Any, bytes, int, int]:
+        """Return the state after a call, the body of the answer, and the bytes both ways."""
+        if call.kind == "stage":
+            after, reply = place.stage(call.function, state, call.body)
+            self._totals = None  # the schemas may be new
+            return after, reply, len(call.body), len(reply)
+        if call.kind in ("open", "seal"):
+            return state, self._opened(call, place), 0, 0
+        if call.kind not in ("ask", "sum"):
+            raise StaleError(f"A call of kind {call.kind!r} is not known to this version.")
+        fn = place.function(call.function, call.part)
+        message = codec.decode(call.body, *classes_of(fn))
+        opened, extra = self._message(message, place)
+        key = RandomKey((place.seed, call.round, call.exchange, self._client, fn.name))
+        try:
+            after, reply = fn.call(state, place.block(fn.part), opened, key)
+        except IntarsiaError as error:
+            error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
+            raise
+        down = extra + codec.size(opened)
+        if call.kind == "ask" or place.sealing is None:
+            body = codec.encode(reply)
+            return after, body, down, len(body)
+        sealed, up = self._sealed(call, fn, reply, place)
+        return after, codec.encode(sealed), down, up
+
+    def _message(self, message: Any, place: Workplace) -> tuple[Any, int]:
+        """Return a message with the site's own entries of its totals, and the bytes beside them."""
+        own = getattr(message, "__dict__", {})
+        sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}
+        if not sealed:
+            return message, 0
+        totals, found, size = self._locked(place), {}, 0
+        for name, record in sealed.items():
+            found[name], extra = totals.own(self._client, restored(totals, record))
+            size += extra
+        return evolve(message, **found), size
+
+    def _sealed(
+        self, call: Call, fn: ClientFunction, reply: Any, place: Workplace
+    ) -> tuple[SealedReply, int]:
+        """Return a reply with each field sealed, and its bytes."""
+        totals = self._locked(place)
+        self._number = call.sequence
+        collector = totals.collector(fn, call.round, call.asked)
+        up = collector.add(self._client, reply)
+        total = collector.total()
+        fields: dict[str, SealedRecord] = {}
+        counts: dict[str, Any] = {}
+        kind: Any = type(reply)
+        for name, layout in layouts(kind):
+            value = getattr(reply, name)
+            if value is None:
+                continue
+            if layout is Layout.COUNTS:
+                counts[name] = value
+                continue
+            field = getattr(total, name)
+            fields[name] = SealedRecord(totals.record(field._value), "", fn.part, field._name)
+        return SealedReply(kind.__name__, fields, counts), up
+
+    def _opened(self, call: Call, place: Workplace) -> bytes:
+        """Open a cell of a total to the server, or seal it under another name."""
+        totals = self._locked(place)
+        self._number = call.sequence
+        asked = codec.decode(call.body, ToOpen, ToSeal, *RECORDS)
+        total = totals.restored(asked.total)
+        mine = dict.fromkeys(asked.cells, self._client)
+        if isinstance(asked, ToOpen):
+            opened = totals.opened_cells(mine, total)
+            values, extra = zip(*(opened[cell] for cell in asked.cells), strict=True)
+            return codec.encode(Opened(values, extra))
+        names = {
+            cell: Stream(self.name, call.sequence, call.round, "refresh", asked.name, cell)
+            for cell in asked.cells
+        }
+        found = totals.sealed_anew(mine, total, names)
+        pieces, extra = zip(*(found[cell] for cell in asked.cells), strict=True)
+        return codec.encode(Opened(tuple(totals.piece_record(one) for one in pieces), extra))
+
+    def _locked(self, place: Workplace) -> LockedTotals:
+        if place.sealing is None:
+            raise StaleError("A sealed total came in a run whose sums are not sealed.")
+        if self._totals is None:
+            self._totals = LockedTotals(
+                Geometry(place.schemas), place.sealing, self.name, number=lambda: self._number
+            )
+        return self._totals
