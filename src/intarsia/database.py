@@ -1,4 +1,7 @@
-"""A query's rows as columns: any database through SQLAlchemy, DuckDB through its own package."""
+"""A query's rows as columns: any database through SQLAlchemy, DuckDB through its own package.
+
+PostgreSQL has a file of its own: `postgresql`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from sqlalchemy import create_engine, text
@@ -14,7 +18,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from intarsia.description import Source
 from intarsia.errors import TableError
-from intarsia.spelling import first_line
+from intarsia.postgresql import check_no_password, located_files, postgresql_columns
+from intarsia.spelling import first_line, shortened
 from intarsia.values import column_of
 
 __all__ = ["absolute_url", "query_table"]
@@ -37,6 +42,8 @@ def absolute_url(source: Source, folder: Path) -> str | None:
     if "$" in written and (_unset(written) or "://" not in written):
         return source.url
     url = _database_url(source)
+    if url.get_backend_name() == "postgresql":
+        return located_files(written, folder)
     place = url.database
     if not _in_a_file(url) or place in (None, "", ":memory:"):
         return source.url
@@ -74,13 +81,30 @@ def _database_url(source: Source) -> URL:
             f"{source.where}: url names the environment variable {unset[0]}, which is not set; set "
             "it, or write %24 for a dollar sign in a password."
         )
+    written = source.url or ""
     try:
-        return make_url(os.path.expandvars(source.url or ""))
-    except (ArgumentError, ValueError) as error:
+        url = make_url(_expanded(written))
+    except (ArgumentError, ValueError):
+        shown = "…@" * ("@" in written) + written.split("@")[-1].split("?")[0]
         raise TableError(
-            f"{source.where}: url is {source.url!r}, which is not a database url; write e.g. "
-            '"sqlite:///bank.sqlite" or "duckdb:///bank.duckdb".'
-        ) from error
+            f"{source.where}: url is {shown!r}, which is not a database url; write e.g. "
+            '"sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or "postgresql://reader@host/bank".'
+        ) from None  # the library's words may repeat a password
+    if url.get_backend_name() == "postgresql":
+        check_no_password(written, url, source)
+    return url
+
+
+def _expanded(written: str) -> str:
+    """Return a url with the values of its variables; a password may have any characters."""
+    scheme, colon, rest = written.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, mark, password = login.partition(":")
+    if not (colon and at and mark):
+        return os.path.expandvars(written)
+    secret = _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=""), password)
+    user, place = os.path.expandvars(user), os.path.expandvars(place)
+    return f"{scheme}://{user}:{secret}@{place}"
 
 
 def query_table(source: Source) -> pa.Table:
@@ -98,12 +122,13 @@ def query_table(source: Source) -> pa.Table:
             f"{source.where}: there is no database file {place!r}; correct url (its file is "
             "relative to the experiment file)."
         )
-    run = _from_duckdb if url.get_backend_name() == "duckdb" else _from_sqlalchemy
+    own = {"duckdb": _from_duckdb, "postgresql": postgresql_columns}
+    run = own.get(url.get_backend_name(), _from_sqlalchemy)
     names, columns = run(url, source.query or "", source)
     if not columns or not len(columns[0]):
         raise TableError(
-            f"{source.where}: the query {_short(source)} returned no rows; a party needs at least "
-            "one row: check its conditions."
+            f"{source.where}: the query {shortened(source.query)} returned no rows; a party needs "
+            "at least one row: check its conditions."
         )
     return pa.Table.from_arrays(columns, names=names)
 
@@ -150,16 +175,12 @@ def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], l
 
 def _no_table(source: Source) -> TableError:
     return TableError(
-        f"{source.where}: the query {_short(source)} returns no table; write a select."
+        f"{source.where}: the query {shortened(source.query)} returns no table; write a select."
     )
 
 
 def _refused(error: BaseException, source: Source) -> TableError:
     return TableError(
-        f"{source.where}: the database refused the query {_short(source)} ({first_line(error)}); "
-        "correct url or query."
+        f"{source.where}: the database refused the query {shortened(source.query)} "
+        f"({first_line(error)}); correct url or query."
     )
-
-
-def _short(source: Source) -> str:
-    return repr(" ".join((source.query or "").split())[:80])

@@ -71,7 +71,8 @@ class Source:
     @property
     def where(self) -> str:
         """Return how an error names this source."""
-        place = self.path or (self.url.split("@")[-1] if self.url else None)
+        # neither a login nor what follows "?" may come to stand in an error
+        place = self.path or (self.url.split("@")[-1].split("?")[0] if self.url else None)
         return f"Client {self.name!r}" + (f" ({place})" if place else "")
 
 

@@ -14,7 +14,8 @@ npz
     become feature blocks of these names and shapes. No pickled objects.
 sql
     A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
-    from the environment, so that a password need not stand in a file.
+    from the environment, so that a password need not stand in a file. `postgresql://` through
+    psycopg: over verified TLS, one select in a read-only transaction, and no written-out password.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
 belong to the party alone unless npz has `samples`, or `id = "row"` says that row i is the same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["first_line", "listed", "nearest"]
+__all__ = ["first_line", "listed", "nearest", "shortened"]
 
 
 def first_line(error: BaseException) -> str:
@@ -31,3 +31,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if close:
         return f"use {lowered[close[0]]!r} (the nearest of {listed(known)})"
     return f"use one of {listed(known)}"
+
+
+def shortened(text: str | None, most: int = 80) -> str:
+    """Return the start of a text in quotes, on one line."""
+    return repr(" ".join((text or "").split())[:most])

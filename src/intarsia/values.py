@@ -37,8 +37,8 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _NO_COLUMN = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
-    pa.ArrowTypeError,
     OverflowError,
+    TypeError,  # such as for an infinite decimal
     UnicodeDecodeError,
 )
 
