@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithm import Info  # noqa: E402
-from intarsia.algorithms import femam_client  # noqa: E402
+from intarsia.algorithms import femam_client, femam_pruning  # noqa: E402
 from intarsia.algorithms.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
 from intarsia.algorithms.femam import FEMAM, FeMAM  # noqa: E402
 from intarsia.algorithms.network_structure import levels_of  # noqa: E402
@@ -181,7 +181,8 @@ def test_given_clusters_are_averages_of_their_own(levels):
 PERMUTED = {"permuted": lambda number: ((0, 1, 2), (1, 2, 0), (2, 0, 1))[number % 3]}
 LEVELS = {
     "first_rounds": 4, "level_rounds": 5, "window": 0, "local_epochs": 1, "batch": 12,
-    "optimiser": "adam", "rate": 0.02, "validation": 0.2, **DOUBLE, **NETWORK,
+    "optimiser": "adam", "rate": 0.02, "validation": 0.2, "first_clustering": 2,
+    **DOUBLE, **NETWORK,
 }  # fmt: skip
 
 
@@ -205,6 +206,45 @@ def test_clusters_of_permuted_classes_are_found_and_pay(more):
     assert all(level[f"c{n}"] == level[f"c{n % 3}"] for n in range(9))
     assert len(set(level.values())) == 3
     assert np.mean(accuracies(engine, blocks)) > 0.8 > 0.5 > np.mean(accuracies(one, blocks))
+
+
+def test_clusters_are_found_once_clients_trained_models_of_their_own():
+    """Before that the server gets no model, and a client goes on with the one it has."""
+    blocks = clients(3)
+    options = FeMAM(
+        levels=("global", 2),
+        **{**LEVELS, "prune": "never", "first_rounds": 1, "first_clustering": 3, "batch": 100},
+    )
+    apart = dataclasses.replace(options, levels=("global", "personal"), level_rounds=2)
+    engine, server = started(FEMAM, options, blocks)
+    other, alone = started(FEMAM, apart, blocks)
+    for number in (1, 2, 3):
+        for one in (engine, other):
+            one.begin_round(number)
+        server, _ = FEMAM.round(server, engine, engine.key())
+        alone, _ = FEMAM.round(alone, other, other.key())
+        server, _ = FEMAM.certify(server, engine, engine.key())  # a look at it changes nothing
+    assert server.levels[1].models == (None, None)
+    assert "send_model" not in str(engine.crossings.summary()["exchanges"])
+    for name, state in engine.get_states().items():
+        close(state.latest, other.get_states()[name].latest, atol=0.0)
+    engine.begin_round(4)
+    server, _ = FEMAM.round(server, engine, engine.key())
+    assert set(server.levels[1].groups) == set(blocks)
+    assert all(isinstance(model, np.ndarray) for model in server.levels[1].models)
+
+
+def test_the_number_of_clusters_is_chosen_by_validation():
+    blocks = clients(9, samples=40, **PERMUTED)
+    settings = {**LEVELS, "level_rounds": 4, "local_epochs": 3, "rate": 0.03, "prune": "never"}
+    settings["engine"] = "vmap"
+    options = FeMAM(levels=("global", "auto"), candidates=(2, 3, 4, 6), **settings)
+    _, server, conclusion = run(FEMAM, options, blocks, 30)
+    level = conclusion.structure[1]
+    assert len(server.levels[1].models) == 3 == len(set(level.values()))
+    assert all(level[f"c{n}"] == level[f"c{n % 3}"] for n in range(9))
+    (said,) = conclusion.notes
+    assert said.startswith("Level 2 has 3 clusters")
 
 
 def test_a_new_level_begins_as_no_change():
@@ -297,7 +337,9 @@ def test_clients_that_were_away_make_up_for_levels():
 
 
 def test_a_level_ends_when_its_accuracy_is_steady():
-    options = FeMAM(levels=("global", 2), **{**LEVELS, "window": 3, "steadiness": 1e9})
+    options = FeMAM(
+        levels=("global", 2), **{**LEVELS, "window": 3, "steadiness": 1e9, "first_clustering": 1}
+    )
     _, server, _ = run(FEMAM, options, rounds=100)
     assert [level.rounds for level in server.levels] == [4, 3]
     never = dataclasses.replace(options, steadiness=0.0)
@@ -351,7 +393,8 @@ def test_a_client_keeps_a_level_that_lowers_its_loss(prune, margin, falls, kept)
     wanted = np.log(3) - falls - deviation * drawn  # of the loss
     after[np.arange(100), y] = np.log(2) - np.log(np.expm1(np.maximum(wanted, 1e-9)))
     client = dataclasses.replace(client, base=before)
-    assert femam_client._helps(client, after, y) is kept
+    fallen = femam_client._falls(client, after, y)
+    assert femam_pruning.helps(options, fallen, None) is kept
 
 
 @pytest.mark.parametrize(
@@ -376,16 +419,18 @@ def test_a_client_keeps_a_level_that_lowers_its_errors(prune, mended, spoilt, ke
     before[rows[:mended]] = wrong[rows[:mended]]
     after[rows[mended : mended + spoilt]] = 50 * wrong[rows[mended : mended + spoilt]]
     client = dataclasses.replace(client, base=before)
-    assert femam_client._helps(client, after, y + 0.0) is kept
+    fallen = femam_client._falls(client, after, y + 0.0)
+    assert femam_pruning.helps(options, fallen, None) is kept
 
 
 # ---- what crosses, engines, files
 
 
 EVERY = FeMAM(
-    levels=("global", 2, "region", "personal"),
+    levels=("global", "auto", "region", "personal"),
+    candidates=(2, 3),
     groups={"region": {"c0": "n", "c1": "s", "c2": "n", "c3": "s"}},
-    **{**LEVELS, "first_rounds": 2, "level_rounds": 2, "local_epochs": 1},
+    **{**LEVELS, "first_rounds": 2, "level_rounds": 3, "local_epochs": 1},
 )
 
 
@@ -412,11 +457,12 @@ def test_clients_that_train_together_come_to_what_each_comes_to_alone():
         close(parameters, networks(together)[name], atol=1e-10)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 5, 7])
+@pytest.mark.parametrize("cut", [1, 3, 4, 6, 9])
 def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
-    whole, _, expected = run(FEMAM, EVERY, rounds=8)
+    whole, last, expected = run(FEMAM, EVERY, rounds=10)
+    assert len(last.levels[1].trials) == 2  # a number of clusters was chosen
     engine, server = started(FEMAM, EVERY, clients())
-    for number in range(1, 9):
+    for number in range(1, 11):
         engine.begin_round(number)
         server, _ = FEMAM.round(server, engine, engine.key())
         if number == cut:
@@ -425,7 +471,7 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
             engine, _ = started(FEMAM, EVERY, clients())
             engine.set_states(states)
             server = engine.unseal(sealed)
-    engine.begin_round(9)
+    engine.begin_round(11)
     assert FEMAM.conclude(server, engine, engine.key()) == expected
     for name, parameters in networks(whole).items():
         close(parameters, networks(engine)[name], atol=0.0)
@@ -500,8 +546,11 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
         ({"levels": ("global", 0)}, "has 0; a level has at least 1 cluster"),
         ({"levels": ("global", "regions")}, "has 'regions'; use 'region'"),
         ({"levels": (3, 2)}, "begins with 3 and algorithm.start is 'zero-output'"),
-        ({"validation": 0.0}, "validation is 0 and algorithm.prune is 'paired'"),
+        ({"validation": 0.0}, "validation is 0 and algorithm.prune is 'pooled'"),
         ({"validation": 1.0}, "validation is 1.0"),
+        ({"levels": ("global", "auto"), "candidates": (3, 2)}, r"candidates is \[3, 2\]; give"),
+        ({"levels": ("global", "auto"), "candidates": (0, 2)}, r"candidates is \[0, 2\]; give"),
+        ({"levels": ("global", "auto"), "clustering": "nearest"}, '"auto" with validation = 0.1'),
         ({"clustering": "loss"}, 'clustering is "loss", by which'),
         ({"rate": 0.0}, "rate is 0.0"),
         ({"combination": "product"}, "combination is 'product'"),

@@ -192,6 +192,7 @@ class Conclusion:
     # by client; those without one are left out
     structure: tuple[Mapping[ClientId, int], ...] = ()
     network: Mapping[str, NDArray[Any]] | None = None  # the server's, its parameters by name
+    notes: tuple[str, ...] = ()  # what the algorithm chose for itself, in sentences
 
 
 @dataclass(frozen=True)

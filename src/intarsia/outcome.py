@@ -82,7 +82,8 @@ def result_of(
     """Return the result of a run."""
     clients = {name: _score(grades) for name, grades in outcome.own.items()}
     standalone = {name: _score(grades) for name, grades in outcome.standalone.items()}
-    info, notes = outcome.conclusion.info, outcome.notes
+    info = outcome.conclusion.info
+    notes = (*outcome.notes, *outcome.conclusion.notes)
     gap = info.gap_relative
     if gap is not None and gap > description.tolerance > 0:
         notes = (*notes, *_above(outcome, gap, description.tolerance))

@@ -17,12 +17,15 @@ before it are known at each client. A round, at the clients that are there:
 When a level's accuracy on the rows for validation is steady, or its rounds are over, a client that
 it does not help drops it (`close_level`, Eq. 9), and the next begins (`begin_level`).
 
-Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`); a level
-starts as no change, at level 1's hidden layers with a last layer of zeros (`start`), from which
-clients tell models by how they differ, so that the server never reads level 1; a level stays where
-a paired test of errors says so (`prune`, `criterion`). Gradients are not scaled by n_i/n; level 1
-trains for all of `first_rounds`. The authors' code is `combination` = "mean", `start` = "level-1",
-`cluster_on` = "last", `scaled`.
+Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
+round `first_clustering` of a level, until which each client trains for itself; a level starts as no
+change, at level 1's hidden layers with a last layer of zeros (`start`), from which clients tell
+models by how they differ, so that the server never reads level 1; a level stays where the rows for
+validation of all clients say so (`prune`, `criterion`, see `femam_pruning`), by which "auto"
+chooses a number of clusters (`compare_models`). Gradients are not scaled by n_i/n; level 1 trains
+for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
+"random", `prune` = "margin", `criterion` = "loss", `margin` = 0; the authors' code `combination` =
+"mean", `start` = "level-1", `cluster_on` = "last", `scaled`.
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
@@ -30,9 +33,7 @@ One level is federated averaging; "global" and "personal" is the residual model 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,11 @@ from intarsia.algorithms.client_network import (
     part_vector,
 )
 from intarsia.algorithms.femam_client import (
-    Ask,
-    Begin,
-    Candidate,
     Client,
-    Latest,
-    Share,
     begin_level,
     choose_model,
     close_level,
+    compare_models,
     fine_tune,
     init_client,
     network,
@@ -64,44 +61,24 @@ from intarsia.algorithms.femam_client import (
     send_part,
     train_level,
     try_model,
+    weigh_level,
 )
-from intarsia.algorithms.femam_options import FeMAM, LevelKind, check_groups
+from intarsia.algorithms.femam_clusters import clustered
+from intarsia.algorithms.femam_messages import (
+    Ask,
+    Begin,
+    Candidate,
+    Closing,
+    Latest,
+    Share,
+)
+from intarsia.algorithms.femam_options import FeMAM, check_groups
+from intarsia.algorithms.femam_state import Level, Server, apart, group_of
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
-from intarsia.maths import clustering
 
 __all__ = ["FEMAM", "FeMAM"]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A level of models, as the server has it."""
-
-    kind: LevelKind
-    absolute: bool  # whether models are told as they are, not by how they differ from a start
-    # of each group (parameters,), sealed where the server does not read it; None: the start
-    models: tuple[Any, ...]
-    groups: Mapping[ClientId, int]  # C_l, as far as it is known
-    kept: Mapping[ClientId, int]  # the same of those that closed the level and kept it
-    rounds: int = 0
-    accuracies: tuple[float, ...] = ()  # in percent, of the last rounds
-
-
-@dataclass(frozen=True)
-class Server:
-    """The server's state."""
-
-    options: FeMAM
-    clients: tuple[ClientId, ...]
-    shares: Mapping[ClientId, float]
-    features: int
-    outputs: int
-    seed: int  # of the models that levels start from
-    levels: tuple[Level, ...]
-    begun: Mapping[ClientId, int]  # the latest level of each client
-    closed: Mapping[ClientId, int]  # the last level that it has closed
-    rounds: int = 0
 
 
 def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
@@ -155,7 +132,8 @@ def _with_level(server: Server, first: Array | None = None) -> Server:
     groups: dict[ClientId, int] = {}
     count = 1
     if kind == "clusters":
-        count = min(int(word), len(server.clients))
+        most = options.candidates[-1] if word == "auto" else int(word)
+        count = min(most, len(server.clients))
     elif kind == "given":
         names = options.groups[str(word)]
         places = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
@@ -182,18 +160,12 @@ def _drawn(server: Server, number: int, group: int, first: Array | None) -> Arra
     return part_vector(drawn(server.features, server.outputs, server.options, key), ("*",))
 
 
-def _group(level: Level, client: ClientId) -> int:
-    """Return a client's group; one that was never there belongs to the largest."""
-    if client in level.groups or not level.groups:
-        return level.groups.get(client, 0)
-    return Counter(level.groups.values()).most_common(1)[0][0]
-
-
-def _latest(level: Level, clients: Iterable[ClientId]) -> dict[ClientId, Latest]:
+def _latest(server: Server, number: int, clients: Iterable[ClientId]) -> dict[ClientId, Latest]:
     """Return the message of a level's model to each client."""
-    personal = level.kind == "personal"  # each has its own, the server none
-    messages = [Latest(None if personal else model) for model in level.models]
-    return {client: messages[_group(level, client)] for client in clients}
+    level = server.levels[number - 1]
+    own_each = apart(server.options, number, level)
+    messages = [Latest(None if own_each else model) for model in level.models]
+    return {client: messages[group_of(level, client)] for client in clients}
 
 
 def _caught_up(server: Server, clients: Clients) -> Server:
@@ -204,8 +176,9 @@ def _caught_up(server: Server, clients: Clients) -> Server:
             continue
         if number > 1:
             server = _closed(server, clients, number - 1, late)
-        own = level.models[0] if level.kind == "personal" else None
-        clients.ask(begin_level, dict.fromkeys(late, Begin(number, level.absolute, own)))
+        own_each = apart(server.options, number, level)
+        begins = [Begin(number, level.absolute, own if own_each else None) for own in level.models]
+        clients.ask(begin_level, {one: begins[group_of(level, one)] for one in late})
         server = evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
     return server
 
@@ -219,15 +192,22 @@ def _closed(
     tuned: bool = False,
 ) -> Server:
     """Let clients close a level, if they have not yet; those that tuned it have their own model."""
-    level = server.levels[number - 1]
+    options, level = server.options, server.levels[number - 1]
     late = [one for one in asked if server.closed[one] < number]
     if not late:
         return server
+    messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(server, number, late)
+    if number > 1 and options.prune == "pooled" and level.worth is None:
+        # discloses what the level is worth to all clients that close it now, and how much that
+        # differs among them; those that come later get what these came to
+        level = evolve(level, worth=clients.reveal(clients.sum(weigh_level, messages).at))
     # discloses to the server which clients keep the level: what the structure of levels is
-    messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(level, late)
-    replies = clients.ask(close_level, messages)
+    replies = clients.ask(
+        close_level, {one: Closing(said.model, level.worth) for one, said in messages.items()}
+    )
+    own_each = apart(options, number, level)
     kept = {
-        one: server.clients.index(one) if level.kind == "personal" else _group(level, one)
+        one: server.clients.index(one) if own_each else group_of(level, one)
         for one, reply in replies.items()
         if reply.kept
     }
@@ -246,6 +226,8 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
     """Return whether a level is done: its rounds are over, or its accuracy is steady."""
     if level.rounds >= options.rounds(number):
         return True
+    if level.kind == "clusters" and apart(options, number, level):
+        return False
     if number == 1 or not options.window or len(level.accuracies) < options.window:
         return False
     return float(np.var(level.accuracies)) < options.steadiness
@@ -259,7 +241,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients)
     number, level = len(server.levels), server.levels[-1]
     # step 1: the groups' models
-    messages = _latest(level, clients.ids)
+    messages = _latest(server, number, clients.ids)
     if level.kind == "clusters" and server.options.clustering == "loss":
         level = _chosen(level, clients)
         messages = dict.fromkeys(clients.ids, Latest(None))  # they have it
@@ -270,12 +252,13 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # step 2: local training
     clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
     # step 3: groups and averages
-    if level.kind == "clusters" and server.options.clustering != "loss":
-        level = _clustered(server, level, clients, rng)
-    elif level.kind != "personal":
-        level = _averaged(server, level, clients)
+    if not apart(server.options, number, level):
+        found = level.kind == "clusters" and server.options.clustering != "loss"
+        one = clustered(server, number, level, clients, rng) if found else None
+        level = one or _averaged(server, level, clients)
     server = evolve(server, levels=_replaced(server.levels, number, level))
-    info = Info(phase=f"level {number}", finished=_finished(server))
+    counted = f", {len(level.models)} clusters" if level.trials else ""
+    info = Info(phase=f"level {number}{counted}", finished=_finished(server))
     if info.finished or not _converged(server.options, level, number):
         return server, info
     return _with_level(server), info
@@ -310,55 +293,12 @@ def _averaged(server: Server, level: Level, clients: Clients) -> Level:
     """Return the level with the average of each group's models, which the server does not read."""
     models = list(level.models)
     for group in range(len(models)):
-        members = [one for one in clients.ids if _group(level, one) == group]
+        members = [one for one in clients.ids if group_of(level, one) == group]
         if members:
             whole = math.fsum(server.shares[one] for one in members)
             shares = {one: Share(server.shares[one] / whole) for one in members}
             models[group] = clients.sum(send_part, shares).model
     return evolve(level, models=tuple(models))
-
-
-def _clustered(server: Server, level: Level, clients: Clients, rng: RandomKey) -> Level:
-    """Return the level with new clusters and their models."""
-    options = server.options
-    # the server reads how each client's model differs from what all started from
-    replies = clients.ask(send_model, dict.fromkeys(clients.ids, Ask()))
-    there = list(replies)
-    told = np.stack([replies[one].model for one in there])
-    if not np.isfinite(told).all():
-        raise ConvergenceError(
-            "A client's model is not finite; lower algorithm.rate, or standardise the features."
-        )
-    columns = _columns(server)
-    points = told[:, columns]
-    former = np.array([level.groups.get(one, -1) for one in there])
-    if options.clustering == "nearest":
-        zero = np.zeros(told.shape[1])
-        centres = np.stack([zero if one is None else one for one in level.models])
-        groups = clustering.nearest(points, centres[:, columns])
-    else:
-        if options.scaled:
-            deviations = points.std(axis=0)
-            points = points / np.where(deviations > 0, deviations, 1.0)
-        draws = rng.fold_in("clusters").generator()
-        groups = clustering.k_means(points, len(level.models), draws)
-        groups = clustering.renumbered(groups, former)
-    shares = np.array([server.shares[one] for one in there])
-    models = list(level.models)
-    for group in np.unique(groups):
-        own = groups == group
-        models[group] = shares[own] @ told[own] / shares[own].sum()
-    found = {one: int(group) for one, group in zip(there, groups, strict=True)}
-    return evolve(level, models=tuple(models), groups={**level.groups, **found})
-
-
-def _columns(server: Server) -> Any:
-    """Return which entries of a model are clustered."""
-    if server.options.cluster_on == "all":
-        return slice(None)
-    made = drawn(server.features, server.outputs, server.options, RandomKey(()))
-    last = {name: np.full(values.shape, "classifier" in name) for name, values in made.items()}
-    return part_vector(last, ("*",)) > 0
 
 
 # ---- after rounds
@@ -369,7 +309,7 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     server = _caught_up(server, clients)
     open_ones = [one for one in clients.ids if server.closed[one] < len(server.levels)]
     if open_ones:
-        clients.sum(open_level, _latest(server.levels[-1], open_ones))
+        clients.sum(open_level, _latest(server, len(server.levels), open_ones))
     parts = clients.sum(part_of_loss, dict.fromkeys(clients.ids, Ask()))
     # discloses the sum of the cross-entropies and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
@@ -385,12 +325,27 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client close the last level; the networks stay at the clients."""
     server = _caught_up(server, clients)
     if server.options.final_epochs:
-        clients.sum(open_level, _latest(server.levels[-1], clients.ids))
+        clients.sum(open_level, _latest(server, len(server.levels), clients.ids))
         clients.ask(fine_tune, dict.fromkeys(clients.ids, Ask()))
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
     server = _closed(server, clients, len(server.levels), clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
-    return Conclusion(info, structure=tuple(level.kept for level in server.levels))
+    structure = tuple(level.kept for level in server.levels)
+    return Conclusion(info, structure=structure, notes=_choices(server))
+
+
+def _choices(server: Server) -> tuple[str, ...]:
+    """Return which numbers of clusters were chosen."""
+    said = []
+    for number, level in enumerate(server.levels, 1):
+        if level.trials:
+            tried = zip(server.options.candidates, level.trials, strict=False)
+            losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)
+            said.append(
+                f"Level {number} has {len(level.models)} clusters, the fewest that do as well as "
+                f"the best on the rows for validation (loss by number of clusters: {losses})."
+            )
+    return tuple(said)
 
 
 FEMAM = Algorithm(
@@ -417,6 +372,8 @@ FEMAM = Algorithm(
         send_part,
         send_model,
         fine_tune,
+        compare_models,
+        weigh_level,
         close_level,
         part_of_loss,
     ),

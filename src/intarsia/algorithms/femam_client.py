@@ -22,7 +22,23 @@ from intarsia.algorithms.client_network import (
     training_of,
     with_parts,
 )
+from intarsia.algorithms.femam_messages import (
+    Ask,
+    Begin,
+    Candidate,
+    Candidates,
+    Choice,
+    Closing,
+    Compared,
+    Kept,
+    Latest,
+    Model,
+    Right,
+    Share,
+    Weight,
+)
 from intarsia.algorithms.femam_options import FeMAM
+from intarsia.algorithms.femam_pruning import falls, helps, losses, pooled, summary
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.algorithms.network_structure import as_level, levels_of
 from intarsia.algorithms.network_targets import (
@@ -39,19 +55,11 @@ from intarsia.maths.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = [
-    "Ask",
-    "Begin",
-    "Candidate",
-    "Choice",
     "Client",
-    "Kept",
-    "Latest",
-    "Model",
-    "Right",
-    "Share",
     "begin_level",
     "choose_model",
     "close_level",
+    "compare_models",
     "fine_tune",
     "init_client",
     "network",
@@ -62,9 +70,8 @@ __all__ = [
     "send_part",
     "train_level",
     "try_model",
+    "weigh_level",
 ]
-
-_ONE_SIDED = 1.64  # standard errors that a fall of the loss exceeds by chance in a case of 20
 
 
 @dataclass(frozen=True)
@@ -83,70 +90,6 @@ class Client:
     least: float = math.inf  # its loss
     count: int = 0  # of levels that are kept
     level: int = 0  # the latest, counted from 1
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Begins a level."""
-
-    level: int
-    absolute: bool  # whether models are told as they are, not by how they differ from the start
-    own: Array | None = None  # (parameters,) what a personal model starts from
-
-
-@dataclass(frozen=True)
-class Latest:
-    """The model of the latest level that a client has; None: the one that it starts from."""
-
-    model: Array | None  # (parameters,)
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Asks for what the message's function sends."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One of the latest level's models, for a client to try."""
-
-    model: Array  # (parameters,)
-    number: int
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which of the latest level's models a client has the least loss with."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Share:
-    """A client's weight in the average of those that share a model."""
-
-    share: float
-
-
-@dataclass(frozen=True)
-class Model:
-    """A client's model of the latest level, weighed if it is for a sum."""
-
-    model: Array  # (parameters,)
-
-
-@dataclass(frozen=True)
-class Right:
-    """How many rows for validation a client names rightly, and how many there are."""
-
-    at: Array  # (2,)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Whether a client keeps the level."""
-
-    kept: bool
 
 
 def init_client(
@@ -201,19 +144,6 @@ def _latest_scores(client: Client, block: Block) -> Array:
 def _combined(client: Client, total: Array, levels: int) -> Array:
     """Return the scores that a sum of the scores of some levels stands for."""
     return total / max(levels, 1) if client.options.combination == "mean" else total
-
-
-def _losses(scores: Array, y: Array) -> Array:
-    """Return each row's cross-entropy, (rows,)."""
-    known = torch.from_numpy(scores)
-    found: Array = row_losses(known, label_tensor(y, known, scores.shape[1])).numpy()
-    return found
-
-
-def _errors(scores: Array, y: Array) -> Array:
-    """Return 1 for each row that is taken for a wrong class, else 0, (rows,)."""
-    found: Array = (scores.argmax(axis=1) != np.maximum(y, 0.0)).astype(np.float64)
-    return found
 
 
 def _labelled(block: Block) -> tuple[Block, Array]:
@@ -294,7 +224,7 @@ def try_model(
     trial = _opened(client, message.model)
     own, y = _labelled(block)
     total = client.base + _latest_scores(trial, own)
-    mean = float(_losses(_combined(client, total, client.count + 1), y)[~client.held_out].mean())
+    mean = float(losses(_combined(client, total, client.count + 1), y)[~client.held_out].mean())
     if message.number == 0 or mean < client.least:
         client = evolve(client, best=message.model, choice=message.number, least=mean)
     return client, Ready()
@@ -348,14 +278,53 @@ def send_model(client: Client, block: Block, message: Ask, rng: RandomKey) -> tu
 
 
 @client_function
-def close_level(
+def compare_models(
+    client: Client, block: Block, message: Candidates, rng: RandomKey
+) -> tuple[Client, Compared]:
+    """Send the losses of the rows for validation with each model, and their products."""
+    rows = np.flatnonzero(client.held_out)
+    trials = len(message.models)
+    if not len(rows):
+        return client, Compared(np.zeros(1 + trials + trials**2))
+    own, y = _labelled(block)
+    own = own.take(rows)
+    each = []
+    for model in message.models:
+        total = client.base[rows] + _latest_scores(_opened(client, model), own)
+        each.append(losses(_combined(client, total, client.count + 1), y[rows]))
+    found = np.array(each, np.float64)
+    parts = (np.array([len(rows)]), found.sum(axis=1), (found @ found.T).ravel())
+    return client, Compared(np.concatenate(parts))
+
+
+@client_function
+def weigh_level(
     client: Client, block: Block, message: Latest, rng: RandomKey
+) -> tuple[Client, Weight]:
+    """Send what the latest level is worth on the rows for validation, for a sum over clients."""
+    client = _opened(client, message.model)
+    own, y = _labelled(block)
+    return client, Weight(summary(_falls(client, client.base + _latest_scores(client, own), y)))
+
+
+def _falls(client: Client, total: Array, y: Array) -> Array:
+    """Return what rows for validation gain by the latest level, (rows for validation,)."""
+    rows = client.held_out
+    before = _combined(client, client.base[rows], client.count)
+    after = _combined(client, total[rows], client.count + 1)
+    return falls(client.options, before, after, y[rows])
+
+
+@client_function
+def close_level(
+    client: Client, block: Block, message: Closing, rng: RandomKey
 ) -> tuple[Client, Kept]:
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
     client = _opened(client, message.model)
     own, y = _labelled(block)
     total = client.base + _latest_scores(client, own)
-    kept = client.level == 1 or _helps(client, total, y)
+    level = None if message.summary is None else pooled(message.summary)
+    kept = client.level == 1 or helps(client.options, _falls(client, total, y), level)
     if kept:
         client = evolve(
             client,
@@ -364,28 +333,6 @@ def close_level(
             count=client.count + 1,
         )
     return evolve(client, latest={}), Kept(kept)
-
-
-def _helps(client: Client, total: Array, y: Array) -> bool:
-    """Return whether the scores with the latest level are better on the rows for validation.
-
-    Loss or errors must fall by more than `margin`, or by more than chance may have it.
-    """
-    options, rows = client.options, client.held_out
-    if options.prune == "never":
-        return True
-    if not rows.any():
-        return False
-    graded = _losses if options.criterion == "loss" else _errors
-    before = graded(_combined(client, client.base[rows], client.count), y[rows])
-    after = graded(_combined(client, total[rows], client.count + 1), y[rows])
-    falls = before - after
-    if options.prune == "margin":
-        return bool(falls.mean() > options.margin)
-    if len(falls) < 2:
-        return False
-    error = falls.std(ddof=1) / math.sqrt(len(falls))
-    return bool(falls.mean() > _ONE_SIDED * error and falls.mean() > 0)
 
 
 @client_function

@@ -16,14 +16,16 @@ __all__ = ["FeMAM", "LevelKind", "check_groups"]
 
 LevelKind = Literal["global", "clusters", "given", "personal"]
 
+_WORDS = ("global", "auto", "personal")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FeMAM:
     """Hyperparameters, with the defaults of the paper or, where it says little, the better ones.
 
-    `levels` names each level's models: "global" is one for all, a number that many clusters,
-    "personal" one for each client, and any other word an entry of `groups`, which says for each
-    client the name of its cluster.
+    `levels` names each level's models: "global" is one for all, a number that many clusters, "auto"
+    as many of `candidates` as the rows for validation call for, "personal" one for each client, and
+    any other word an entry of `groups`, which says for each client the name of its cluster.
     """
 
     levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
@@ -36,13 +38,19 @@ class FeMAM:
     equal_starts: bool = True  # of a level's models that are drawn
     # of clients' models: k-means++ anew in each round, or Eq. (4); or each takes that of least loss
     clustering: Literal["fresh", "nearest", "loss"] = "fresh"
+    # round of a level in which clusters are found first, at the latest its last; before it, each
+    # client trains a model of its own, so that what tells clients apart outweighs chance
+    first_clustering: int = 4
+    candidates: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10)  # numbers of clusters that "auto" tries
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
     proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² at levels of clusters
     validation: float = 0.1  # share of a client's labelled rows that it keeps from training
-    # what keeps a level at a client: a fall by 1.64 standard errors, or by `margin`, …
-    prune: Literal["paired", "margin", "never"] = "paired"
+    # what keeps a level at a client: a fall, over the rows of all clients unless they differ, by
+    # `evidence` standard errors; over its own by 1.64; over its own by `margin`, …
+    prune: Literal["pooled", "paired", "margin", "never"] = "pooled"
+    evidence: float = 1.0  # standard errors; "auto" takes fewer clusters within as many
     # … of the share of wrong classes, or of the loss, of which one row can be most
     criterion: Literal["errors", "loss"] = "errors"
     margin: float = 0.02  # ε of Eq. (9)
@@ -65,10 +73,19 @@ class FeMAM:
     def __post_init__(self) -> None:
         check_options(
             self,
-            counts=("first_rounds", "level_rounds", "local_epochs", "batch", "hidden", "latent"),
+            counts=(
+                "first_rounds",
+                "level_rounds",
+                "first_clustering",
+                "local_epochs",
+                "batch",
+                "hidden",
+                "latent",
+            ),
             not_negative=(
                 "proximal",
                 "validation",
+                "evidence",
                 "margin",
                 "window",
                 "final_epochs",
@@ -101,12 +118,14 @@ class FeMAM:
                 raise ExperimentError(
                     f"algorithm.levels has {word}; a level has at least 1 cluster."
                 )
-            if isinstance(word, str) and word not in ("global", "personal", *self.groups):
-                known = ("global", "personal", *self.groups)
+            if isinstance(word, str) and word not in (*_WORDS, *self.groups):
+                known = (*_WORDS, *self.groups)
                 raise ExperimentError(
                     f"algorithm.levels has {word!r}; {nearest(word, known)}, or write a number of "
                     "clusters or name an entry of algorithm.groups."
                 )
+        if "auto" in self.levels:
+            self._check_candidates()
         averaged = [word for word in self.levels[1:] if word != "personal"]
         if self.start != "random" and self.levels[0] != "global" and averaged:
             raise ExperimentError(
@@ -115,10 +134,24 @@ class FeMAM:
                 '"global", or set start = "random".'
             )
 
+    def _check_candidates(self) -> None:
+        tried = list(self.candidates)
+        if not tried or tried != sorted({max(one, 1) for one in tried}):
+            raise ExperimentError(
+                f"algorithm.candidates is {tried}; give numbers of clusters from the fewest to the "
+                "most, each once, for example [2, 3, 5]."
+            )
+        if self.validation == 0 or self.clustering != "fresh":
+            raise ExperimentError(
+                f'algorithm.levels has "auto" with validation = {self.validation} and clustering = '
+                f"{self.clustering!r}; rows for validation choose among numbers of clusters of "
+                'K-means: set validation = 0.1 and clustering = "fresh", or write the number.'
+            )
+
     def kind(self, number: int) -> LevelKind:
         """Return what a level is, counted from 1."""
         word = self.levels[number - 1]
-        if isinstance(word, int):
+        if isinstance(word, int) or word == "auto":
             return "clusters"
         if word == "global":
             return "global"

@@ -30,6 +30,7 @@ from intarsia.algorithms.client_network import Architecture, check_options
 from intarsia.algorithms.embeddings import AnyKind
 from intarsia.algorithms.femam import FEMAM
 from intarsia.algorithms.femam_options import FeMAM
+from intarsia.algorithms.femam_state import Server
 from intarsia.data import Block, ClientId, Schema
 
 __all__ = ["FESEM", "IFCA", "FeSEM", "Ifca"]
@@ -114,6 +115,7 @@ def _one_level(options: FeSEM | Ifca) -> FeMAM:
         "levels": (known.pop("clusters"),),
         "start": "random",
         "first_rounds": _WITHOUT_END,
+        "first_clustering": 1,
         "validation": 0.0,
         "prune": "never",
     }
@@ -122,7 +124,7 @@ def _one_level(options: FeSEM | Ifca) -> FeMAM:
     return FeMAM(**level, **known)
 
 
-def init_server(options: FeSEM | Ifca, schema: Schema, rng: RandomKey) -> femam.Server:
+def init_server(options: FeSEM | Ifca, schema: Schema, rng: RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
