@@ -21,6 +21,7 @@ def named(module: Path) -> str:
 
 
 PUBLIC = [
+    "AbsentError",
     "Certificate",
     "CheckpointError",
     "CodecError",
@@ -40,6 +41,8 @@ PUBLIC = [
     "Result",
     "Score",
     "SealedError",
+    "SiteError",
+    "StaleError",
     "TableError",
     "TamperedError",
     "UserError",

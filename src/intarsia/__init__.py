@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from intarsia.api import Inspection, inspect, join, resume, run
     from intarsia.errors import (
+        AbsentError,
         CheckpointError,
         CodecError,
         ConvergenceError,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
         RangeError,
         ReplayError,
         SealedError,
+        SiteError,
+        StaleError,
         TableError,
         TamperedError,
         UserError,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from intarsia.training import Progress
 
 __all__ = [
+    "AbsentError",
     "Certificate",
     "CheckpointError",
     "CodecError",
@@ -53,6 +57,8 @@ __all__ = [
     "Result",
     "Score",
     "SealedError",
+    "SiteError",
+    "StaleError",
     "TableError",
     "TamperedError",
     "UserError",
@@ -68,6 +74,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "AbsentError": "errors",
     "Certificate": "result",
     "CheckpointError": "errors",
     "CodecError": "errors",
@@ -87,6 +94,8 @@ _HOME = {
     "Result": "result",
     "Score": "result",
     "SealedError": "errors",
+    "SiteError": "errors",
+    "StaleError": "errors",
     "TableError": "errors",
     "TamperedError": "errors",
     "UserError": "errors",
