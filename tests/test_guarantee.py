@@ -16,7 +16,7 @@ from intarsia.algorithms.cocoa import COCOA
 from intarsia.algorithms.fedavg import FEDAVG, FedAvg
 from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
 from intarsia.catalogue import choose
-from intarsia.data import Labels, Schema
+from intarsia.data import Block, Labels, Schema
 from intarsia.display import show_result
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.federation import build
@@ -145,8 +145,19 @@ def summands(folder, algorithm, clients=4, given=None, *, privacy, **changes):
     made = tree(folder, algorithm, privacy={"epsilon": 0.0, **privacy}, **changes)
     made["algorithm"] = {"name": algorithm, **(given or {})}
     description = experiment.from_dict(made, folder)
-    names = tuple(f"c{number}" for number in range(clients))
-    guarantee.check_summands(description, *choose(description), names)
+    if isinstance(clients, int):  # with the same columns
+        clients = dict.fromkeys([f"c{number}" for number in range(clients)], "u")
+    guarantee.check_summands(description, *choose(description), holding(clients))
+
+
+def holding(held):
+    """Return the schema of clients that hold feature blocks of one column each."""
+    blocks = {}
+    for number, (name, own) in enumerate(held.items()):
+        rows, groups = np.arange(10 * number, 10 * number + 2), {one: (f"{one}0",) for one in own}
+        columns = tuple(column for some in groups.values() for column in some)
+        blocks[name] = Block(rows, columns, np.ones((2, len(own))), np.ones(2), groups)
+    return Schema.of(blocks, Labels("binary", ("0", "1")))
 
 
 @pytest.mark.parametrize(
@@ -185,6 +196,29 @@ def test_rounds_that_tell_a_client_another_one_s_part_are_refused(
             summands(tmp_path, algorithm, privacy={"mode": "masked", "least_clients": 5}, **given)
     if alone is not None:
         summands(tmp_path, algorithm, 2, privacy=few, given=alone)
+
+
+def test_holders_of_a_block_are_counted_for_themselves(tmp_path):
+    pytest.importorskip("torch")
+    held = {"a": "uv", "b": "uv", "c": "uvw", "d": "uw"}
+    masked, two = {"mode": "masked"}, {"mode": "masked", "least_clients": 2}
+    with pytest.raises(ExperimentError, match=r"'w' is held by 2 of 4 clients.* have 2: .*each of"):
+        summands(tmp_path, "hyfem", held, privacy=masked)
+    summands(tmp_path, "hyfem", held, privacy=two)
+    summands(tmp_path, "hyfem", held, privacy={"mode": "plain"})
+    summands(tmp_path, "hyfem", held, privacy=masked, given={"blocks": "common"})
+    summands(tmp_path, "hyfem", held, privacy=masked, given={"shares": "nothing"})
+    # what one client alone holds nobody else downloads
+    summands(tmp_path, "hyfem", {**held, "d": "u"}, privacy=masked)
+    # in turns a and c are there, or b and d: one of the three that hold v, and none or one of w
+    turns = {"participation": 0.5, "participation_pattern": "cyclic"}
+    with pytest.raises(ExperimentError, match=r"'v' is held by 3 of 4.* 1: .*one client's own"):
+        summands(tmp_path, "hyfem", held, privacy=two, **turns)
+    many = {f"c{k}": "uv" if k < 4 else "u" for k in range(8)}
+    with pytest.raises(ExperimentError, match=r"'v' is held by 4 of 8.* have 1: "):
+        summands(tmp_path, "hyfem", many, privacy=two, participation=0.5)
+    apart = {"a": "uv", "b": "u", "c": "uv", "d": "u"}  # those with v are there together
+    summands(tmp_path, "hyfem", apart, privacy=two, **turns)
 
 
 def test_sums_over_the_owners_of_a_cell_may_be_of_one(tmp_path):

@@ -165,7 +165,7 @@ def test_a_sealed_run_says_what_the_server_reads_all_the_same(own, read):
         id="row",
         label="kind",
         algorithm="hyfem",
-        privacy="masked",
+        privacy={"mode": "masked", "least_clients": 2},  # each view is at two
         rounds=1,
         yardsticks=False,
         **SETTINGS,

@@ -251,6 +251,9 @@ class Algorithm:
     # options -> whether a round adds up what clients came to alone, every entry over all that are
     # there, so that of two each can tell the other's part; None: sums are over owners, cell by cell
     pools: Callable[[Any], bool] | None = None
+    # (options, schema) -> parts of the model that only some clients add to and open, by their names
+    # in a sentence, with these clients; None: all that a round adds up is of all that are there
+    pooled_apart: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] | None = None
     # options -> what the server reads of single clients in every mode, sealed sums too; "": nothing
     # but the scalars of evaluation
     reads: Callable[[Any], str] | None = None

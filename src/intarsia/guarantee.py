@@ -168,34 +168,61 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_summands(
-    description: Experiment, algorithm: Any, options: Any, clients: Sequence[ClientId]
-) -> None:
+def check_summands(description: Experiment, algorithm: Any, options: Any, schema: Schema) -> None:
     """Refuse rounds whose totals would tell a client what another one sent.
 
     Raises
     ------
     ExperimentError
-        If sums are sealed without noise, and a round has fewer clients than `least_clients`.
+        If sums are sealed without noise, and a round has fewer clients than `least_clients`, or
+        fewer of those that have a part of the model together.
     """
     settings = description.privacy
     if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
         return
     if algorithm.pools is None or not algorithm.pools(options):
         return
+    clients = schema.clients
     there = fewest(description, clients)
     if there >= settings.least_clients:
+        _check_parts(description, algorithm, options, schema)
         return
-    how = {
-        1: "it is the one client's own part, for all that are there the next time to see",
-        2: "each of the two gets the other's part, by subtracting its own",
-    }.get(there, "few are left when those that pool what they know subtract theirs")
     raise ExperimentError(
         f'privacy.mode is "{settings.mode}" and a round of {algorithm.name} can have {there} of '
-        f"{len(clients)} clients, who open the total of what they learned: {how}. Let "
+        f"{len(clients)} clients, who open the total of what they learned: {_told(there)}. Let "
         f"{settings.least_clients} or more take part (experiment.participation), or accept it "
         f"with privacy.least_clients = {there}."
     )
+
+
+def _check_parts(
+    description: Experiment, algorithm: Algorithm, options: Any, schema: Schema
+) -> None:
+    """Refuse rounds in which few are there of those that have a part of the model together."""
+    if algorithm.pooled_apart is None:
+        return
+    clients, least = schema.clients, description.privacy.least_clients
+    rounds = range(1, description.rounds + 1) if description.participation < 1 else range(1, 2)
+    groups = {present(description, clients, number) or clients for number in rounds}
+    for what, holders in algorithm.pooled_apart(options, schema).items():
+        counts = {len(set(holders).intersection(there)) for there in groups} - {0}
+        fewest_holders = min(counts, default=least)
+        if fewest_holders < least:
+            raise ExperimentError(
+                f'privacy.mode is "{description.privacy.mode}" and {what} is held by '
+                f"{len(holders)} of {len(clients)} clients, of whom a round can have "
+                f"{fewest_holders}: in the total that they open {_told(fewest_holders)}. Leave "
+                "the block out, let more take part (experiment.participation), or accept it with "
+                f"privacy.least_clients = {fewest_holders}."
+            )
+
+
+def _told(there: int) -> str:
+    """Return what a total over so many clients tells them."""
+    return {
+        1: "it is the one client's own part, for all that are there the next time to see",
+        2: "each of the two gets the other's part, by subtracting its own",
+    }.get(there, "few are left when those that pool what they know subtract theirs")
 
 
 def most_rounds(description: Experiment, clients: Sequence[ClientId]) -> int:

@@ -157,7 +157,7 @@ def _run_all(
         if isinstance(algorithm, Algorithm):
             # what the algorithm has against these parties it says before an old result goes
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
-        guarantee.check_summands(description, algorithm, options, found.schema.clients)
+        guarantee.check_summands(description, algorithm, options, found.schema)
         release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()
     store = None

@@ -303,6 +303,15 @@ def _read_of_clients(options: HyFEM) -> str:
     return ""
 
 
+def _blocks_of_several(options: HyFEM, schema: Schema) -> dict[str, tuple[ClientId, ...]]:
+    """Return the holders of each block; what one client alone holds no other downloads."""
+    return {
+        f"the feature block {name!r}": one.owners
+        for name, one in used_blocks(options, schema).items()
+        if len(one.owners) > 1
+    }
+
+
 def _alone(options: HyFEM) -> HyFEM:
     """Return how each client learns alone: nothing is shared, and nothing matched."""
     return replace(
@@ -330,6 +339,7 @@ HYFEM = Algorithm(
     architecture=_architecture,
     server_model=SERVER_MODEL,
     pools=lambda options: bool(options.shares != "nothing"),
+    pooled_apart=_blocks_of_several,
     reads=_read_of_clients,
     alone=_alone,
     additive=False,
