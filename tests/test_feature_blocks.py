@@ -13,7 +13,7 @@ from intarsia.data import INTERCEPT, Block, Labels, Schema
 from intarsia.engines import codec
 from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.errors import FederationError
-from intarsia.feature_blocks import feature_blocks
+from intarsia.feature_blocks import doubled, feature_blocks
 from intarsia.privacy import modes
 from intarsia.privacy.keys import SharedKey
 from intarsia.privacy.settings import Privacy
@@ -153,3 +153,20 @@ def test_a_block_of_which_nobody_sent_anything_is_not_there():
         engine.ask(keep, dict.fromkeys("ab", Sent(engine.sum(send, {"c": Ask()}).values)))
         opened = engine.get_states()
         assert list(opened["a"].values) == list(opened["b"].values) == ["view2"]
+
+
+def test_columns_that_two_clients_name_otherwise_are_told():
+    lab = {"lab": ("l1", "l2", "l10")}
+    made = {
+        "a": holder(("lab",), 0, extra=("age",), groups=lab),
+        "b": holder(("blood", "x"), 1, groups={"blood": ("l1", "l2"), "x": ("x",)}),
+        # what is named after the client is in no block
+        "c": holder(("c", "lab"), 2, groups={"c": ("x", "age"), "lab": ("l1", "l2", "l10")}),
+    }
+    told = doubled(Schema.of(made, LABELS))
+    assert [sentence.split(": networks")[0] for sentence in told] == [
+        "The columns 'l1', 'l2' are of the feature block 'lab' at 'a' and of the feature block "
+        "'blood' at 'b'",
+        "The column 'x' is of the feature block 'x' at 'b' and in no block at 'c'",
+    ]
+    assert doubled(Schema.of(holders(), LABELS)) == ()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +19,7 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia import running  # noqa: E402
 from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import block_network  # noqa: E402
+from intarsia.algorithms import block_network, named_modules  # noqa: E402
 from intarsia.cli import main  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.predictions import predict  # noqa: E402
@@ -110,6 +113,8 @@ def test_a_table_is_predicted_by_the_network_whose_columns_it_has(run, tmp_path)
         found = predict(folder, tmp_path / f"{name}.csv")
         np.testing.assert_array_equal(found.labels, model.predict(table))
     assert "server" in predict(folder, tmp_path / "all.csv").notes[0]
+    with pytest.raises(ExperimentError, match="no client 'nort'; use 'north'"):
+        predict(folder, tmp_path / "all.csv", client="nort")
     by_name = predict(folder, tmp_path / "all.csv", client="server")
     np.testing.assert_array_equal(by_name.labels, result.model.server.predict(table))
     own = predict(folder, tmp_path / "all.csv", client="north")
@@ -153,6 +158,80 @@ def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capf
     assert main([*given, "--out", str(tmp_path / "out")]) == 0
     _, err = said(capfd)
     assert "the server's extractors of its blocks 'left', 'middle'" in " ".join(err.split())
+
+
+def test_a_client_that_joined_later_predicts_by_its_name_and_hears_if_it_is_worse(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    north = tables()["north"]
+    # labels of its own meaning, which a network alone learns better
+    turned = {"p": "q", "q": "r", "r": "p"}
+    odd = north.assign(row=north["row"] + 1000, kind=north["kind"].map(turned))
+    odd.to_csv(tmp_path / "new.csv", index=False)
+    found = intarsia.join(folder, tmp_path / "new.csv", label="kind", id="row")
+    own, alone = found.metrics.clients["new"].accuracy, found.metrics.standalone["new"].accuracy
+    assert own < alone
+    [said_so] = [note for note in found.notes if "better off alone" in note]
+    assert f"accuracy {alone:.4g} alone and {own:.4g} by joining" in said_so
+    later = predict(folder, tmp_path / "new.csv", client="new")
+    np.testing.assert_array_equal(later.labels, found.model["new"].predict(north))
+    with pytest.raises(ExperimentError, match="no client 'neww'; use 'new'"):
+        predict(folder, tmp_path / "new.csv", client="neww")
+
+
+def test_a_module_of_the_users_own_that_is_elsewhere_is_named(tmp_path, monkeypatch):
+    lines = ["from torch import nn", "def Own(shape, width):"]
+    lines += ["    return nn.Sequential(nn.Linear(shape[0], width), nn.ReLU())"]
+    (tmp_path / "blocknets14.py").write_text("\n".join(lines))
+    tables()["north"].to_csv(tmp_path / "north.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    given = {"rounds": 1, "yardsticks": False, "extractor": "blocknets14:Own", **SETTINGS}
+    found = intarsia.run(
+        tables=tables(), id="row", label="kind", algorithm="hyfem", out=tmp_path / "run", **given
+    )
+    here = predict(tmp_path / "run", tmp_path / "north.csv", client="north")
+    np.testing.assert_array_equal(here.labels, found.model["north"].predict(tables()["north"]))
+    monkeypatch.chdir("/")
+    monkeypatch.delitem(sys.modules, "blocknets14")
+    for cached in (named_modules.named, block_network.structure, block_network._judging):
+        cached.cache_clear()
+    with pytest.raises(ExperimentError, match=r"^There is no module 'blocknets14'.*run where it"):
+        predict(tmp_path / "run", tmp_path / "north.csv", client="north")
+
+
+def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
+    document = (Path(__file__).parents[1] / "docs" / "hyfem.md").read_text(encoding="utf-8")
+    lines = document.split("## Who holds what")[1].split("```toml\n")[1].split("```")[0]
+    assert 10 <= len(lines.splitlines()) <= 12
+    rng = np.random.default_rng(0)
+    for client, columns in (
+        ("clinic", ("lab_hb", "lab_na", "scan_1", "scan_2")),
+        ("practice", ("lab_hb", "lab_na", "age", "smoker")),
+    ):
+        made = pd.DataFrame(rng.normal(size=(60, 4)), columns=columns)
+        made.assign(outcome=np.where(made["lab_hb"] > 0, "ill", "well")).to_csv(
+            tmp_path / f"{client}.csv", index=False
+        )
+    (tmp_path / "mine.toml").write_text(lines)
+    assert main(["inspect", str(tmp_path / "mine.toml")]) == 0
+    assert "fits: hyfem" in " ".join(said(capfd)[1].split())
+    assert main(["run", str(tmp_path / "mine.toml"), "--quiet", "-c", "experiment.rounds=1"]) == 0
+    held = {name: one.architecture.blocks for name, one in
+            running.load(tmp_path / "runs" / "mine").model.items()}  # fmt: skip
+    assert held == {"clinic": ("lab", "scan"), "practice": ("history", "lab")}
+
+
+def test_a_run_says_which_columns_two_clients_name_otherwise():
+    given = {
+        client: {"groups": {view: list(VIEWS[view]) for view in views}}
+        for client, views in HELD.items()
+    }
+    given["south"]["groups"] = {"centre": ["m*"], "right": ["r*"]}
+    found = intarsia.run(
+        tables=tables(), table_settings=given, id="row", label="kind", algorithm="hyfem",
+        rounds=1, yardsticks=False, **SETTINGS,
+    )  # fmt: skip
+    assert any("'m1', 'm2', 'm3' are of the feature block 'middle'" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

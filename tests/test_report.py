@@ -127,3 +127,43 @@ def test_a_spread_is_the_mean_and_the_sample_deviation():
 )
 def test_figures_read_well(shown, expected):
     assert shown == expected
+
+
+def held_blocks(held, *, groups=None, label=True):
+    """Return parties that hold named blocks of two columns each."""
+    blocks = {}
+    for place, (client, names) in enumerate(held.items()):
+        own = {name: (f"{name}1", f"{name}2") for name in names}
+        columns = tuple(column for some in own.values() for column in some)
+        rows = np.arange(10 * place, 10 * place + 4)
+        y = np.ones(4) if label or place else None
+        named = own if groups is None else {name: own[name] for name in groups if name in own}
+        blocks[client] = Block(rows, columns, np.ones((4, len(columns))), y, named)
+    return Schema.of(blocks, Labels("binary", ("0", "1")))
+
+
+@pytest.mark.parametrize(
+    ("held", "change", "algorithm"),
+    [
+        ({"a": "uv", "b": "vw", "c": "w"}, {}, "hyfem"),
+        ({"a": "uv", "b": "uv"}, {}, "hyfdca"),  # all hold all
+        ({"a": "uv", "b": "w"}, {}, "flic"),  # nobody shares a block
+        ({"a": "uv", "b": "vw"}, {"label": False}, "hyfdca"),  # one has no labels
+        ({"a": "uv", "b": "vw"}, {"groups": ()}, "hyfdca"),  # nobody names blocks
+    ],
+)
+def test_named_blocks_of_which_clients_hold_some_are_for_hyfem(held, change, algorithm):
+    found = advise(held_blocks(held, **change))
+    assert found.algorithm == algorithm
+    if algorithm == "hyfem":
+        assert "hold 1 to 2 of 3 (u, v, w), 2 of which several hold" in found.why
+
+
+def test_columns_of_two_blocks_are_remarked():
+    assert not advise(held_blocks({"a": "uv", "b": "vw"})).remarks
+    odd = {
+        "a": Block(np.arange(4), ("p", "q"), np.ones((4, 2)), np.ones(4), {"lab": ("p", "q")}),
+        "b": Block(np.arange(4, 8), ("p", "q"), np.ones((4, 2)), np.ones(4), {"lob": ("p", "q")}),
+    }
+    [remark] = advise(Schema.of(odd, Labels("binary", ("0", "1")))).remarks
+    assert "'p', 'q' are of the feature block 'lob' at 'b' and of the feature block 'lab'" in remark

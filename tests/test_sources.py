@@ -330,6 +330,45 @@ def test_groups_name_one_hot_features_and_the_rest_is_the_clients(tmp_path: Path
     assert block.groups == {"person": ("sex=F", "sex=M"), "bank": ("age",)}
 
 
+WIDE = "id,lab_a,lab_b,lab[1],age,y\n1,1,2,3,4,no\n2,4,3,2,1,yes\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ({"lab": ("lab_*",)}, {"lab": ("lab_a", "lab_b"), "bank": ("lab[1]", "age")}),
+        (
+            {"lab": ("lab_b", "lab_*"), "a": ("a?e",)},
+            {"lab": ("lab_b", "lab_a"), "a": ("age",), "bank": ("lab[1]",)},
+        ),
+        # a column of this very name is no pattern, and a pattern never means id or label
+        ({"one": ("lab[1]",)}, {"one": ("lab[1]",), "bank": ("lab_a", "lab_b", "age")}),
+        ({"all": ("*",)}, {"all": ("lab_a", "lab_b", "lab[1]", "age")}),
+    ],
+)
+def test_groups_may_name_columns_by_patterns(tmp_path: Path, groups, expected) -> None:
+    block, _ = only(csv_table(tmp_path, WIDE, id="id", label="y", groups=groups))
+    assert block.groups == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        ({"lab": ("labs_*",)}, r"the pattern 'labs_\*' of groups.lab fits none of the features"),
+        ({"y": ("y*",)}, r"the pattern 'y\*' of groups.y fits none"),
+        (
+            {"lab": ("lab_*",), "b": ("*_b",)},
+            r"'lab_b' is in the groups 'lab' \('lab_\*'\) and 'b'",
+        ),
+        ({"lab": ("lab_*",), "a": ("lab_a",)}, "'lab_a' is in the groups 'lab'"),
+        ({"lab": ("lab_c",)}, "groups.lab names the column 'lab_c'"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups, sentence) -> None:
+    with pytest.raises(TableError, match=sentence):
+        csv_table(tmp_path, WIDE, id="id", label="y", groups=groups)
+
+
 def test_a_new_table_is_encoded_as_the_old_ones_and_unseen_levels_are_missing(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from intarsia.data import ClientId
@@ -38,6 +39,7 @@ class Source:
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ("?", "")
+    # feature block -> its columns, or patterns of their names such as "lab_*"
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     units: Mapping[str, str] = field(default_factory=dict[str, str])  # feature column -> its unit
 
@@ -113,7 +115,10 @@ def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
         "features": source.features or (),
         "exclude": source.exclude,
         "categorical": source.categorical,
-        **{f"groups.{group}": some for group, some in source.groups.items()},
+        **{
+            f"groups.{group}": [name for name in some if not _is_pattern(name, names)]
+            for group, some in source.groups.items()
+        },
         "units": tuple(source.units),
     }
     known = set(names)
@@ -152,19 +157,45 @@ def feature_groups(chosen: Sequence[str], source: Source) -> dict[str, tuple[str
     Raises
     ------
     TableError
-        If a group names a column that is not a feature.
+        If a group names a column that is not a feature, a pattern fits none, or a column is in two
+        groups.
     """
-    kept = set(chosen)
+    groups: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
     for group, names in source.groups.items():
-        for name in names:
-            if name not in kept:
+        found = [name for given in names for name in _meant(given, group, chosen, source)]
+        groups[group] = tuple(dict.fromkeys(found))
+        for name in groups[group]:
+            if owner.setdefault(name, group) != group:
                 raise TableError(
-                    f"{source.where}: groups.{group} names the column {name!r}, which is not among "
-                    f"the features; {nearest(name, chosen)}."
+                    f"{source.where}: the column {name!r} is in the groups {owner[name]!r} "
+                    f"({listed(source.groups[owner[name]])}) and {group!r} ({listed(names)}); a "
+                    "column is in one group: narrow a pattern, or name the columns."
                 )
-    groups = {group: tuple(names) for group, names in source.groups.items()}
-    named = {name for names in groups.values() for name in names}
-    rest = tuple(name for name in chosen if name not in named)
+    rest = tuple(name for name in chosen if name not in owner)
     if rest:
         groups[source.name] = (*groups.get(source.name, ()), *rest)
     return groups
+
+
+def _is_pattern(name: str, names: Sequence[str]) -> bool:
+    """Return whether a group's entry is a pattern; a column of this very name is that column."""
+    return any(sign in name for sign in "*?[") and name not in names
+
+
+def _meant(given: str, group: str, chosen: Sequence[str], source: Source) -> Sequence[str]:
+    """Return the features that an entry of a group means."""
+    if not _is_pattern(given, chosen):
+        if given not in chosen:
+            raise TableError(
+                f"{source.where}: groups.{group} names the column {given!r}, which is not among "
+                f"the features; {nearest(given, chosen)}."
+            )
+        return (given,)
+    found = [name for name in chosen if fnmatchcase(name, given)]
+    if not found:
+        raise TableError(
+            f"{source.where}: the pattern {given!r} of groups.{group} fits none of the features "
+            f"({listed(chosen, 6)}); correct it, or leave it out."
+        )
+    return found

@@ -7,7 +7,7 @@ Columns that nobody names are blocks by who holds them. A client holds a block w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from intarsia.data import INTERCEPT, Block, ClientId, Schema
 from intarsia.errors import FederationError
 from intarsia.spelling import listed
 
-__all__ = ["FeatureBlock", "feature_blocks", "group_columns"]
+__all__ = ["FeatureBlock", "doubled", "feature_blocks", "group_columns"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,37 @@ def feature_blocks(schema: Schema) -> Mapping[str, FeatureBlock]:
             name = _name_of(cell.owners, len(schema.clients), made)
             made[name] = FeatureBlock(name, _in_order(rest), cell.owners)
     return {name: made[name] for name in _in_order(made)}
+
+
+def doubled(schema: Schema) -> tuple[str, ...]:
+    """Return a sentence for columns that two clients name as blocks of different names, or one not.
+
+    What one of them calls a block is none for the other: they share nothing of it.
+    """
+    named: dict[str, dict[str, ClientId]] = {}  # column -> block -> the first to call it so
+    for client, held in schema.holdings.items():
+        for name, columns in held.groups.items():
+            for column in columns:
+                # a block of the client's own name is of columns that it named no block for
+                named.setdefault(column, {}).setdefault("" if name == client else name, client)
+    found: dict[tuple[tuple[str, ClientId], ...], list[str]] = {}
+    for column, blocks in named.items():
+        if len(blocks) > 1:
+            found.setdefault(tuple(sorted(blocks.items(), reverse=True)), []).append(column)
+    return tuple(_differing(blocks, some) for blocks, some in found.items())
+
+
+def _differing(blocks: Iterable[tuple[str, ClientId]], columns: Sequence[str]) -> str:
+    shown = [
+        f"of the feature block {name!r} at {client!r}" if name else f"in no block at {client!r}"
+        for name, client in blocks
+    ]
+    several = len(columns) > 1
+    return (
+        f"The column{'s' * several} {listed(_in_order(columns), 4)} {'are' if several else 'is'} "
+        f"{' and '.join(shown)}: networks over blocks share by the names of blocks, so name what "
+        "is one block alike."
+    )
 
 
 def group_columns(block: Block, name: str) -> NDArray[np.intp]:

@@ -35,7 +35,7 @@ from intarsia.labels import OTHER, LabelSettings
 from intarsia.new_table import check_table, column_names, table_settings
 from intarsia.outcome import Outcome, client_networks, result_of
 from intarsia.privacy.settings import Privacy
-from intarsia.result import Result
+from intarsia.result import Result, better_alone
 from intarsia.running import load
 from intarsia.spelling import listed
 
@@ -114,6 +114,7 @@ def join(
                 seed=experiment.seed,
             )
         result = _of_blocks(experiment, options, taken, found.notes, clock, started, out)
+        result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
         if out is not None:
             run_folder.write_whole(out, experiment, found.fingerprint(), result)
         return result
@@ -150,6 +151,7 @@ def join(
         started=started,
         folder=out,
     )
+    result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
     if out is not None:
         run_folder.write_whole(out, experiment, found.fingerprint(), result)
     return result

@@ -252,7 +252,9 @@ def _network(
         made_of = Named(str(own["module"]))
     elif "composition" in own:
         made_of = composition_of(json.loads(str(own["composition"])))
-        parameters = {name: parameters[name] for name in made_of.names}
+        # modules of the user's own are found when the network predicts, or said to be missing
+        if not any(":" in one.kind for one in made_of.extractors):
+            parameters = {name: parameters[name] for name in made_of.names}
     if made_of is None:
         raise ValueError("a network has no architecture")
     return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -96,7 +96,8 @@ def predict(
     id
         The column with the ids; None: the one of the experiment, where the table has it.
     client
-        Whose network predicts, where each client has one, or "server", where this has one; None:
+        Whose network predicts, where each client has one, also that of a client that joined later,
+        or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all.
 
     Raises
@@ -112,9 +113,12 @@ def predict(
     load(folder)  # says what is wrong with a folder that holds no finished run
     check_table(table)
     found_model = read_model(folder / "model")
+    later = _joined(folder)
+    if client in later and isinstance(found_model, Mapping) and client not in found_model:
+        return predict(later[client], table, id, client)
     settings = table_settings(folder)
     names = column_names(table, settings)
-    model, taken = _estimator(found_model, table, names, client)
+    model, taken = _estimator(found_model, table, names, client, later)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = _known(features, names)
     if not known:
@@ -149,8 +153,17 @@ def predict(
     return _applied(model, block, ids, (*taken, *notes))
 
 
+def _joined(folder: Path) -> dict[ClientId, Path]:
+    """Return the folders of the clients that joined a run later, by their names."""
+    return {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
+
+
 def _estimator(
-    model: Model, table: Path, names: Sequence[str], client: ClientId | None
+    model: Model,
+    table: Path,
+    names: Sequence[str],
+    client: ClientId | None,
+    later: Iterable[ClientId],
 ) -> tuple[LinearModel | ClientNetwork, tuple[str, ...]]:
     """Return what predicts the rows of a table with these columns, and a note where it was found.
 
@@ -169,7 +182,10 @@ def _estimator(
         if client == _SERVER and client not in model and server is not None:
             return server, ()
         if client not in model:
-            raise ExperimentError(f"The run has no client {client!r}; {nearest(client, model)}.")
+            raise ExperimentError(
+                f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
+                "that joined with --out has its own folder, DIR of predict."
+            )
         return model[client], ()
     if len(model) == 1:
         return next(iter(model.values())), ()

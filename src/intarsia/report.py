@@ -10,7 +10,9 @@ from typing import Any
 
 from intarsia import run_folder
 from intarsia.data import ClientId, Schema
+from intarsia.errors import FederationError
 from intarsia.experiment import to_dict
+from intarsia.feature_blocks import doubled, feature_blocks
 from intarsia.index_sets import Cell
 from intarsia.labels import label_among_features
 from intarsia.published import Published, matching
@@ -54,6 +56,9 @@ def advise(schema: Schema) -> Advice:
             "coordinate ascent.",
             remarks,
         )
+    by_blocks = _by_blocks(schema)
+    if by_blocks:
+        return Advice("hyfem", by_blocks, remarks)
     common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
     common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
     if not common_samples and not common_features:
@@ -94,6 +99,31 @@ def advise(schema: Schema) -> Advice:
             "duality gap."
         )
     return Advice("hyfdca", why, remarks)
+
+
+def _by_blocks(schema: Schema) -> str:
+    """Return why networks over feature blocks fit; "": clients name none, or learn by others."""
+    named = {
+        name for client, held in schema.holdings.items() for name in held.groups if name != client
+    }
+    try:
+        blocks = {name: one for name, one in feature_blocks(schema).items() if name in named}
+    except FederationError:  # clients hold parts of blocks
+        return ""
+    several = [name for name, one in blocks.items() if len(one.owners) > 1]
+    everywhere = all(len(one.owners) == len(schema.clients) for one in blocks.values())
+    if not several or everywhere or not _all_classes(schema):
+        return ""
+    counts = [sum(client in one.owners for one in blocks.values()) for client in schema.clients]
+    least, most = min(counts), max(counts)
+    held = f"{least}" if least == most else f"{least} to {most}"
+    return (
+        f"the clients name feature blocks and hold {held} of {len(blocks)} "
+        f"({_names(list(blocks))}), {len(several)} of which several hold; hyfem trains an "
+        "extractor of each block at those that hold it, and a network of its own blocks for each "
+        "client and of all blocks for the server, and needs no row in common (it needs the library "
+        "torch); hyfdca would train one linear model on the columns."
+    )
 
 
 def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
@@ -152,7 +182,7 @@ def _count(cells: Sequence[Cell]) -> int:
 
 
 def _remarks(schema: Schema) -> tuple[str, ...]:
-    remarks = [*label_among_features(schema)]
+    remarks = [*label_among_features(schema), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
         for cell in index.cells:

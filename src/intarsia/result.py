@@ -23,6 +23,7 @@ __all__ = [
     "Metrics",
     "Result",
     "Score",
+    "better_alone",
     "deciles",
     "load",
     "mean",
@@ -98,6 +99,28 @@ class Metrics:
     standalone_mean: Score | None = None  # each party alone
     clients_worst: Score | None = None  # of each figure
     clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
+
+
+def better_alone(metrics: Metrics) -> tuple[str, ...]:
+    """Return a sentence for each client whose federated model is worse than its own alone."""
+    found = []
+    for client, alone in metrics.standalone.items():
+        own = metrics.clients.get(client)
+        if own is None:
+            continue
+        name, mine, other, worse = "loss", own.loss, alone.loss, own.loss > alone.loss
+        for label, given, beside in (
+            ("accuracy", own.accuracy, alone.accuracy),
+            ("R²", own.r2, alone.r2),
+        ):
+            if given is not None and beside is not None:
+                name, mine, other, worse = label, given, beside, given < beside
+        if worse:
+            found.append(
+                f"{client} is better off alone on these rows: {name} {other:.4g} alone and "
+                f"{mine:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
+from intarsia.feature_blocks import doubled
 from intarsia.federation import Tables, build
 from intarsia.outcome import Outcome, client_models, client_networks, linear_model, result_of
 from intarsia.result import Result
@@ -174,13 +175,13 @@ def _run_all(
             drawn = run_folder.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
     schema, labels, truth = found.schema, found.labels, found.structure
-    sizes = len(schema.samples), len(schema.clients)
     notes = (
         *found.notes,
+        *(doubled(schema) if getattr(algorithm, "server_model", None) is not None else ()),
         *_unsealed(description, algorithm),
         *_read_all_the_same(description, algorithm, options),
         *_unmeasured(description, algorithm),
-        *guarantee.notes(promise, options, *sizes),
+        *guarantee.notes(promise, options, len(schema.samples), len(schema.clients)),
     )
     clip = None
     if release is not None and isinstance(algorithm, Algorithm) and algorithm.private is not None:

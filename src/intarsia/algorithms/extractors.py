@@ -144,8 +144,9 @@ def module_of(made_of: Extractor) -> nn.Module:
 def _own(made_of: Extractor) -> nn.Module:
     """Return a module of the user's, once it was tried on two rows."""
     given = f"{made_of.kind}({made_of.shape}, {made_of.width})"
+    function = named(made_of.kind)
     try:
-        module: Any = named(made_of.kind)(made_of.shape, made_of.width)
+        module: Any = function(made_of.shape, made_of.width)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ExperimentError(
             f"{given} failed ({first_line(error)}); it must be a function of the shape of a "
