@@ -30,6 +30,7 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fedavg-ft": ("intarsia.algorithms.fedrep", "FEDAVG_FT"),
         "fedhenn": ("intarsia.algorithms.fedhenn", "FEDHENN"),
         "femam": ("intarsia.algorithms.femam", "FEMAM"),
+        "femam-flic": ("intarsia.algorithms.femam_flic", "FEMAM_FLIC"),
         "fedprox": ("intarsia.algorithms.fedrep", "FEDPROX"),
         "fedrep": ("intarsia.algorithms.fedrep", "FEDREP"),
         "fesem": ("intarsia.algorithms.fesem", "FESEM"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,9 @@ def hyperparameters(
 ) -> T:
     """Return a frozen keyword-only dataclass made from a mapping.
 
-    Lists become tuples; a whole number serves as a float; nothing else is converted. `keys` are the
-    keys that an error offers (default: the fields). Errors of the class's own checks pass through.
+    Lists become tuples; a whole number serves as a float; a table serves where a field is such a
+    dataclass itself; nothing else is converted. `keys` are the keys that an error offers (default:
+    the fields). Errors of the class's own checks pass through.
 
     Raises
     ------
@@ -42,6 +44,9 @@ def hyperparameters(
     for key, value in mapping.items():
         if key not in fields:
             raise ExperimentError(f"{where} has the unknown key {key!r}; {nearest(key, valid)}.")
+        if dataclasses.is_dataclass(hints[key]) and not dataclasses.is_dataclass(value):
+            given[key] = _inner(hints[key], value, where, key)
+            continue
         given[key] = _checked(hints[key], frozen(value), where, key)
     for key, one in fields.items():
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
@@ -51,6 +56,20 @@ def hyperparameters(
                 f"{_wording(hints[key])}."
             )
     return cls(**given)
+
+
+def _inner(cls: Any, table: Any, where: str, key: str) -> Any:
+    """Return a dataclass from a table inside of another, which errors name too."""
+    if not isinstance(table, Mapping):
+        raise wrong_value(where, key, table, "a table")
+    outer = where.strip("[]")
+    try:
+        return hyperparameters(cls, table, f"[{outer}.{key}]")
+    except ExperimentError as error:
+        # a class's own checks name its keys as if it had the outer table to itself
+        raise ExperimentError(
+            re.sub(rf"\b{outer}\.(?!{key}\b)", f"{outer}.{key}.", str(error))
+        ) from None
 
 
 def _checked(hint: Any, value: Any, where: str, key: str) -> Any:

@@ -220,13 +220,17 @@ def in_order(parameters: Arrays, order: NDArray[np.intp]) -> Arrays:
 def _first_layers(parameters: Arrays) -> list[str]:
     """Return the names of the layers that read the features, one for each level that does."""
     found: list[str] = []
+    inner = any(re.match(r"(levels\.\d+\.)?embedding\.", name) for name in parameters)
     for name in parameters:
         whole = re.fullmatch(r"(levels\.\d+\.)?classifier\.bias", name)
         if whole is None:
             continue
-        front = whole[1] or ""  # of one level of several, each of which reads the features
-        inner = any(one.startswith(f"{front}embedding.") for one in parameters)
-        first = f"{front}embedding.0" if inner else f"{front}classifier"  # a linear network
-        if f"{first}.weight" in parameters:
+        front = whole[1] or ""  # of one level of several
+        # behind an embedding, that of level 1 too; else from the layer on, if there is one
+        layers = ("embedding.0",) if inner else ("shared.0", "classifier")
+        first = next(
+            (f"{front}{one}" for one in layers if f"{front}{one}.weight" in parameters), ""
+        )
+        if first:
             found.append(first)
     return found

@@ -296,11 +296,14 @@ def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
 def _outputs(parameters: Arrays, options: Built, block: Block) -> tuple[Array, Array]:
     """Return the embedded samples, (samples, k), and their scores, (samples, outputs).
 
-    Of a network of several levels the embedding is that of the first.
+    Of a network of several levels the embedding is that of the first, and levels that have none of
+    their own read its points.
     """
     made_of = options.architecture
     if made_of.additive:
-        each = [_outputs_of(own, made_of, block) for own in levels_of(parameters).values()]
+        first, *others = levels_of(parameters).values()
+        common = {name: own for name, own in first.items() if name.startswith("embedding.")}
+        each = [_outputs_of({**common, **own}, made_of, block) for own in (first, *others)]
         scores = np.add.reduce([own for _, own in each])
         return each[0][0], scores / (len(each) if made_of.additive == "mean" else 1)
     return _outputs_of(parameters, made_of, block)

@@ -78,7 +78,7 @@ from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
 
-__all__ = ["FEMAM", "FeMAM"]
+__all__ = ["FEMAM", "FeMAM", "with_level"]
 
 
 def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
@@ -114,7 +114,7 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
     )
     # the same as other algorithms on networks start from
     first = drawn(server.features, server.outputs, options, rng.fold_in("shared"))
-    return _with_level(server, part_vector(first, ("*",)))
+    return with_level(server, part_vector(first, ("*",)))
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
@@ -125,7 +125,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
 # ---- levels
 
 
-def _with_level(server: Server, first: Array | None = None) -> Server:
+def with_level(server: Server, first: Array | None = None) -> Server:
     """Return the server with a new level of models; `first` are the parameters of level 1's."""
     options, number = server.options, len(server.levels) + 1
     kind, word = options.kind(number), options.levels[number - 1]
@@ -261,7 +261,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     info = Info(phase=f"level {number}{counted}", finished=_finished(server))
     if info.finished or not _converged(server.options, level, number):
         return server, info
-    return _with_level(server), info
+    return with_level(server), info
 
 
 def _finished(server: Server) -> bool:

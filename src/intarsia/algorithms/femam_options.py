@@ -67,6 +67,7 @@ class FeMAM:
     embedding: AnyKind = "perceptron"  # what the network's embedding is
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64
+    layer: bool = False  # a hidden layer between embedding and classifier
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
@@ -187,6 +188,7 @@ class FeMAM:
             embedding=self.embedding,
             hidden=self.hidden,
             latent=self.latent,
+            layer=self.layer,
             additive=self.combination,
         )
 
