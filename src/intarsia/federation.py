@@ -9,10 +9,13 @@ A data set that is dealt out here is split before, by its own ids.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia import alignment, datasets, dictionary
 from intarsia.alignment import Names
@@ -20,7 +23,7 @@ from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.datasets import Dataset
 from intarsia.description import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.experiment import Experiment, NamedDataset, Split
+from intarsia.experiment import Alignment, Experiment, NamedDataset, Split
 from intarsia.labels import label_among_features
 from intarsia.partition import deal
 from intarsia.privacy.pseudonyms import drawn_key
@@ -29,7 +32,7 @@ from intarsia.spelling import listed
 from intarsia.structure import Structure
 from intarsia.tables import Table, assemble, split
 
-__all__ = ["Federation", "Tables", "build", "parties"]
+__all__ = ["Federation", "Tables", "build", "held_out", "labelled_somewhere", "parties", "table_of"]
 
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
@@ -196,16 +199,47 @@ def _own(
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
         try:
-            train[name], test[name] = split(
-                blocks.pop(name), experiment.split.test, experiment.split.salt
-            )
-            if experiment.split.validation:
-                train[name], test[name] = split(
-                    train[name], experiment.split.validation, _validation(experiment.split)
-                )
+            train[name], test[name] = held_out(blocks.pop(name), experiment.split)
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
     return train, test, labels, names
+
+
+def table_of(experiment: Experiment) -> Table:
+    """Return the table of the only party that an experiment describes, for a site of its own.
+
+    Raises
+    ------
+    UserError
+        If the table cannot be read, or its ids need the other parties to be hidden.
+    """
+    settings = experiment.alignment
+    if settings.ids == "psi":
+        raise ExperimentError(
+            '[alignment] ids is "psi", which two parties run together; across sites set ids = '
+            '"pseudonyms".'
+        )
+    ((name, table),) = _aligned(experiment, None).items()
+    own = [name] if table.generated else []
+    names = alignment.public_names(settings, {name: table.samples}, _rows_key(settings), own)
+    return replace(table, samples=names.public[name])
+
+
+def _rows_key(settings: Alignment) -> bytes:
+    """Return what rows without ids are named by: the same whenever a site starts."""
+    if settings.key is None:
+        return drawn_key()
+    from intarsia.privacy.keys import SharedKey  # here: it imports cryptography
+
+    return SharedKey.load(Path(settings.key)).derive("rows")
+
+
+def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
+    """Return what a party trains on, and what it is tested on; TableError if none is left."""
+    train, test = split(block, settings.test, settings.salt)
+    if settings.validation:
+        train, test = split(train, settings.validation, _validation(settings))
+    return train, test
 
 
 def _renamed(
@@ -305,28 +339,42 @@ def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
         np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
         for block in blocks.values()
     ]
-    ids = [block.samples for block in blocks.values()]
+    kept = labelled_somewhere({name: block.samples for name, block in blocks.items()}, known)
+    without: set[object] = set()
+    for name, keep in kept.items():
+        if not keep.all():
+            without.update(blocks[name].samples[~keep].tolist())
+            blocks[name] = blocks[name].take(np.flatnonzero(keep))
+    return len(without)
+
+
+def labelled_somewhere(
+    samples: Mapping[ClientId, NDArray[Any]], known: Sequence[NDArray[np.bool_]]
+) -> dict[ClientId, NDArray[np.bool_]]:
+    """Return which of each client's samples have a label at any; `known` are those at itself.
+
+    Raises
+    ------
+    FederationError
+        If there is no label, or a client has none of the samples with one.
+    """
     if not any(one.any() for one in known):
         raise FederationError(
             "No training sample has a label at any client; name a label column at one of them."
         )
+    ids = list(samples.values())
     # all at once: each block by itself would be compared with all labelled samples
     _, number = np.unique(np.concatenate(ids), return_inverse=True)
     labelled = np.zeros(number.max() + 1, bool)
     labelled[number[np.concatenate(known)]] = True
     kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
-    without: set[object] = set()
-    for (name, block), keep in zip(list(blocks.items()), kept, strict=True):
-        if keep.all():
-            continue
+    for name, keep in zip(samples, kept, strict=True):
         if not keep.any():
             raise FederationError(
-                f"Client {name!r} has {len(block.samples)} training samples, none of which has a "
+                f"Client {name!r} has {len(keep)} training samples, none of which has a "
                 "label at any client; give it samples that others know, or labels."
             )
-        without.update(block.samples[~keep].tolist())
-        blocks[name] = block.take(np.flatnonzero(keep))
-    return len(without)
+    return dict(zip(samples, kept, strict=True))
 
 
 def _check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:

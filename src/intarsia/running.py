@@ -41,7 +41,7 @@ from intarsia.training import Progress
 if TYPE_CHECKING:
     from intarsia.model_file import Model
 
-__all__ = ["Progress", "load", "resume", "run"]
+__all__ = ["Progress", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 
@@ -288,7 +288,7 @@ def _fit(
         if algorithm.additive:
             _count_once(engine, keep=description.yardsticks)
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
-        outcome = _trained(task)
+        outcome = trained(task)
         traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
     if description.yardsticks and not _unmeasured(description, algorithm):
         with clock.part("yardsticks"):
@@ -370,11 +370,12 @@ def _count_once(engine: InProcess, *, keep: bool) -> None:
         )
 
 
-def _trained(task: training.Task) -> Outcome:
+def trained(task: training.Task) -> Outcome:
     """Return what the rounds came to."""
     engine, clock = task.engine, task.clock
     server, standing = training.train(task, *training.start(task))
     with clock.part("training"):
+        engine.return_of(wait=True)
         engine.begin_round(standing.round + 1)
         conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
     with clock.part("evaluation"):

@@ -16,7 +16,8 @@ from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId
 from intarsia.engines.in_process import RECORDS, InProcess
-from intarsia.errors import ConvergenceError
+from intarsia.engines.remote import Remote
+from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment import Experiment
 from intarsia.result import Finished
 
@@ -52,7 +53,7 @@ class Task:
     description: Experiment
     algorithm: Algorithm
     options: Any  # the algorithm's hyperparameters
-    engine: InProcess
+    engine: InProcess | Remote
     part: Literal["train", "test"]  # what the model is evaluated on
     store: Checkpoints | None
     clock: Clock
@@ -110,14 +111,14 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
         number = standing.round + 1
         due = description.evaluate_every > 0 and number % description.evaluate_every == 0
         with clock.part("training"):
+            engine.return_of(wait=False)
             engine.begin_round(number, present(description, clients, number))
-            server, info = task.algorithm.round(server, engine, engine.key())
-            server = engine.settle(server)
+            server, info = _round(task, server)
         _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
         before, certified = replace(standing, round=number), due and (absent or info.primal is None)
         phase = info.phase
-        if certified:
+        if certified and not engine.away:
             # a gap counts only where all clients are up to date
             server, info = _certified(task, server, number, clients)
             info = replace(info, phase=info.phase or phase)
@@ -129,7 +130,7 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
             # a round may report the gap where it started, and end at a wider one
             server, info = _certified(task, server, number, clients)
             standing = _judged(description, before, info)
-        evaluated = due and standing.finished is None
+        evaluated = due and standing.finished is None and not engine.away
         if evaluated:
             with clock.part("evaluation"):
                 scores = _plain_scores(grade(task)[0])
@@ -150,6 +151,18 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
             pace = _pace(number - warm[0], seconds - warm[1])
             task.progress(_progress(description, standing, info, engine, seconds, pace))
     return server, standing
+
+
+def _round(task: Task, server: Any) -> tuple[Any, Info]:
+    """Return the server's state after a round: one without those that do not answer, if it may."""
+    engine = task.engine
+    while True:
+        try:
+            after, info = task.algorithm.round(server, engine, engine.key())
+            return engine.settle(after), info
+        except AbsentError as absent:
+            if not engine.without(absent):
+                raise
 
 
 def _due(description: Experiment, since: float, taken: float) -> bool:
@@ -281,7 +294,7 @@ def _plain_scores(found: Grades | None) -> dict[str, float]:
 
 
 def _line(
-    standing: Standing, info: Info, engine: InProcess, seconds: float, *, evaluated: bool
+    standing: Standing, info: Info, engine: InProcess | Remote, seconds: float, *, evaluated: bool
 ) -> dict[str, Any]:
     traffic = engine.traffic.summary()
     return {
@@ -303,7 +316,7 @@ def _progress(
     description: Experiment,
     standing: Standing,
     info: Info,
-    engine: InProcess,
+    engine: InProcess | Remote,
     seconds: float,
     pace: float | None,
 ) -> Progress:
@@ -364,3 +377,4 @@ def _save(task: Task, server: Any, standing: Standing) -> None:
     }
     with clock.part("checkpoints"):
         task.store.save(standing.round, engine.seal(server), engine.states, extra)
+        engine.saved()

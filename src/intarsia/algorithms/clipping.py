@@ -18,7 +18,7 @@ from intarsia.algorithm import Clients, PerSample, RandomKey, client_function
 from intarsia.algorithms.preparation import Preparation
 from intarsia.data import Array, Block
 
-__all__ = ["SLACK", "clip_rows", "clipped"]
+__all__ = ["FUNCTIONS", "SLACK", "clip_rows", "clipped"]
 
 SLACK = 2.0**-20  # how far off a squared norm may be, over the squared bound
 
@@ -84,3 +84,6 @@ def settle_rows(
     total: Array = message.squares[0] + SLACK * most
     scale = np.sqrt(np.minimum(1.0, most / np.maximum(total, most)))
     return replace(state, row_scale=scale), Ready()
+
+
+FUNCTIONS = (measure_rows, settle_rows)

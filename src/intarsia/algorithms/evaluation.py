@@ -27,8 +27,10 @@ __all__ = [
     "PartialScores",
     "Totals",
     "evaluate",
+    "functions",
     "grade_scores",
     "graded",
+    "grading",
     "grading_loss",
     "label_share",
 ]
@@ -123,7 +125,23 @@ def evaluate(
     }
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    return graded(clients, schema, lambda state, block, z: z, messages, loss, part=part)
+    return graded(clients, schema, _given_scores, messages, loss, part=part)
+
+
+def functions(
+    predict: Callable[[Any, Block], Array],
+    loss: int,
+    labels: Labels,
+    *,
+    part: Literal["train", "test"],
+) -> tuple[ClientFunction, ...]:
+    """Return the client functions of `evaluate`."""
+    score = _partial_scores(predict, part)
+    return score, *grading(_given_scores, loss, labels, part, "")
+
+
+def _given_scores(state: Any, block: Block, z: Array) -> Array:
+    return z
 
 
 def graded(
@@ -140,7 +158,7 @@ def graded(
 
     `suffix` ends the names of the client functions, where there is more than one model.
     """
-    grade, count_classes = _grading(scores, loss, schema.labels, part, suffix)
+    grade, count_classes = grading(scores, loss, schema.labels, part, suffix)
     replies: Mapping[ClientId, Sums] = clients.ask(grade, messages)
     if not replies:
         return None, {}
@@ -179,9 +197,11 @@ def _partial_scores(predict: Callable[[Any, Block], Array], part: str) -> Client
     return ClientFunction("partial_scores", partial_scores, "test" if part == "test" else "train")
 
 
-def _grading(
+def grading(
     scores: Callable[[Any, Block, Any], Array], loss: int, labels: Labels, part: str, suffix: str
 ) -> tuple[ClientFunction, ClientFunction]:
+    """Return the client functions of `graded`."""
+
     def grade(state: Any, block: Block, message: Totals, rng: RandomKey) -> tuple[Any, Sums]:
         found = replace(message, z=scores(state, block, message.z))
         return state, _sums(block, found, loss, labels)

@@ -35,7 +35,7 @@ from intarsia.data import INTERCEPT, Array, Block, Schema, Values
 from intarsia.errors import TableError
 from intarsia.index_sets import Cell
 
-__all__ = ["INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
+__all__ = ["FUNCTIONS", "INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
 
 _AGREE = 1e-9  # relative difference up to which two projections count as equal copies
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
@@ -368,3 +368,6 @@ def add_intercept(block: Block) -> Block:
     ones = np.ones((block.shape[0], 1))
     x = csr_array(hstack([block.x, ones])) if block.sparse else np.hstack([block.x, ones])
     return replace(block, x=x, features=(*block.features, INTERCEPT))
+
+
+FUNCTIONS = (count_copies, project_copies, weigh_copies, measure_features, centre, settle_scale)

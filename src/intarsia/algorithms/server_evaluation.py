@@ -22,12 +22,37 @@ from intarsia.algorithms.evaluation import (
     PartialScores,
     Totals,
     graded,
+    grading,
     label_share,
 )
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.feature_blocks import feature_blocks
 
-__all__ = ["evaluate_own", "evaluate_server"]
+__all__ = ["evaluate_own", "evaluate_server", "functions"]
+
+
+def functions(
+    predict: Callable[[Any, Block], Array],
+    server: ServerModel,
+    schema: Schema,
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+) -> tuple[ClientFunction, ...]:
+    """Return the client functions of `evaluate_own` and `evaluate_server`."""
+    return (
+        *grading(_own_scores(predict), loss, schema.labels, part, "_own"),
+        *grading(_server_scores(server), loss, schema.labels, part, "_server"),
+        _partial_layer(server, schema, part),
+    )
+
+
+def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block, Any], Array]:
+    return lambda state, block, _: predict(state, block)
+
+
+def _server_scores(server: ServerModel) -> Callable[[Any, Block, Any], Array]:
+    return lambda state, _, z: server.scores(state, z)
 
 
 def evaluate_own(
@@ -47,7 +72,7 @@ def evaluate_own(
     return graded(
         clients,
         schema,
-        lambda state, block, _: predict(state, block),
+        _own_scores(predict),
         messages,
         loss,
         part=part,
@@ -82,7 +107,7 @@ def evaluate_server(
     return graded(
         clients,
         schema,
-        lambda state, _, z: server.scores(state, z),
+        _server_scores(server),
         {name: Totals(total.z, share) for name, share in grading.items()},
         loss,
         part=part,

@@ -18,9 +18,19 @@ from intarsia.engines.totals import Totals
 from intarsia.engines.traffic import Traffic
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 
-__all__ = ["RECORDS", "Bookkeeping", "Split", "restored", "split"]
+__all__ = ["RECORDS", "Bookkeeping", "Split", "Version", "restored", "split"]
 
-RECORDS = (CombinationRecord, PieceRecord, SealedRecord)  # what `seal` makes of sealed totals
+
+@dataclass(frozen=True)
+class Version:
+    """Stands in the server's checkpoint for a state, which the site itself keeps."""
+
+    exchange: int  # that made the state
+    sequence: int  # the last exchange of the run
+
+
+# what `seal` makes of sealed totals, and what stands for the states of sites
+RECORDS = (CombinationRecord, PieceRecord, SealedRecord, Version)
 
 
 @dataclass(frozen=True, eq=False)

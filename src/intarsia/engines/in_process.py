@@ -20,7 +20,7 @@ from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
 from intarsia.engines.traffic import Traffic
 from intarsia.engines.transcript import Crossings, Recorder
-from intarsia.errors import IntarsiaError
+from intarsia.errors import AbsentError, IntarsiaError
 from intarsia.privacy.sealing import Sealing
 
 __all__ = ["RECORDS", "InProcess"]
@@ -214,6 +214,21 @@ class InProcess:
     def make_states(self, make: Callable[[ClientId], Any]) -> None:
         """Give each client the state that is made for it, one after the other."""
         self._states.begin((name, make(name)) for name in self._parties)
+
+    def saved(self) -> None:
+        """Take note of a checkpoint: there is nothing to do."""
+
+    def without(self, absent: AbsentError) -> bool:
+        """Return whether the round may begin again without some clients: here all are there."""
+        return False
+
+    @property
+    def away(self) -> bool:
+        """Return whether a client did not answer and has not come back."""
+        return False
+
+    def return_of(self, *, wait: bool) -> None:
+        """Let clients that were away take part again: here none is ever away."""
 
     def begin(self, algorithm: Algorithm, options: Any) -> None:
         """Give each client the state that it starts an algorithm with."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, evolve
 from intarsia.data import ClientId, Schema
 from intarsia.engines import codec
-from intarsia.engines.bookkeeping import RECORDS, Bookkeeping, Split, restored, split
+from intarsia.engines.bookkeeping import RECORDS, Bookkeeping, Split, Version, restored, split
 from intarsia.engines.calling import Caller
 from intarsia.engines.calls import (
     BEGIN,
@@ -37,15 +36,7 @@ from intarsia.engines.transcript import Crossings, Recorder
 from intarsia.errors import AbsentError, CodecError, TamperedError
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
-__all__ = ["Remote", "Version"]
-
-
-@dataclass(frozen=True)
-class Version:
-    """Stands in the server's checkpoint for a state, which the site itself keeps."""
-
-    exchange: int  # that made the state
-    sequence: int  # the last exchange of the run
+__all__ = ["Remote"]
 
 
 class Remote:
@@ -163,6 +154,11 @@ class Remote:
         self._round, self._exchange = number, 0
         self._present = tuple(client for client in present if client not in caller.away)
 
+    @property
+    def away(self) -> bool:
+        """Return whether a client did not answer and has not come back."""
+        return bool(self._caller.away)
+
     def return_of(self, *, wait: bool) -> None:
         """Let sites that were away take part again, those that answer; wait: until all do.
 
@@ -180,6 +176,15 @@ class Remote:
     def schema(self, part: str) -> Schema:
         """Return the public schema of a part."""
         return self._schemas[part]
+
+    @property
+    def exchange(self) -> int:
+        """Return the number of the last exchange of the round."""
+        return self._exchange
+
+    @exchange.setter
+    def exchange(self, number: int) -> None:
+        self._exchange = number
 
     @property
     def mode(self) -> str:
@@ -231,6 +236,11 @@ class Remote:
         """Let every site go on from the state that it had at a checkpoint."""
         self._caller.versions = {name: states[name].exchange for name in self._clients}
         self._caller.sequence = max(one.sequence for one in states.values())
+
+    def saved(self) -> None:
+        """Take note of a checkpoint: the journal need not reach back to the one before the last."""
+        if self._caller.journal is not None:
+            self._caller.journal.checkpoint(self._caller.sequence)
 
     def begin(self, algorithm: Algorithm, options: Any) -> None:
         """Let each site make the state that it starts the experiment's algorithm with."""

@@ -142,7 +142,7 @@ class Site:
     def _of(self, run: str) -> _Run:
         if not run or len(run) > 64 or set(run) - set("0123456789abcdef"):
             raise StaleError(f"The run {run[:80]!r} is no name of a run; hex digits were expected.")
-        if self._run is None or self._run.name != run:
+        if self._run is None or self._run.name != run or not self._run.current:
             self._run = _Run(self._client, run, self._shelf(run), self._workplace)
         return self._run
 
@@ -155,13 +155,18 @@ class _Run:
     ) -> None:
         self.name = name
         self._client, self._shelf, self._make = client, shelf, make
-        written = shelf.read(_INDEX)
-        self._index = Index() if written is None else codec.decode(written, Index)
+        self._written = shelf.read(_INDEX)
+        self._index = Index() if self._written is None else codec.decode(self._written, Index)
         self._states: dict[int, Any] = {}
         self._answer: bytes | None = None
         self._place: Workplace | None = None
         self._totals: LockedTotals | None = None
         self._number = 0  # of the present call
+
+    @property
+    def current(self) -> bool:
+        """Return whether the shelf is as this left it: another process may have gone on since."""
+        return self._shelf.read(_INDEX) == self._written
 
     def answer(self, call: Call, data: bytes) -> bytes:
         """Return the answer to a call: the one given before, where the call comes again.
@@ -241,7 +246,8 @@ class _Run:
             tuple(number for number, _ in steps),
             bases,
         )
-        self._shelf.write(_INDEX, codec.encode(new))
+        self._written = codec.encode(new)
+        self._shelf.write(_INDEX, self._written)
         for number in {*index.places} - {*new.places}:
             self._shelf.remove(f"state-{number}")
         self._index = new

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +16,11 @@ from intarsia.privacy.sealing import Digits, ExactSealer, Piece, Sealing
 from intarsia.privacy.settings import Privacy
 
 if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
+    from intarsia.privacy.ckks import CkksAdder
+    from intarsia.privacy.fixed_point import FixedPoint
     from intarsia.privacy.keys import SharedKey
 
-__all__ = ["Keys", "keys", "sealing"]
+__all__ = ["Keys", "adding", "keys", "sealing"]
 
 _WORDS = b"w"  # first byte of a piece under masks
 _CIPHERTEXTS = b"c"  # of one in ciphertexts
@@ -107,17 +109,9 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     ExperimentError
         If the range cannot be had.
     """
-    from intarsia.privacy.fixed_point import FixedPoint
     from intarsia.privacy.masking import MaskedAdder, MaskedSealer
 
-    fixed = FixedPoint(range=settings.range, addends=len(clients))
-    size = 2.0 ** math.floor(math.log2(fixed.limit))
-    digits = Digits(
-        size=size,
-        unit=fixed.step,
-        room=size * _MOST / (2 * len(clients)),
-        bound=-size * _MOST,
-    )
+    fixed, digits = _formats(settings, len(clients))
     # One for all clients: they hold the same keys, and a ledger remembers each client's streams.
     # With one for each, every client would find the caches filled with another's tables.
     exact: ExactSealer = MaskedSealer(secrets.shared, fixed, len(clients))
@@ -152,10 +146,66 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     token = secrets.shared.derive("tokens")
     adder = CkksAdder(found.public_bytes())
     sealer = CkksSealer(found, clients=clients, token_key=token)
+    to_bytes, from_bytes, size_of = _forms(adder)
+    return Sealing(
+        mode="ckks",
+        digits=digits,
+        adder=CkksOrMasksAdder(adder, MaskedAdder()),
+        exact=masked,
+        bulk=dict.fromkeys(clients, CkksOrMasks(sealer, exact)),
+        alone=masked,
+        long=_LONG,
+        to_bytes=to_bytes,
+        from_bytes=from_bytes,
+        size=size_of,
+    )
 
-    def bytes_of(piece: Piece) -> int:
-        words = isinstance(piece.content, np.ndarray)
-        return _words_size(piece) if words else adder.size(piece)
+
+def adding(settings: Privacy, clients: Sequence[str]) -> Sealing | None:
+    """Return what the server has of a mode, without a key: an adder; None for the mode "plain".
+
+    Raises
+    ------
+    ExperimentError
+        If the range cannot be had.
+    """
+    if settings.mode == "plain":
+        return None
+    from intarsia.privacy.masking import MaskedAdder
+
+    _, digits = _formats(settings, len(clients))
+    masked = MaskedAdder()
+    if settings.mode == "masked":
+        return Sealing(
+            "masked", digits, masked, {}, {}, {}, _LONG, _words_to_bytes, _from_words, _words_size
+        )
+    from intarsia.privacy.ckks import CkksAdder, CkksOrMasksAdder, parameters
+
+    fitting = parameters(settings.range, len(clients), error=settings.error or None)
+    adder = CkksAdder(fitting.to_bytes())
+    either = CkksOrMasksAdder(adder, masked)
+    return Sealing("ckks", digits, either, {}, {}, {}, _LONG, *_forms(adder))
+
+
+def _formats(settings: Privacy, clients: int) -> tuple[FixedPoint, Digits]:
+    """Return how values become words, and how those that must be exact become two of them."""
+    from intarsia.privacy.fixed_point import FixedPoint
+
+    fixed = FixedPoint(range=settings.range, addends=clients)
+    size = 2.0 ** math.floor(math.log2(fixed.limit))
+    digits = Digits(
+        size=size,
+        unit=fixed.step,
+        room=size * _MOST / (2 * clients),
+        bound=-size * _MOST,
+    )
+    return fixed, digits
+
+
+def _forms(
+    adder: CkksAdder,
+) -> tuple[Callable[[Piece], bytes], Callable[[Piece, bytes], Piece], Callable[[Piece], int]]:
+    """Return how pieces are written, read and measured that are ciphertexts, or words."""
 
     def to_bytes(piece: Piece) -> bytes:
         if isinstance(piece.content, np.ndarray):
@@ -167,18 +217,11 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
             return _from_words(piece, data[1:])
         return adder.from_bytes(data[1:])
 
-    return Sealing(
-        mode="ckks",
-        digits=digits,
-        adder=CkksOrMasksAdder(adder, MaskedAdder()),
-        exact=masked,
-        bulk=dict.fromkeys(clients, CkksOrMasks(sealer, exact)),
-        alone=masked,
-        long=_LONG,
-        to_bytes=to_bytes,
-        from_bytes=from_bytes,
-        size=bytes_of,
-    )
+    def bytes_of(piece: Piece) -> int:
+        words = isinstance(piece.content, np.ndarray)
+        return _words_size(piece) if words else adder.size(piece)
+
+    return to_bytes, from_bytes, bytes_of
 
 
 def _words_to_bytes(piece: Piece) -> bytes:

@@ -1,0 +1,338 @@
+"""An experiment over sites on other machines → set-up, rounds, evaluation → a `Result`.
+
+The server reads no table and has no key. It goes on where it was killed, within an exchange too:
+from a checkpoint of its own state, with the journal of what sites answered since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from intarsia import audit, experiment, guarantee, run_folder, threads, training
+from intarsia.algorithm import Algorithm
+from intarsia.algorithms import clipping, preparation
+from intarsia.catalogue import choose
+from intarsia.checkpoint import write_atomically
+from intarsia.clock import Clock
+from intarsia.data import ClientId, Holding, Labels, Schema
+from intarsia.engines import codec
+from intarsia.engines.calling import Caller, Patience, Transport
+from intarsia.engines.journal import Journal
+from intarsia.engines.remote import Remote
+from intarsia.engines.transcript import Transcript
+from intarsia.errors import CheckpointError, ExperimentError, FederationError
+from intarsia.experiment import Experiment
+from intarsia.federation import labelled_somewhere
+from intarsia.labels import label_among_features
+from intarsia.outcome import Outcome, result_of
+from intarsia.privacy import modes
+from intarsia.result import Result
+from intarsia.running import trained
+from intarsia.site_work import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
+from intarsia.sketch import Held, Sketch, agreed
+from intarsia.training import Progress
+
+__all__ = ["resume_over", "run_over"]
+
+Watcher = Callable[[Progress], None]
+
+_SET_UP = "set-up.state"
+_RUN = "run.id"
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What the set-up came to: a run that goes on does not do it again."""
+
+    schemas: Mapping[str, Schema]
+    tested: bool
+    notes: tuple[str, ...]
+    sequence: int
+    exchange: int
+    versions: Mapping[str, int]
+    counts: str  # traffic and crossings, as JSON
+
+
+def run_over(
+    description: Experiment,
+    transport: Transport,
+    clients: Sequence[ClientId],
+    folder: Path,
+    *,
+    patience: Patience | None = None,
+    progress: Watcher | None = None,
+    overwrite: bool = False,
+) -> Result:
+    """Train what an experiment describes over sites.
+
+    Parameters
+    ----------
+    clients
+        The sites, in the federation's order: sums are over them in this order.
+    folder
+        Output folder.
+
+    Raises
+    ------
+    UserError
+        If the experiment, a site's table or the output folder is wrong.
+    AbsentError
+        If sites do not answer; `resume_over` goes on from there.
+    ConvergenceError
+        If training diverges or stalls.
+    """
+    if not overwrite:
+        run_folder.claim(folder)
+    algorithm, _ = choose(description)
+    if not isinstance(algorithm, Algorithm):
+        raise ExperimentError(
+            f"{description.algorithm!r} pools the data, which sites do not send; choose an "
+            "algorithm of a federation."
+        )
+    run_folder.start(folder, replace(description, out=str(folder)), "sites")
+    for name in (_SET_UP, _RUN):
+        (folder / name).unlink(missing_ok=True)
+    journal = Journal(folder / "journal")
+    journal.clear()
+    journal.close()
+    own = {"run": secrets.token_hex(16), "clients": list(clients)}
+    write_atomically(folder / _RUN, json.dumps(own).encode())
+    return resume_over(folder, transport, patience=patience, progress=progress)
+
+
+def resume_over(
+    folder: Path,
+    transport: Transport,
+    *,
+    patience: Patience | None = None,
+    progress: Watcher | None = None,
+) -> Result:
+    """Go on with a run over sites, to the same bits.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no such run.
+    """
+    description = run_folder.describe(folder)
+    path = folder / _RUN
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} holds no run over sites; go on with it by intarsia resume."
+        )
+    known = json.loads(path.read_text(encoding="utf-8"))
+    choose(description)  # imports torch, if the algorithm needs it
+    journal = Journal(folder / "journal")
+    caller = Caller(
+        known["run"], tuple(known["clients"]), transport, patience or Patience(), journal
+    )
+    try:
+        with threads.limited(description.threads):
+            return _run(description, caller, folder, progress)
+    finally:
+        journal.close()
+
+
+def _run(description: Experiment, caller: Caller, folder: Path, progress: Watcher | None) -> Result:
+    clock, started = Clock(), datetime.now(UTC)
+    algorithm, options = choose(description)
+    assert isinstance(algorithm, Algorithm)
+    store = run_folder.reopen(folder, "sites")
+    with clock.part("preprocessing"):
+        engine, ready = _engine(description, algorithm, options, caller, folder)
+    release, promise = guarantee.guarantee(description, algorithm, options, engine.schema("train"))
+    if release is not None and algorithm.private is not None:
+        algorithm = algorithm.private(release)
+    part: Literal["train", "test"] = "test" if ready.tested else "train"
+    task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
+    outcome = trained(task)
+    sizes = len(engine.schema("train").samples), len(engine.schema("train").clients)
+    notes = (*ready.notes, *guarantee.notes(promise, options, *sizes), *outcome.notes)
+    made = result_of(
+        description,
+        options,
+        replace(outcome, notes=notes),
+        model=None,
+        seconds=clock.seconds,
+        traffic=engine.traffic.summary(),
+        exchanges=engine.traffic.exchanges,
+        started=started,
+        folder=folder,
+        privacy=promise,
+    )
+    _keep_conclusion(folder, outcome)
+    audit.write(folder, engine.mode, engine.crossings.summary())
+    run_folder.finish(folder, made)
+    return made
+
+
+def _keep_conclusion(folder: Path, outcome: Outcome) -> None:
+    """Write the weights that the server has: of prepared features, whose scales it has not."""
+    found = outcome.conclusion
+    kept = {
+        "weights": found.weights,
+        "network": None if found.network is None else dict(found.network),
+    }
+    write_atomically(folder / "conclusion.state", codec.encode(kept))
+
+
+# -- the set-up
+
+
+def _engine(
+    description: Experiment, algorithm: Algorithm, options: Any, caller: Caller, folder: Path
+) -> tuple[Remote, SetUp]:
+    """Return the engine over sites that are ready for the algorithm to begin."""
+    path = folder / _SET_UP
+    recorder = Transcript(folder / "transcript.bin") if description.privacy.transcript else None
+    made = partial(
+        Remote,
+        caller,
+        seed=description.seed,
+        sealing=modes.adding(description.privacy, caller.clients),
+        recorder=recorder,
+    )
+    if path.is_file():
+        ready = codec.decode(path.read_bytes(), SetUp, Schema, Holding, Labels)
+        engine = made(ready.schemas)
+        caller.sequence, caller.versions = ready.sequence, dict(ready.versions)
+        caller.anchor()
+        engine.exchange = ready.exchange
+        counts = json.loads(ready.counts)
+        engine.restore_traffic(counts["traffic"])
+        engine.crossings.restore(counts["crossings"])
+        return engine, ready
+    schemas, tested, notes = _agreed(description, caller)
+    # what the algorithm has against these parties it says before anything is computed
+    engine = made(schemas)
+    algorithm.init_server(options, schemas["train"], engine.key())
+    guarantee.check_summands(description, algorithm, options, caller.clients)
+    notes += _prepared(description, algorithm, options, engine, caller, schemas)
+    counts = {
+        "traffic": dataclasses.asdict(engine.traffic),
+        "crossings": engine.crossings.summary(),
+    }
+    ready = SetUp(
+        schemas,
+        tested,
+        notes,
+        caller.sequence,
+        engine.exchange,
+        dict(caller.versions),
+        json.dumps(counts),
+    )
+    write_atomically(path, codec.encode(ready))
+    caller.anchor()  # as after reading it
+    return engine, ready
+
+
+def _agreed(
+    description: Experiment, caller: Caller
+) -> tuple[dict[str, Schema], bool, tuple[str, ...]]:
+    """Let the sites read their tables, and return what is public about the federation."""
+    tree = {**experiment.to_dict(description)}
+    tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
+    for key in ("client", "published"):
+        tree.pop(key, None)
+    text = json.dumps(tree).encode()
+    everyone = dict.fromkeys(caller.clients, text)
+    notes: list[str] = []
+    if description.dataset is not None:
+        dealt = _stage(caller, DEAL, everyone, Dealt, Held, Holding, Labels)
+        held = {name: one.held for name, one in dealt.items()}
+        labels = next(iter(dealt.values())).labels
+        kept = {name: np.ones(len(one.train.samples), bool) for name, one in held.items()}
+    else:
+        sketches = _stage(caller, READ, everyone, Sketch)
+        if len({one.whole_ids for one in sketches.values() if not one.generated}) > 1:
+            raise FederationError(
+                "Some sites have whole numbers as sample ids and others text; set id_type in the "
+                "site.toml of each to the same."
+            )
+        encoding = agreed(sketches, description.labels)
+        labels = encoding.labels
+        bodies = dict.fromkeys(caller.clients, codec.encode(encoding))
+        held = _stage(caller, ENCODE, bodies, Held, Holding)
+        kept = labelled_somewhere(
+            {name: one.train.samples for name, one in held.items()},
+            [one.train.labelled for one in held.values()],
+        )
+        left = _left_out(held, kept)
+        if left:
+            notes.append(f"{left} training samples have a label at no client; they are left out.")
+    tested = any(len(one.test.samples) for one in held.values())
+    schemas = {"train": Schema({n: _taken(one.train, kept[n]) for n, one in held.items()}, labels)}
+    notes.extend(label_among_features(schemas["train"]))
+    if tested:
+        schemas["test"] = Schema({name: one.test for name, one in held.items()}, labels)
+    if description.preprocessing.intercept:
+        schemas = {part: Schema(_with_intercept(one), labels) for part, one in schemas.items()}
+    bodies = {name: codec.encode(Settled(schemas, kept[name])) for name in caller.clients}
+    _stage(caller, SETTLE, bodies)
+    return schemas, tested, tuple(notes)
+
+
+def _prepared(
+    description: Experiment,
+    algorithm: Algorithm,
+    options: Any,
+    engine: Remote,
+    caller: Caller,
+    schemas: Mapping[str, Schema],
+) -> tuple[str, ...]:
+    """Let the sites prepare their blocks, through sums."""
+    notes = preparation.prepare(
+        engine,
+        schemas,
+        standardise=description.preprocessing.standardise,
+        rng=engine.key("preparation"),
+    )
+    _transform(caller, "prepared")
+    release, _ = guarantee.guarantee(description, algorithm, options, schemas["train"])
+    if release is not None and algorithm.private is not None and algorithm.protects == "sample":
+        clipping.clip_rows(engine, release.clip)
+        _transform(caller, "clipped")
+    if algorithm.additive:
+        _transform(caller, "counted once")
+    return notes
+
+
+def _transform(caller: Caller, name: str) -> None:
+    _stage(caller, TRANSFORM, dict.fromkeys(caller.clients, codec.encode(name)))
+
+
+def _stage(
+    caller: Caller, name: str, bodies: Mapping[ClientId, bytes], *classes: type
+) -> dict[ClientId, Any]:
+    caller.anchor()
+    found = caller.call("stage", name, bodies)
+    return {client: codec.decode(answer.body, *classes) for client, answer in found.items()}
+
+
+def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> int:
+    """Return how many training samples have a label nowhere."""
+    without: set[object] = set()
+    for name, one in held.items():
+        without.update(one.train.samples[~kept[name]].tolist())
+    return len(without)
+
+
+def _taken(holding: Holding, kept: Any) -> Holding:
+    return replace(holding, samples=holding.samples[kept], labelled=holding.labelled[kept])
+
+
+def _with_intercept(schema: Schema) -> dict[ClientId, Holding]:
+    return {
+        name: replace(one, features=(*one.features, preparation.INTERCEPT))
+        for name, one in schema.holdings.items()
+    }

@@ -1,0 +1,100 @@
+"""What a site keeps on its own disk: its configuration, and what it has of each run.
+
+```toml
+[site]
+name = "bank"               # as the experiment calls this client
+plain = false               # whether the server may read what this site contributes
+key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
+
+[table]                     # as a [[client]] of an experiment, without the name
+path = "bank.csv.gz"
+id = "customer"
+label = "default"
+```
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from intarsia.checkpoint import write_atomically
+from intarsia.errors import ExperimentError
+from intarsia.hyperparameters import hyperparameters
+from intarsia.sources import Source, located
+from intarsia.spelling import nearest
+
+__all__ = ["FolderShelf", "SiteSettings", "read_settings", "shelf_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """What a site's own folder says; the server never names a path."""
+
+    name: str
+    plain: bool = False
+    key: str = ""  # file
+    table: Source | None = None  # None: a simulation, whose data set the site deals itself
+
+
+def read_settings(folder: Path) -> SiteSettings:
+    """Return the settings in a site's folder.
+
+    Raises
+    ------
+    ExperimentError
+        If there are none, or they are wrong.
+    """
+    path = folder / "site.toml"
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExperimentError(
+            f"{folder} holds no site.toml; give the folder of a site that was set up for it."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ExperimentError(f"{path} is no TOML ({problem}); correct it.") from None
+    for key in tree:
+        if key not in ("site", "table"):
+            near = nearest(key, ["site", "table"])
+            raise ExperimentError(f"{path}: [{key}] is not known; {near}.")
+    own = dict(tree.get("site", {}))
+    if own.get("key"):
+        own["key"] = str((folder / own["key"]).resolve())
+    table = None
+    if "table" in tree:
+        source: Source = hyperparameters(
+            Source, {"name": own.get("name", ""), **tree["table"]}, f"{path}: [table]"
+        )
+        table = located(source, folder)
+    made: SiteSettings = hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
+    return made
+
+
+class FolderShelf:
+    """A shelf in a folder: each thing is a file, replaced as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> bytes | None:
+        """Return what lies under a name, None if nothing does."""
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put something under a name, and come back when it is durable."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._folder / name, data)
+
+    def remove(self, name: str) -> None:
+        """Take away what lies under a name, if anything does."""
+        (self._folder / name).unlink(missing_ok=True)
+
+
+def shelf_of(folder: Path, run: str) -> FolderShelf:
+    """Return the shelf of a run in a site's folder."""
+    return FolderShelf(folder / "runs" / run)

@@ -1,0 +1,253 @@
+"""A site's part of a run: from its own table to the blocks and functions that the server may call.
+
+The set-up is a sequence of steps, each a call of the server (`STEPS`). What a site says in them is
+public: see `sketch`. A site refuses what its own settings do not allow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+
+from intarsia import experiment, guarantee, threads
+from intarsia.algorithm import Algorithm, ClientFunction, RandomKey
+from intarsia.algorithms import clipping, evaluation, preparation, server_evaluation
+from intarsia.algorithms.evaluation import grading_loss
+from intarsia.catalogue import choose
+from intarsia.data import Block, Holding, Labels, Schema
+from intarsia.engines import codec
+from intarsia.engines.calls import BEGIN
+from intarsia.engines.site import Site
+from intarsia.errors import ExperimentError, StaleError
+from intarsia.experiment import Experiment
+from intarsia.federation import build, held_out, table_of
+from intarsia.privacy import modes
+from intarsia.privacy.sealing import Sealing
+from intarsia.site_folder import SiteSettings, read_settings, shelf_of
+from intarsia.sketch import Held, sketch
+from intarsia.tables import Encoding, Table, encode
+
+__all__ = ["DEAL", "ENCODE", "READ", "SETTLE", "TRANSFORM", "Dealt", "Settled", "Work", "site_in"]
+
+READ: Final = "read"  # the experiment → a sketch of the site's table
+DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
+ENCODE: Final = "encode"  # the encoding → what the site holds
+SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
+TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
+
+_TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What a simulated client was dealt."""
+
+    held: Held
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What all parties know before the first exchange."""
+
+    schemas: Mapping[str, Schema]
+    kept: Any  # (the client's training samples,) bool: those with a label anywhere
+
+
+class Work:
+    """What a client has of one run.
+
+    Parameters
+    ----------
+    settings
+        The site's own.
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self._settings = settings
+        self.seed = 0
+        self.schemas: Mapping[str, Schema] = {}
+        self.sealing: Sealing | None = None
+        self.states: tuple[type, ...] = (preparation.Preparation,)
+        self._blocks: dict[str, Block] = {}
+        self._table: Table | None = None
+        self._functions: dict[tuple[str, str], ClientFunction] = {}
+        self._stack = ExitStack()
+        self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
+            READ: self._read,
+            DEAL: self._deal,
+            ENCODE: self._encode,
+            SETTLE: self._settle,
+            TRANSFORM: self._transform,
+            BEGIN: self._begin,
+        }
+
+    def function(self, name: str, part: str) -> ClientFunction:
+        """Return the client function of a name; StaleError if the run has none."""
+        found = self._functions.get((name, part))
+        if found is None:
+            raise StaleError(
+                f"The function {name[:80]!r} on the {part[:80]!r} part is none of this run's."
+            )
+        return found
+
+    def block(self, part: str) -> Block:
+        """Return the client's block of a part."""
+        return self._blocks[part]
+
+    def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
+        """Do a step of the set-up, which may change the blocks; return the state and a reply."""
+        step = self._steps.get(name)
+        if step is None:
+            raise StaleError(f"{name[:80]!r} is no step of a run's set-up.")
+        state, reply = step(state, message)
+        return state, codec.encode(reply)
+
+    # -- the steps
+
+    def _described(self, message: bytes) -> Experiment:
+        """Take the experiment; refuse what the site's settings do not allow."""
+        tree = json.loads(message)
+        settings = self._settings
+        if settings.table is not None and "dataset" in tree:
+            raise ExperimentError("The run is a simulation, and this site has a table of its own.")
+        more = ("client",) if settings.table is not None else ("dataset", "partition")
+        allowed = (*_TREE, *more)
+        own = {key: value for key, value in tree.items() if key in allowed}
+        privacy, names = dict(own.get("privacy", {})), dict(own.get("alignment", {}))
+        if privacy.get("mode", "plain") == "plain" and not settings.plain:
+            raise ExperimentError(
+                "The run's sums are not sealed, and site.toml does not allow that; set "
+                'privacy.mode = "masked" in the experiment, or plain = true at the site.'
+            )
+        sealed = privacy.get("mode", "plain") != "plain"
+        privacy["key"] = settings.key if sealed else ""
+        names["key"] = settings.key if names.get("ids", "plain") != "plain" else None
+        if (sealed or names["key"] == "") and not settings.key:
+            raise ExperimentError("The run needs the clients' shared key; set key in site.toml.")
+        own["privacy"] = privacy
+        own["alignment"] = {key: value for key, value in names.items() if value is not None}
+        if settings.table is not None:
+            own["client"] = [{"name": settings.name}]
+        found = replace(
+            experiment.from_dict(own),
+            clients=() if settings.table is None else (settings.table,),
+        )
+        self._experiment, self.seed = found, found.seed
+        algorithm, self._options = choose(found)
+        if not isinstance(algorithm, Algorithm):
+            raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
+        self._algorithm = algorithm
+        self.states = (*algorithm.states, preparation.Preparation)
+        self._stack.enter_context(threads.limited(found.threads))
+        return found
+
+    def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        self._table = table_of(self._described(message))
+        return state, sketch(self._table)
+
+    def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        found = build(self._described(message))
+        name = self._settings.name
+        if name not in found.train:
+            raise ExperimentError(f"The simulation has no client {name!r}.")
+        self._blocks = {"train": found.train[name], "test": found.test[name]}
+        return state, Dealt(self._held(), found.labels)
+
+    def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        assert self._table is not None
+        block = encode(self._table, codec.decode(message, Encoding, Labels))
+        self._table = None
+        train, test = held_out(block, self._experiment.split)
+        self._blocks = {"train": train, "test": test}
+        return state, self._held()
+
+    def _held(self) -> Held:
+        return Held(Holding.of(self._blocks["train"]), Holding.of(self._blocks["test"]))
+
+    def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        settled = codec.decode(message, Settled, Schema, Holding, Labels)
+        self.schemas = settled.schemas
+        settings, name = self._experiment, self._settings.name
+        if not settled.kept.all():
+            kept = np.flatnonzero(settled.kept)
+            self._blocks["train"] = self._blocks["train"].take(kept)
+        for part in list(self._blocks):
+            if part not in self.schemas:
+                del self._blocks[part]
+                continue
+            block = self._blocks[part]
+            if settings.preprocessing.intercept:
+                block = preparation.add_intercept(block)
+            self._blocks[part] = self.schemas[part].align(name, block)
+        schema = self.schemas["train"]
+        clients = schema.clients
+        keys = modes.keys(settings.privacy, clients, None, settings.name)
+        self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
+        guarantee.check_summands(settings, self._algorithm, self._options, clients)
+        release, _ = guarantee.guarantee(settings, self._algorithm, self._options, schema)
+        if release is not None and self._algorithm.private is not None:
+            self._algorithm = self._algorithm.private(release)
+        self._functions = self._known()
+        return preparation.initial(self._blocks["train"]), None
+
+    def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        name = codec.decode(message)
+        change = {"prepared": preparation.prepared, "clipped": clipping.clipped}.get(name)
+        for part, block in self._blocks.items():
+            if change is not None:
+                self._blocks[part] = change(state, part, block)
+            elif name == "counted once" and part == "train":
+                self._blocks[part] = block.counted_once()
+        return state, None
+
+    def _begin(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        key = RandomKey((self.seed, "init", self._settings.name))
+        return (
+            self._algorithm.init_client(
+                *(self._options, self.schemas["train"], self._settings.name),
+                *(self._blocks["train"], key),
+            ),
+            None,
+        )
+
+    def _known(self) -> dict[tuple[str, str], ClientFunction]:
+        """Return the functions that the server may call: the allow-list."""
+        algorithm, every = self._algorithm, self.schemas
+        found = [*algorithm.client_functions, *preparation.FUNCTIONS, *clipping.FUNCTIONS]
+        loss = grading_loss(self._options.loss)
+        for part, schema in every.items():
+            where = cast(Literal["train", "test"], part)
+            predict, labels = algorithm.predict, schema.labels
+            found += evaluation.functions(predict, loss, labels, part=where)
+            if algorithm.server_model is not None:
+                found += server_evaluation.functions(
+                    predict, algorithm.server_model, schema, loss, part=where
+                )
+        known: dict[tuple[str, str], ClientFunction] = {(fn.name, fn.part): fn for fn in found}
+        for fn in preparation.FUNCTIONS:
+            known[fn.name, "test"] = replace(fn, part="test")
+        return known
+
+
+def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) -> Site:
+    """Return the site whose configuration and states lie in a folder.
+
+    Raises
+    ------
+    ExperimentError
+        If its site.toml is wrong.
+    """
+    settings = read_settings(folder)
+    return Site(
+        settings.name,
+        lambda run: shelf_of(folder, run),
+        lambda: Work(settings),
+        report,
+    )

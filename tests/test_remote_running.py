@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import federations
+import sites
+from intarsia import experiment, remote_running, running
+from intarsia.engines import codec
+from intarsia.engines.calling import Patience
+from intarsia.errors import AbsentError, ExperimentError
+from intarsia.privacy.keys import SharedKey
+from intarsia.site_work import site_in
+
+NAMES = ("bank", "telecom", "retailer", "post")
+HASTY = Patience(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
+
+
+def write_tables(folder):
+    """Write four parties' tables: rows and columns overlap in part, one column is categorical."""
+    x, y = federations.table(60, 5)
+    rng = np.random.default_rng(1)
+    rows = {
+        "bank": range(50),
+        "telecom": range(20, 60),
+        "retailer": range(10, 55),
+        "post": range(60),
+    }
+    columns = {"bank": (0, 1), "telecom": (1, 2), "retailer": (3,), "post": (4,)}
+    kinds = rng.choice(["a", "b", "c"], 60)
+    for name in NAMES:
+        with (folder / f"{name}.csv").open("w") as file:
+            out = csv.writer(file)
+            labelled = name != "post"
+            out.writerow(
+                ["id", *(f"x{c}" for c in columns[name])]
+                + (["kind"] if name == "post" else [])
+                + (["label"] if labelled else [])
+            )
+            for row in rows[name]:
+                values = ["" if rng.random() < 0.02 else repr(x[row, c]) for c in columns[name]]
+                out.writerow(
+                    [row, *values]
+                    + ([kinds[row]] if name == "post" else [])
+                    + (["yes" if y[row] > 0 else "no"] if labelled else [])
+                )
+
+
+def described(folder, mode="plain", **settings):
+    """Return the experiment with all tables in one place."""
+    clients = [
+        {"name": name, "path": f"{name}.csv", "id": "id"}
+        | ({"label": "label"} if name != "post" else {"categorical": ["kind"]})
+        for name in NAMES
+    ]
+    return experiment.from_dict(
+        {
+            "experiment": {
+                "name": "four",
+                "rounds": 6,
+                "tolerance": 0.0,
+                "evaluate_every": 2,
+                "checkpoint_seconds": 0.0,
+                "yardsticks": False,
+                **settings,
+            },
+            "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.01},
+            "privacy": {"mode": mode, "key": "shared.key" if mode != "plain" else ""},
+            "client": clients,
+        },
+        folder,
+    )
+
+
+def set_up(folder, plain=True):
+    """Write a folder for each site; return the sites by name."""
+    write_tables(folder)
+    SharedKey(bytes(range(32)), "four").store(folder / "shared.key")
+    found = {}
+    for name in NAMES:
+        own = folder / name
+        own.mkdir()
+        more = 'categorical = ["kind"]' if name == "post" else 'label = "label"'
+        (own / "site.toml").write_text(
+            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nkey = "../shared.key"\n'
+            f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
+        )
+        found[name] = site_in(own)
+    return found
+
+
+def history(folder):
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{key: one for key, one in line.items() if key != "seconds"} for line in lines]
+
+
+def weights_of(folder):
+    return codec.decode((folder / "conclusion.state").read_bytes())["weights"]
+
+
+@pytest.fixture(params=["plain", "masked"])
+def federation(request, tmp_path):
+    """Return sites, the experiment, and what it comes to in one process."""
+    found = set_up(tmp_path, plain=request.param == "plain")
+    description = described(tmp_path, request.param)
+    expected = running.run(description, out=tmp_path / "one")
+    return found, description, expected, tmp_path
+
+
+def same(expected, found, folder):
+    assert found.certificate == expected.certificate
+    assert found.metrics == expected.metrics
+    assert found.bytes == expected.bytes
+    assert found.exchanges == expected.exchanges
+    assert history(folder / "sites") == history(folder / "one")
+    assert json.loads((folder / "sites" / "audit.json").read_text()) == json.loads(
+        (folder / "one" / "audit.json").read_text()
+    )
+
+
+def test_an_experiment_over_sites_comes_to_the_bits_of_the_one_in_this_process(federation):
+    found, description, expected, folder = federation
+    over = dataclasses.replace(
+        description,
+        clients=tuple(dataclasses.replace(one, path=None) for one in description.clients),
+    )
+    result = remote_running.run_over(
+        over, sites.Lines(found), NAMES, folder / "sites", patience=HASTY
+    )
+    same(expected, result, folder)
+
+
+def test_a_run_whose_server_and_sites_are_killed_goes_on_to_the_same_bits(federation):
+    found, description, expected, folder = federation
+    lock, calls = threading.Lock(), 0
+
+    class Killed(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def line_of(process, limit):
+        def line(client, number, data, deliver):
+            nonlocal calls
+            with lock:
+                calls += 1
+                here = calls
+                if here % 13 == 0:
+                    found[client] = site_in(folder / client)  # killed, and started again
+            if process < processes or here > limit:
+                raise Killed
+            answer = found[client].handle(data)
+            if here == limit:
+                raise Killed  # nobody hears of the answer
+            return answer
+
+        return sites.Lines(found, line)
+
+    processes, out = 0, folder / "sites"
+    while True:
+        processes += 1
+        lines = line_of(processes, calls + 61)
+        try:
+            if processes == 1:
+                over = description, lines, NAMES, out
+                result = remote_running.run_over(*over, patience=HASTY)
+            else:
+                result = remote_running.resume_over(out, lines, patience=HASTY)
+            break
+        except Killed:
+            continue
+    same(expected, result, folder)
+    assert processes > 2
+
+
+def test_a_site_that_is_offline_for_some_rounds_catches_up(tmp_path):
+    found = set_up(tmp_path)
+    description = described(tmp_path, rounds=40, tolerance=1e-6)
+    gone, seen = "post", 0
+
+    def line(client, number, data, deliver):
+        nonlocal seen
+        if client == gone and data:
+            seen += 1
+        rounds = (
+            len(history(tmp_path / "sites")) if (tmp_path / "sites/history.jsonl").exists() else 0
+        )
+        if client == gone and 2 <= rounds < 12:
+            raise ConnectionRefusedError
+        return deliver(data)
+
+    patience = Patience(deadline=3.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    result = remote_running.run_over(
+        description, sites.Lines(found, line), NAMES, tmp_path / "sites", patience=patience
+    )
+    assert result.certificate.gap_relative <= 1e-6
+    away = [one for one in history(tmp_path / "sites") if one["gap_relative"] is None]
+    assert len(away) >= 9
+
+
+def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
+    found = set_up(tmp_path, plain=False)
+    description = described(tmp_path)
+    with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+        remote_running.run_over(description, sites.Lines(found), NAMES, tmp_path / "sites")
+
+
+def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
+    found = set_up(tmp_path)
+
+    def line(client, number, data, deliver):
+        if client == "bank":
+            raise ConnectionRefusedError
+        return deliver(data)
+
+    with pytest.raises(AbsentError, match="bank did not answer to read"):
+        remote_running.run_over(
+            described(tmp_path),
+            sites.Lines(found, line),
+            NAMES,
+            tmp_path / "sites",
+            patience=Patience(deadline=0.5),
+        )
