@@ -216,7 +216,7 @@ def _engine(
     # what the algorithm has against these parties it says before anything is computed
     engine = made(schemas)
     algorithm.init_server(options, schemas["train"], engine.key())
-    guarantee.check_summands(description, algorithm, options, caller.clients)
+    guarantee.check_summands(description, algorithm, options, schemas["train"])
     notes += _prepared(description, algorithm, options, engine, caller, schemas)
     counts = {
         "traffic": dataclasses.asdict(engine.traffic),

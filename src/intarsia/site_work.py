@@ -190,7 +190,7 @@ class Work:
         clients = schema.clients
         keys = modes.keys(settings.privacy, clients, None, settings.name)
         self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
-        guarantee.check_summands(settings, self._algorithm, self._options, clients)
+        guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)

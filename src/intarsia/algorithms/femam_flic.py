@@ -44,8 +44,9 @@ from intarsia.algorithm import (
 from intarsia.algorithms import femam, femam_client, flic, shared_parts
 from intarsia.algorithms.client_network import Architecture, Arrays, embedded, scores
 from intarsia.algorithms.femam import FEMAM, with_level
-from intarsia.algorithms.femam_client import Ask
+from intarsia.algorithms.femam_messages import Ask
 from intarsia.algorithms.femam_options import FeMAM
+from intarsia.algorithms.femam_state import Server
 from intarsia.algorithms.flic import FLIC, Flic
 from intarsia.algorithms.labelled_rows import is_labelled
 from intarsia.algorithms.network_structure import as_level
@@ -137,7 +138,7 @@ class Both:
     start: Start  # what level 1 starts from, which is no secret
     shared: Any  # sealed (parameters that are shared in level 1,)
     first_rounds: int  # of level 1, so far
-    levels: femam.Server
+    levels: Server
 
 
 # ---- a part of the state at a time
