@@ -32,7 +32,16 @@ from intarsia.spelling import listed
 from intarsia.structure import Structure
 from intarsia.tables import Table, assemble, split
 
-__all__ = ["Federation", "Tables", "build", "held_out", "labelled_somewhere", "parties", "table_of"]
+__all__ = [
+    "Federation",
+    "Tables",
+    "aligned",
+    "build",
+    "held_out",
+    "labelled_somewhere",
+    "parties",
+    "table_of",
+]
 
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
@@ -154,17 +163,25 @@ def parties(
         If a table cannot be read, or the tables do not fit together.
     """
     if experiment.dataset is None or tables is not None:
-        return assemble(_aligned(experiment, tables), experiment.labels)
+        return assemble(aligned(experiment, tables), experiment.labels)
     whole = replace(experiment, split=replace(experiment.split, test=0.0, validation=0.0))
     blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
     return blocks, labels
 
 
-def _aligned(experiment: Experiment, tables: Tables | None) -> dict[ClientId, Table]:
-    """Return the parties' tables with the features' names and units, and normalised ids."""
+def aligned(
+    experiment: Experiment, tables: Tables | None, *, some: bool = False
+) -> dict[ClientId, Table]:
+    """Return the parties' tables with the features' names and units, and normalised ids.
+
+    `some`: parties that the dictionary names need not be there.
+    """
     settings = experiment.alignment
     sources = {source.name: source for source in experiment.clients}
     shared = None if settings.dictionary is None else dictionary.load(settings.dictionary)
+    if shared is not None and some:
+        own = {name: columns for name, columns in shared.columns.items() if name in sources}
+        shared = replace(shared, columns=own)
     if tables is None:
         found: Mapping[ClientId, Table] = {
             name: read(source if shared is None else dictionary.described(source, shared))
@@ -184,7 +201,7 @@ def _own(
     experiment: Experiment, tables: Tables | None, secret: bytes
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the parties' own tables."""
-    found = _aligned(experiment, tables)
+    found = aligned(experiment, tables)
     names = alignment.public_names(
         experiment.alignment,
         {name: table.samples for name, table in found.items()},
@@ -219,7 +236,7 @@ def table_of(experiment: Experiment) -> Table:
             '[alignment] ids is "psi", which two parties run together; across sites set ids = '
             '"pseudonyms".'
         )
-    ((name, table),) = _aligned(experiment, None).items()
+    ((name, table),) = aligned(experiment, None, some=True).items()
     own = [name] if table.generated else []
     names = alignment.public_names(settings, {name: table.samples}, _rows_key(settings), own)
     return replace(table, samples=names.public[name])

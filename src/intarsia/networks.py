@@ -8,7 +8,7 @@ columns that the network does not know are left aside. An absent entry of a spar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,58 @@ class ClientNetwork:
         """Return the probability of each class, (samples, classes)."""
         found = self.decision_function(X)
         return np.stack([expit(-found), expit(found)], axis=1) if found.ndim == 1 else expit(found)
+
+    def first_layer(self, X: Table | None, blocks: Sequence[str]) -> dict[str, Array]:
+        """Return what some feature blocks add to the first layer, each (units, samples).
+
+        None: one sample whose values are the means.
+
+        Raises
+        ------
+        ExperimentError
+            If the network is not one over feature blocks.
+        """
+        made_of = self._composition()
+        whole = block_network.numbered(made_of, self.parameters)
+        columns = block_network.parts_of(made_of, whole).columns
+        own: dict[str, NDArray[Any]] = {}
+        for name, values in whole.items():
+            part, slot, *inner = name.split(".")
+            if part != "extractors":
+                own[name] = values
+            elif made_of.blocks[int(slot)] in blocks:
+                place = list(blocks).index(made_of.blocks[int(slot)])
+                own[".".join([part, str(place), *inner])] = values
+        table = self._standardised(self.means[None] if X is None else X)
+        return block_network.first_layer(made_of.of(blocks, 1.0), own, columns, table)
+
+    @property
+    def first_units(self) -> int:
+        """Return the units of the first layer of a network over feature blocks."""
+        return len(self.parameters["classifier.0.bias"])
+
+    def scores_of(self, total: Array) -> Array:
+        """Return the log-odds, (outputs, samples), from the sum over all blocks of `first_layer`.
+
+        Raises
+        ------
+        ExperimentError
+            If the network is not one over feature blocks.
+        """
+        made_of = self._composition()
+        rest = block_network.parts_of(
+            made_of, block_network.numbered(made_of, self.parameters)
+        ).rest
+        units = (*made_of.hidden, made_of.outputs)
+        return odds(block_network.from_first_layer(rest, units, made_of.scale * total))
+
+    def _composition(self) -> Composition:
+        if not isinstance(self.architecture, Composition):
+            raise ExperimentError(
+                "The network reads all its columns at once and adds up no feature blocks; predict "
+                "a table that has them all."
+            )
+        return self.architecture
 
     def _said(self, table: Table) -> Array:
         """Return the log-odds of the classes, or the numbers, (outputs, samples)."""

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from intarsia.data import Array, ClientId, Labels
 from intarsia.errors import ExperimentError, TableError
-from intarsia.linear import LinearRegressor
+from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.model_file import read_model
 from intarsia.new_table import (
     TableSettings,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import ClientNetwork
 
-__all__ = ["Predictions", "predict"]
+__all__ = ["Predictions", "from_scores", "known_columns_of", "predict"]
 
 
 _SERVER = "server"  # the server's network, where no client has this name
@@ -54,6 +55,9 @@ class Predictions:
     labels: NDArray[Any] | None  # (rows,) None for regression
     probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
     notes: tuple[str, ...]  # what counted as missing, and what was left aside
+    # (rows,) what each rests on where the columns were spread over parties: "all", "means" or a
+    # party's name
+    basis: Sequence[str] | None = None
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -63,6 +67,8 @@ class Predictions:
             names.append("label")
         if self.probabilities is not None:
             names.append("probability")
+        if self.basis is not None:
+            names.append("basis")
         return tuple(names)
 
     @property
@@ -73,6 +79,8 @@ class Predictions:
             columns.append(self.labels.tolist())
         if self.probabilities is not None:
             columns.append(self.probabilities.tolist())
+        if self.basis is not None:
+            columns.append(list(self.basis))
         return zip(*columns, strict=True)
 
     def write(self, file: TextIO) -> None:
@@ -120,7 +128,7 @@ def predict(
     names = column_names(table, settings)
     model, taken = _estimator(found_model, table, names, client, later)
     features = [str(name) for name in model.feature_names_in_]
-    known, levels = _known(features, names)
+    known, levels = known_columns_of(features, names)
     if not known:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
@@ -232,7 +240,27 @@ def _applied(
     return Predictions(ids, scores.max(axis=1), labels, best, notes)
 
 
-def _known(
+def from_scores(
+    model: LinearModel | ClientNetwork, scores: Array, ids: Sequence[Any], notes: tuple[str, ...]
+) -> Predictions:
+    """Return what a model's scores, (outputs, rows), come to: as the model itself would say it."""
+    if isinstance(model, LinearRegressor):
+        return Predictions(ids, scores[0], None, None, notes)
+    single = len(scores) == 1
+    best = (scores[0] > 0).astype(np.intp) if single else scores.argmax(axis=0)
+    labels = np.asarray(model.classes_[best])
+    top = scores.max(axis=0)
+    probabilities: Array | None = None
+    if isinstance(model, LinearClassifier):
+        if model.loss == "logistic":
+            each = np.maximum(expit(scores), np.finfo(float).tiny)
+            probabilities = expit(top) if single else expit(top) / each.sum(axis=0)
+    else:
+        probabilities = expit(top)
+    return Predictions(ids, top, labels, probabilities, notes)
+
+
+def known_columns_of(
     features: Sequence[str], names: Sequence[str]
 ) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Return the columns that the model knows, and the levels of the categorical ones."""
