@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from intarsia.data import Block, Labels, Schema
@@ -14,10 +15,13 @@ from intarsia.picture import (
     _colours,
     _feature_side,
     _missing_fractions,
+    _name_features,
+    _name_parts,
     _paint,
     _sample_side,
     holdings_picture,
 )
+from intarsia.picture_words import blocks_of, classes_of
 
 
 def block(samples, features, y=None, missing=()):
@@ -172,3 +176,72 @@ def test_thin_bands_keep_their_colour_beside_thick_ones():
         band = image[rows.cell_at == cell][:, held]
         own = np.isclose(band, colours[name]).all(axis=-1)
         assert own.mean() > 0.6
+
+
+@pytest.fixture
+def dealt():
+    """Return two clients: u and v of the first class, v and w of both."""
+    columns = {name: tuple(f"{name}{k}" for k in range(50)) for name in "uvw"}
+    held = {"a": ("uv", [1, 2], [0, 0]), "b": ("vw", [1, 2, 3, 4], [0, 0, 1, 1])}
+    return {
+        client: Block(
+            np.array(samples),
+            tuple(column for name in names for column in columns[name]),
+            np.ones((len(samples), 100)),
+            np.array(y, float),
+            {name: columns[name] for name in names},
+        )
+        for client, (names, samples, y) in held.items()
+    }
+
+
+def texts(axes):
+    """Return what is written, with the pixel where it is."""
+    return {(one.get_text(), *map(round, one.get_position())) for one in axes.texts}
+
+
+def test_each_part_of_blocks_and_classes_says_whose_it_is(dealt):
+    holdings = holdings_of(dealt)
+    rows, columns = _sample_side(holdings), _feature_side(holdings)
+    found = classes_of(dealt, ("cat", "dog"), rows.ids, rows.cell_of)
+    assert [found[rows.cell_of[rows.find(np.array([one]))[0]]] for one in (1, 3)] == ["cat", "dog"]
+    axes = Figure().add_axes((0, 0, 1, 1))
+    _name_parts(axes, rows, columns, tuple(dealt))
+    third, half = _WIDTH / 3, _HEIGHT / 2
+    first, second = (0.5, 1.5) if rows.ids[0] == 1 else (1.5, 0.5)
+    order = [str(name)[0] for name in columns.ids[[0, 50, 100]]]
+    expected = {
+        ("\n".join(owners), block, row)
+        for row, holding in (
+            (first, {"u": "a", "v": "ab", "w": "b"}),
+            (second, {"v": "b", "w": "b"}),
+        )
+        for block, owners in holding.items()
+    }
+    assert texts(axes) == {
+        (names, round(third * (order.index(block) + 0.5) - 0.5), round(half * row - 0.5))
+        for names, block, row in expected
+    }
+
+
+def test_blocks_are_written_below_where_features_are_many(dealt):
+    holdings = holdings_of(dealt)
+    columns = _feature_side(holdings)
+    axes = Figure().add_axes((0, 0, 1, 1))
+    _name_features(axes, columns, blocks_of(holdings))
+    order = sorted(axes.texts, key=lambda one: one.get_position()[0])
+    assert [one.get_text() for one in order] == [str(n)[0] for n in columns.ids[[0, 50, 100]]]
+    assert axes.get_xlabel() == "feature block (150 features)"
+    few = {name: Block(b.samples, b.features[:9], b.x[:, :9], b.y) for name, b in dealt.items()}
+    axes = Figure().add_axes((0, 0, 1, 1))
+    _name_features(axes, _feature_side(holdings_of(few)), {})
+    assert not axes.texts
+    assert len(axes.get_xticks()) == 18
+
+
+def test_classes_that_lie_in_several_parts_are_not_written(dealt):
+    rows = _sample_side(holdings_of(dealt))
+    some = dict(dealt, b=Block(dealt["b"].samples, dealt["b"].features, dealt["b"].x, np.zeros(4)))
+    assert classes_of(some, ("cat", "dog"), rows.ids, rows.cell_of) == {}
+    assert classes_of({}, ("cat", "dog"), rows.ids, rows.cell_of) == {}
+    assert classes_of(dealt, (), rows.ids, rows.cell_of) == {}

@@ -214,7 +214,7 @@ def inspect(
         tuple(holdings.holdings_table(blocks)),
         holdings.overlap_counts(blocks),
         dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
-        None if picture is None else holdings_picture(blocks, picture),
+        None if picture is None else holdings_picture(blocks, picture, classes=labels.classes),
         held,
         None if beside is None or held is None else blocks_picture(held, beside),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import colorsys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,20 +19,27 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from intarsia.data import Array, Block, ClientId, Holding, Schema
 from intarsia.holdings import Parties, feature_index, holdings_of, missing_percent, owners_of
 from intarsia.index_sets import Index
+from intarsia.picture_words import (
+    DPI,
+    blocks_of,
+    classes_of,
+    font_size,
+    name_below,
+    name_left,
+    write,
+)
 
 __all__ = ["holdings_picture"]
 
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_DPI = 140
 _SIZE = (12.5, 7.8)  # inches
 _WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
 _STRIPE = 8  # pixels
@@ -43,17 +50,21 @@ _COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#
 _MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
 _MOST_FEATURE_NAMES = 100
+_MOST_PARTS = 150  # that each say whose they are
 _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
 
 
-def holdings_picture(parties: Parties, path: str | Path, *, title: str | None = None) -> Path:
+def holdings_picture(
+    parties: Parties, path: str | Path, *, title: str | None = None, classes: Sequence[str] = ()
+) -> Path:
     """Draw who holds what as a PNG and return its path.
 
     Rows are all samples, columns all features, ordered so that entries with the same owners lie
     together. Every client has a colour; entries of several clients are striped in theirs, missing
     values are pale, what nobody holds is grey. The strip beside it says who holds the labels.
     Parts too thin to be seen are drawn a little wider than to scale; of very many clients the
-    first are drawn.
+    first are drawn. Named feature blocks are written below, and of tables with values the `classes`
+    at the left, where the same clients hold all of a class; then each part says whose it is.
 
     Raises
     ------
@@ -68,20 +79,29 @@ def holdings_picture(parties: Parties, path: str | Path, *, title: str | None = 
     colours = _colours(len(holdings))
     image, strip = _paint(rows, columns, colours, missing)
 
-    figure = Figure(figsize=_SIZE, dpi=_DPI, facecolor="white")
+    figure = Figure(figsize=_SIZE, dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     left, bottom = 0.055, 0.17
-    width, height = _WIDTH / _DPI / _SIZE[0], _HEIGHT / _DPI / _SIZE[1]
+    width, height = _WIDTH / DPI / _SIZE[0], _HEIGHT / DPI / _SIZE[1]
     main = figure.add_axes((left, bottom, width, height))
-    beside = figure.add_axes((left + width + 0.006, bottom, _STRIP / _DPI / _SIZE[0], height))
+    beside = figure.add_axes((left + width + 0.006, bottom, _STRIP / DPI / _SIZE[0], height))
     for axes, pixels in ((main, image), (beside, strip)):
         axes.imshow(pixels, aspect="auto", interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
     beside.set_title("labels", fontsize=9, color=_INK)
-    main.set_ylabel(f"{rows.entries:,} samples", fontsize=11, color=_INK)
-    _name_features(main, columns)
-    _name_clients(main, rows, columns, holdings)
+    in_rows = classes_of(blocks, classes, rows.ids, rows.cell_of)
+    name_left(main, [in_rows.get(cell) for cell in rows.cell_at.tolist()])
+    in_blocks = blocks_of(holdings)
+    main.set_ylabel(
+        "class" if in_rows else f"{rows.entries:,} samples", fontsize=11, color=_INK,
+        labelpad=8 + 4.6 * max(map(len, in_rows.values()), default=0),
+    )  # fmt: skip
+    _name_features(main, columns, in_blocks)
+    if in_rows and len(in_rows) * len(columns.owners) <= _MOST_PARTS:
+        _name_parts(main, rows, columns, tuple(holdings))
+    else:
+        _name_clients(main, rows, columns, holdings)
     drawn = "" if len(holdings) == len(everyone) else f"the first {len(holdings)} of "
     heading = title or (
         f"Who holds what: {drawn}{_plural(len(everyone), 'client')}, "
@@ -283,15 +303,22 @@ def _stripes(owners: Mask, colours: Array, band: NDArray[np.intp], pale: Array) 
 # words
 
 
-def _name_features(axes: Axes, columns: _Side) -> None:
-    axes.set_xlabel(_plural(columns.entries, "feature"), fontsize=11, color=_INK)
-    if not 0 < columns.entries <= _MOST_FEATURE_NAMES:
+def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> None:
+    """Write the features below, or their blocks where they are many."""
+    few = 0 < columns.entries <= _MOST_FEATURE_NAMES
+    what, depth = _plural(columns.entries, "feature"), 0.0
+    if blocks and not few:
+        ids = columns.ids.tolist()
+        depth = name_below(axes, [blocks.get(str(ids[at])) for at in columns.entry_at.tolist()])
+        what = f"feature block ({what})"
+    axes.set_xlabel(what, fontsize=11, color=_INK, labelpad=4 + depth)
+    if not few:
         return
     centres = [
         float(np.flatnonzero(columns.entry_at == at).mean()) for at in range(columns.entries)
     ]
     names = [name if len(name) <= 16 else f"{name[:15]}…" for name in columns.ids.tolist()]
-    size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / _DPI)
+    size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / DPI)
     axes.set_xticks(centres, names, rotation=90, fontsize=size, color=_INK, parse_math=False)
     axes.tick_params(length=0, pad=2)
 
@@ -316,29 +343,33 @@ def _name_clients(
         row, column = _middle(area)
         width = step * _run_length(area[row], column)
         height = step * _run_length(area[:, column], row)
-        lines = [name, f"{len(held.samples):,} × {len(held.features):,}"]
-        size = _font_size(lines, width, height)
+        # beside a size, a part of it that is no more than half would be taken for the whole
+        sized = 2 * alone.sum() > np.outer(by_row[:, number], by_column[:, number]).sum()
+        lines = [name, *([f"{len(held.samples):,} × {len(held.features):,}"] * bool(sized))]
+        size = font_size(lines, width, height)
         if size < 7:
             lines = lines[:1]
-            size = _font_size(lines, width, height)
+            size = font_size(lines, width, height)
         if size < 4.5:
             continue
-        axes.text(
-            step * column,
-            step * row,
-            "\n".join(lines),
-            size=size,
-            color="white",
-            ha="center",
-            va="center",
-            parse_math=False,
-            path_effects=[withStroke(linewidth=0.18 * size, foreground=_INK)],
-        )
-        half = round(size * _DPI / 72 / step)
+        write(axes, step * row, step * column, lines, size)
+        half = round(size * DPI / 72 / step)
         box = np.s_[
             max(0, row - half) : row + half + 1, max(0, column - 3 * half) : column + 3 * half
         ]
         free[box] &= ~whole[box]  # another client of the same area writes beside it
+
+
+def _name_parts(axes: Axes, rows: _Side, columns: _Side, names: Sequence[ClientId]) -> None:
+    """Write into each part, of samples and features with the same owners, who these are."""
+    for row, column in np.ndindex(len(rows.owners), len(columns.owners)):
+        owners = np.flatnonzero(rows.owners[row] & columns.owners[column])
+        high, wide = (np.flatnonzero(side.cell_at == at) for side, at in
+                      ((rows, row), (columns, column)))  # fmt: skip
+        lines = [names[owner] for owner in owners.tolist()]
+        size = min(9.0, font_size(lines, len(wide), len(high))) if lines and len(wide) else 0.0
+        if size >= 4.5:
+            write(axes, float(high.mean()), float(wide.mean()), lines, size)
 
 
 def _middle(area: Mask) -> tuple[int, int]:
@@ -360,13 +391,6 @@ def _run_length(line: Mask, at: int) -> int:
     before = at - (int(gaps[place - 1]) if place else -1)
     after = (int(gaps[place]) if place < len(gaps) else len(line)) - at
     return 2 * min(before, after) - 1
-
-
-def _font_size(lines: list[str], width: int, height: int) -> float:
-    pixels_per_point = _DPI / 72
-    across = 0.9 * width / (0.62 * pixels_per_point * max(map(len, lines)))
-    down = height / (1.25 * pixels_per_point * len(lines))
-    return min(11.0, across, down)
 
 
 def _legend(
