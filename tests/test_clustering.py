@@ -19,6 +19,15 @@ def test_it_is_as_tight_as_scikit_learns(seed):
     assert inertia(points, found) <= other.inertia_ * (1 + 1e-9)
 
 
+def test_clusters_of_four_do_not_depend_on_what_is_drawn():
+    """Lloyd's steps alone end early where each point is a quarter of its mean."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        points = 0.8 * rng.normal(size=(5, 8))[np.arange(20) % 5] + 0.6 * rng.normal(size=(20, 8))
+        found = [inertia(points, k_means(points, 5, np.random.default_rng(n))) for n in range(4)]
+        np.testing.assert_allclose(found, found[0], rtol=1e-9)
+
+
 def test_planted_clusters_of_many_dimensions_are_found():
     rng = np.random.default_rng(0)
     planted = rng.permutation(np.arange(30) % 5)
