@@ -106,6 +106,34 @@ def test_what_is_missing_counts_as_the_mean_and_columns_are_found_by_name():
         network.predict(whole[:, :2])
 
 
+@pytest.mark.parametrize("kind", ["perceptron", "linear"])
+def test_levels_without_an_embedding_read_the_points_of_level_1(kind):
+    """With a layer, and a feature that is always 1; the linear kind has no embedding at all."""
+    torch.manual_seed(0)
+    made_of = Architecture(embedding=kind, hidden=8, latent=4, layer=True, additive="sum")
+    modules = {level: Network(3, 3, made_of).double() for level in (1, 3)}
+    parameters = {}
+    for level, module in modules.items():
+        own = {name: values.detach().numpy() for name, values in module.named_parameters()}
+        heads = {name: w for name, w in own.items() if not name.startswith("embedding")}
+        parameters |= as_level(level, own if level == 1 else heads)
+    network = ClientNetwork(
+        labels=Labels("multiclass", ("p", "q", "r")),
+        features=("f0", "f2"),
+        means=np.zeros(2),
+        scales=np.ones(2),
+        architecture=made_of,
+        parameters=without_constant(parameters, np.array([False, True, False])),
+    )
+    x = np.random.default_rng(1).normal(size=(5, 2))
+    with torch.no_grad():
+        points = modules[1].embedding(torch.from_numpy(np.insert(x, 1, 1.0, axis=1)))
+        scores = sum(module.scores(points) for module in modules.values())
+    if kind == "perceptron":
+        np.testing.assert_allclose(network.transform(x), points.numpy(), atol=1e-12)
+    np.testing.assert_allclose(network.predict_proba(x), scores.softmax(1).numpy(), atol=1e-12)
+
+
 @pytest.mark.parametrize("embedding", ["linear", "perceptron"])
 def test_a_feature_that_is_always_1_goes_into_the_bias_of_each_level(embedding):
     made_of = Architecture(hidden=5, latent=4, embedding=embedding, additive="sum")
