@@ -35,7 +35,7 @@ from intarsia.algorithms.residual_network import Residual
 from intarsia.data import Array, Block, Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
-from intarsia.maths.local_training import Batch, Learner, LocalTraining
+from intarsia.maths.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.optimisers import SGD, Adam
 from intarsia.maths.tensors import Tensor, functional_call, nn, torch
 from intarsia.spelling import listed
@@ -125,7 +125,7 @@ def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arra
         network = Network(features, outputs, options.architecture)
     kind = np.float64 if options.precision == "double" else np.float32
     return {
-        name: values.detach().numpy().astype(kind) for name, values in network.named_parameters()
+        name: values.numpy().astype(kind) for name, values in initial_parameters(network).items()
     }
 
 
@@ -165,6 +165,14 @@ def changed(before: Arrays, after: Arrays) -> Arrays:
 def _structure(outputs: int, made_of: Architecture) -> Network:
     """Return a network whose own values are not read; its embedding takes any width."""
     return Network(width_of_structure(made_of.embedding), outputs, made_of)
+
+
+@lru_cache(maxsize=32)
+def _judging(outputs: int, made_of: Architecture) -> Network:
+    """Return the same for predictions: statistics of batches are those that training kept."""
+    network = Network(width_of_structure(made_of.embedding), outputs, made_of)
+    network.eval()
+    return network
 
 
 def training_of(
@@ -316,7 +324,7 @@ def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> A
 
 def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-    structure = _structure(len(parameters["classifier.bias"]), made_of)
+    structure = _judging(len(parameters["classifier.bias"]), made_of)
     x = torch.from_numpy(pictures(structure, dense(block), block))
     x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():

@@ -6,6 +6,7 @@
                    for square images of at least 16 × 16 pixels, which come as rows of pixels
     residual       the ResNet of FeMAM's code, see `residual_network`; its latent space has a width
                    of its own
+    residual-batch the same with batch normalisation, whose statistics are averaged with the weights
 
 Their widths follow from the parameters and the rows that they are given, so that one structure
 serves clients with different numbers of features.
@@ -42,8 +43,9 @@ __all__ = [
 ]
 
 Kind = Literal["perceptron", "convolutional"]  # to a latent space of one width for all
-AnyKind = Literal["linear", "perceptron", "convolutional", "residual"]
-IMAGES = ("convolutional", "residual")  # those of pictures
+AnyKind = Literal["linear", "perceptron", "convolutional", "residual", "residual-batch"]
+_RESIDUAL = ("residual", "residual-batch")
+IMAGES = ("convolutional", *_RESIDUAL)  # those of pictures
 _PATCH = 5  # pixels
 _CHANNELS = (32, 20)
 _LEAST = 16  # pixels of a side: one is left after both layers
@@ -65,8 +67,8 @@ def embedding(
         return Convolutional(features, latent, dropout)
     if kind == "linear":
         return NoEmbedding()
-    if kind == "residual":
-        return Residual(features)
+    if kind in _RESIDUAL:
+        return Residual(features, batch_norm=kind == "residual-batch")
     return Perceptron(features, hidden, latent, dropout)
 
 
@@ -80,7 +82,7 @@ class NoEmbedding(nn.Module):
 
 def latent_width(kind: AnyKind, features: int, latent: int) -> int:
     """Return the width of the latent space."""
-    if kind == "residual":
+    if kind in _RESIDUAL:
         return WIDTH
     return features if kind == "linear" else latent
 
@@ -101,7 +103,7 @@ def layers(kind: AnyKind) -> tuple[str, ...]:
     """Return patterns of the parameters of each layer, from the features on."""
     if kind == "linear":
         return ()
-    if kind == "residual":
+    if kind in _RESIDUAL:
         return ("embedding.*",)
     names = ("first", "second", "last") if kind == "convolutional" else ("0", "2", "4")
     return tuple(f"embedding.{name}.*" for name in names)

@@ -76,12 +76,15 @@ def _counted(
 
 
 def _columns(server: Server) -> Any:
-    """Return which entries of a model are clustered."""
-    if server.options.cluster_on == "all":
-        return slice(None)
+    """Return which entries of a model are clustered; statistics of batches never are."""
     made = drawn(server.features, server.outputs, server.options, RandomKey(()))
-    last = {name: np.full(values.shape, "classifier" in name) for name, values in made.items()}
-    return part_vector(last, ("*",)) > 0
+    last = server.options.cluster_on == "last"
+    wanted = {
+        name: np.full(values.shape, "classifier" in name if last else "running_" not in name)
+        for name, values in made.items()
+    }
+    found = part_vector(wanted, ("*",)) > 0
+    return slice(None) if found.all() else found
 
 
 def _check_finite(told: Array) -> None:
