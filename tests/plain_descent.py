@@ -16,8 +16,11 @@ def loss(w, x, y, base=0.0):
     return torch.nn.functional.cross_entropy(base + forward(w, x), y)
 
 
-def stepped(w, x, y, steps, rate, *, pull=0.0, to=None, base=0.0):
-    """Return parameters after steps on the loss and pull/2 times the squared distance to others."""
+def stepped(w, x, y, steps, rate, *, pull=0.0, to=None, base=0.0, only=""):
+    """Return parameters after steps on the loss and pull/2 times the squared distance to others.
+
+    Those move whose names begin with `only`.
+    """
     for _ in range(steps):
         w = {name: values.detach().requires_grad_() for name, values in w.items()}
         value = loss(w, x, y, base)
@@ -25,7 +28,7 @@ def stepped(w, x, y, steps, rate, *, pull=0.0, to=None, base=0.0):
             value = value + pull / 2 * (values - to[name]).square().sum()
         moves = torch.autograd.grad(value, list(w.values()))
         w = {
-            name: (values - rate * move).detach()
+            name: (values - rate * move * name.startswith(only)).detach()
             for (name, values), move in zip(w.items(), moves, strict=True)
         }
     return w

@@ -11,7 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from intarsia.algorithms.ditto import DITTO, Ditto  # noqa: E402  after the skip
-from intarsia.algorithms.fedrep import FEDAVG_FT, FEDPROX, FedAvgFT, FedProx  # noqa: E402
+from intarsia.algorithms.fedrep import (  # noqa: E402
+    FEDAVG_FT,
+    FEDPROX,
+    FEDREP,
+    FedAvgFT,
+    FedProx,
+    FedRep,
+)
 from intarsia.algorithms.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
@@ -49,7 +56,9 @@ def run(algorithm, options, rounds=ROUNDS):
     server = algorithm.init_server(options, schema, engine.key("init"))
     begin = server.start.shared
     server = algorithm.setup(server, engine, engine.key("init"))
-    start = split(begin, engine.get_states()["c0"].parameters)
+    drawn = engine.get_states()["c0"].parameters
+    shared = "embedding." if algorithm is FEDREP else ""
+    start = split(begin, {name: one for name, one in drawn.items() if name.startswith(shared)})
     for number in range(1, rounds + 1):
         engine.begin_round(number, THERE.get(number))
         server, _ = algorithm.round(server, engine, engine.key())
@@ -91,6 +100,28 @@ def test_fedavg_is_averaged_descent_and_fine_tuning_goes_on_from_it():
         w = mean([stepped(w, *rows()[name], 3, RATE) for name in there(number)])
     for name, own in found.items():
         close(own, stepped(w, *rows()[name], 2, RATE))
+
+
+def test_fedrep_is_descent_on_own_classifiers_and_then_on_an_averaged_embedding():
+    options = FedRep(local_epochs=2, shared_epochs=3, final_epochs=4, **NETWORK, **STEPS)
+    common, found, engine = run(FEDREP, options)
+    own = {  # as each client draws it: only the embedding is one for all
+        name: tensors(
+            FEDREP.init_client(
+                options, Schema.of(clients(), LABELS), name, block, engine.client_key(name)
+            ).parameters
+        )
+        for name, block in clients().items()
+    }
+    for number in range(1, ROUNDS + 1):
+        each = []
+        for name in there(number):
+            w = stepped({**own[name], **common}, *rows()[name], 2, RATE, only="classifier.")
+            own[name] = stepped(w, *rows()[name], 3, RATE, only="embedding.")
+            each.append({key: own[name][key] for key in common})
+        common = mean(each)
+    for name, w in own.items():
+        close(found[name], stepped({**w, **common}, *rows()[name], 4, RATE, only="classifier."))
 
 
 def test_ditto_is_averaged_descent_and_own_networks_that_are_pulled_to_it():

@@ -50,7 +50,7 @@ from intarsia.algorithms.client_network import (
     check_same_features,
     training_of,
 )
-from intarsia.algorithms.embeddings import AnyKind, Kind, layers
+from intarsia.algorithms.embeddings import AnyKind, layers
 from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
@@ -93,7 +93,7 @@ class FedRep:
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on β
     batch: int = 100
-    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    embedding: AnyKind = "perceptron"  # what φ is; "convolutional" for images
     hidden: int = 64  # units of a perceptron's two hidden layers
     latent: int = 64  # k, the width of the latent space
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training
@@ -109,7 +109,9 @@ class FedRep:
         most = len(layers(self.embedding))
         if self.shared_layers > most:
             raise ExperimentError(
-                f"algorithm.shared_layers is {self.shared_layers}; the embedding has {most} layers."
+                f"algorithm.shared_layers is {self.shared_layers}; the embedding "
+                f"{self.embedding!r} has {most} {'layer' if most == 1 else 'layers'}, of which "
+                f"all are shared with shared_layers = {most}."
             )
 
     @property
