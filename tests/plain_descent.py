@@ -16,16 +16,17 @@ def loss(w, x, y, base=0.0):
     return torch.nn.functional.cross_entropy(base + forward(w, x), y)
 
 
-def stepped(w, x, y, steps, rate, *, pull=0.0, to=None, base=0.0, only=""):
+def stepped(w, x, y, steps, rate, *, pull=0.0, to=None, base=0.0, only="", plain=False):
     """Return parameters after steps on the loss and pull/2 times the squared distance to others.
 
-    Those move whose names begin with `only`.
+    Those move whose names begin with `only`. `plain`: pull times each parameter's plain distance.
     """
     for _ in range(steps):
         w = {name: values.detach().requires_grad_() for name, values in w.items()}
         value = loss(w, x, y, base)
         for name, values in w.items() if pull else ():
-            value = value + pull / 2 * (values - to[name]).square().sum()
+            away = (values - to[name]).square().sum()
+            value = value + (pull * away.sqrt() if plain and away > 0 else pull / 2 * away)
         moves = torch.autograd.grad(value, list(w.values()))
         w = {
             name: (values - rate * move * name.startswith(only)).detach()

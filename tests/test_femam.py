@@ -105,23 +105,29 @@ def test_one_level_for_all_is_federated_averaging(level, final, network):
 
 @pytest.mark.parametrize("start", ["zero-output", "level-1"])
 @pytest.mark.parametrize("weights", ["samples", "equal"])
-def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights):
+@pytest.mark.parametrize("pull", [0.0, 0.3], ids=["free", "pulled"])
+def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights, pull):
     """Against plain PyTorch: averaged descent, then each client on the residual."""
     blocks = clients(3)
     plan = {"first_rounds": 3, "level_rounds": 2, "window": 0}
     descent = {**TRAINING, "optimiser": "sgd"}
     options = FeMAM(
-        levels=("global", "personal"), start=start, weights=weights, **plan, **descent, **NETWORK
-    )
+        levels=("global", "personal"), start=start, weights=weights, **plan, **descent, **NETWORK,
+        proximal=pull, proximal_norm="plain", proximal_levels="all",
+    )  # fmt: skip
     engine, server = started(FEMAM, options, blocks)
     rows = {
         name: (torch.from_numpy(block.x), torch.from_numpy(block.y.astype(int)))
         for name, block in blocks.items()
     }
+
+    def to(held):
+        return {"pull": pull, "to": held, "plain": True}
+
     w = split(server.levels[0].models[0], engine.get_states()["c0"].start)
     count = {name: len(y) if weights == "samples" else 1 for name, (_, y) in rows.items()}
     for _ in range(3):
-        each = [stepped(w, x, y, 2, 0.05) for x, y in rows.values()]
+        each = [stepped(w, x, y, 2, 0.05, **to(w)) for x, y in rows.values()]
         w = mean(each, list(count.values()))
     engine, _, conclusion = run(FEMAM, options, blocks, rounds=10)
     assert conclusion.structure == ({"c0": 0, "c1": 0, "c2": 0}, {"c0": 0, "c1": 1, "c2": 2})
@@ -132,7 +138,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights)
             for name in ("classifier.weight", "classifier.bias"):
                 second[name] = torch.zeros_like(w[name])
         for _ in range(2):
-            second = stepped(second, x, y, 2, 0.05, base=base)
+            second = stepped(second, x, y, 2, 0.05, base=base, **to(second))
         found = networks(engine)[client]
         close(without("levels.1.", found), {n: v.numpy() for n, v in w.items()})
         close(without("levels.2.", found), {n: v.numpy() for n, v in second.items()})

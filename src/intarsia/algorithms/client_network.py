@@ -186,6 +186,7 @@ def training_of(
     noise: Mapping[str, tuple[int, ...]] | None = None,
     also_ragged: Mapping[str, int] | None = None,
     proximal: float = 0.0,
+    squared: bool = True,
 ) -> LocalTraining:
     """Return how some parts of the networks train; keep it: compiled functions belong to it.
 
@@ -204,6 +205,8 @@ def training_of(
         Axes of the client's own features in what a batch holds beside the rows.
     proximal
         η of η/2 ‖w - r‖² over the parts that move; r is where they start, or what is given.
+    squared
+        Whether it is that, or else η Σ ‖w - r‖ over the single parameters.
     """
     made_of = options.architecture
     drawn = dict(noise or {})
@@ -220,6 +223,7 @@ def training_of(
         train=tuple(parts),
         decay=dict.fromkeys(heads, options.weight_decay),
         proximal=dict.fromkeys(parts, proximal),
+        squared=squared,
         noise=drawn,
         ragged={**ragged(made_of.embedding), **(also_ragged or {})},
         stacked=made_of.embedding not in IMAGES,

@@ -156,7 +156,15 @@ def _labelled(block: Block) -> tuple[Block, Array]:
 @lru_cache(maxsize=32)
 def _training(options: FeMAM, outputs: int, epochs: int, pull: float) -> LocalTraining:
     """Return how a level trains; kept, as compiled functions belong to it."""
-    return training_of(options, outputs, _level_loss, ("*",), epochs=epochs, proximal=pull)
+    return training_of(
+        options,
+        outputs,
+        _level_loss,
+        ("*",),
+        epochs=epochs,
+        proximal=pull,
+        squared=options.proximal_norm == "squared",
+    )
 
 
 def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -242,7 +250,8 @@ def choose_model(
 def train_level(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
     options = visits[0][0].options
-    pulled = options.kind(visits[0][0].level) in ("clusters", "given")
+    kinds = ("clusters", "given")
+    pulled = options.proximal_levels == "all" or options.kind(visits[0][0].level) in kinds
     return _trained(visits, options.local_epochs, options.proximal if pulled else 0.0)
 
 

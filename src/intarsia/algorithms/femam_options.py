@@ -45,7 +45,9 @@ class FeMAM:
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
-    proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² at levels of clusters
+    proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
+    proximal_norm: Literal["squared", "plain"] = "squared"  # … or of λ Σ ‖·‖ of each parameter
+    proximal_levels: Literal["clusters", "all"] = "clusters"  # which levels have it
     validation: float = 0.1  # share of a client's labelled rows that it keeps from training
     # what keeps a level at a client: a fall, over the rows of all clients unless they differ, by
     # `evidence` standard errors; over its own by 1.64; over its own by `margin`, …

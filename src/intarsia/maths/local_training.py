@@ -6,7 +6,7 @@ step after the other. `cohort.train` runs the same record for many learners at o
 
 The objective of a step is
 
-    Σ_i c_i l_i(w) / Σ_i c_i + penalty(w) + Σ_p η_p/2 ‖w_p - r_p‖²
+    Σ_i c_i l_i(w) / Σ_i c_i + penalty(w) + Σ_p η_p/2 ‖w_p - r_p‖²    (or η_p ‖w_p - r_p‖)
 
 over the rows i of a batch with weights c (1, or 0 where an engine filled a batch up), the
 parameters p of a proximal term and their references r.
@@ -83,6 +83,7 @@ class LocalTraining:
     train: tuple[str, ...] = ("*",)  # the parameters that move; all others are frozen
     decay: Mapping[str, float] = field(default_factory=dict[str, float])
     proximal: Mapping[str, float] = field(default_factory=dict[str, float])  # η
+    squared: bool = True  # whether distances of the proximal terms are
     # name in the batch → shape of one row's standard normal numbers, fresh in each step
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     # name of rows, a constant or a parameter → its axis that may differ from client to client
@@ -189,8 +190,11 @@ def objective(
     if penalty is not None:
         value = value + penalty
     for name, pull in training.pulls.items():
-        away = (parameters[name] - references[name]).square()
-        value = value + pull / 2 * away.reshape(*value.shape, -1).sum(-1)
+        away = (parameters[name] - references[name]).reshape(*value.shape, -1)
+        if training.squared:
+            value = value + pull / 2 * away.square().sum(-1)
+        else:  # of slope 0 where it starts, as torch has it
+            value = value + pull * torch.linalg.vector_norm(away, dim=-1)
     return value
 
 
