@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -219,6 +220,27 @@ def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
     held = {name: one.architecture.blocks for name, one in
             running.load(tmp_path / "runs" / "mine").model.items()}  # fmt: skip
     assert held == {"clinic": ("lab", "scan"), "practice": ("history", "lab")}
+
+
+def test_rates_are_chosen_as_the_document_says(run, tmp_path, monkeypatch, capfd):
+    document = (Path(__file__).parents[1] / "docs" / "hyfem.md").read_text(encoding="utf-8")
+    lines = [one.strip() for one in document.split("```sh\n")[1].split("```")[0].splitlines()]
+    loop = re.fullmatch(r"for rate in (.+); do", lines[0])
+    assert lines[2] == "done"
+    folder = tmp_path / "here"
+    shutil.copytree(run[0].parent, folder, ignore=lambda *_: ["run"])
+    (folder / "run.toml").rename(folder / "mine.toml")
+    monkeypatch.chdir(folder)
+    rates = loop[1].split()[:2]
+    for rate in rates:
+        assert (
+            main([*lines[1].replace("$rate", rate).split()[1:], "-c", "experiment.rounds=1"]) == 0
+        )
+    said(capfd)
+    assert main(["compare", *sorted(map(str, folder.glob("runs/rate-*"))), "--json"]) == 0
+    shown = json.loads(said(capfd)[0])
+    assert [one["settings"]["rate"] for one in shown] == [float(rate) for rate in rates]
+    assert lines[4].split()[:3] == ["intarsia", "run", "mine.toml"]
 
 
 def test_a_run_says_which_columns_two_clients_name_otherwise():
