@@ -25,8 +25,8 @@ validation of all clients say so (`prune`, `criterion`, see `femam_pruning`), by
 chooses a number of clusters (`compare_models`). Gradients are not scaled by n_i/n; level 1 trains
 for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
 "random", `prune` = "margin", `criterion` = "loss", `margin` = 0; the authors' code `combination` =
-"mean", `start` = "level-1", `cluster_on` = "last", `scaled`, `proximal` = 0.01 with `proximal_norm` =
-"plain" and `proximal_levels` = "all", `embedding` = "residual-batch".
+"mean", `start` = "level-1", `cluster_on` = "last", `scaled`, `proximal` = 0.01 with
+`proximal_norm` = "plain" and `proximal_levels` = "all", `embedding` = "residual-batch".
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
