@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from intarsia import __version__, key_commands
+from intarsia import __version__, federation_commands, key_commands
 from intarsia.errors import IntarsiaError, UserError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(key_commands.app, name="keys")
+app.add_typer(federation_commands.app, name="federation")
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]

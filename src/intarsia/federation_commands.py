@@ -1,0 +1,188 @@
+"""The commands `intarsia federation ...`: sites of organisations, each with its own table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intarsia.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from intarsia.federation_server import Standing
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",
+    rich_markup_mode="rich",
+    epilog="In this order: init and provision once; each site gets its kit, fills in local/"
+    "site.toml and runs site; the server's runs server and then submit for each experiment.",
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The folder that provision wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+@app.command()
+def init(file: File = Path("federation.toml")) -> None:
+    """Write an example of a federation's FILE, to be changed."""
+    from intarsia.federation_folder import EXAMPLE
+
+    if file.exists():
+        raise ExperimentError(f"{file} is there already; name another file.")
+    file.write_text(EXAMPLE, encoding="utf-8")
+    _say(f"wrote {file}; change it, then run intarsia federation provision {file}")
+
+
+@app.command()
+def provision(
+    file: File,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the kits are written.")
+    ] = Path("kits"),
+) -> None:
+    """Write a kit with keys and certificates for the server and each site of FILE.
+
+    A kit that is there already stays as it is, so that sites can be added later.
+    """
+    from intarsia.federation_folder import finish_kits, load
+
+    nvflare = _nvflare()
+    description = load(file)
+    out = out.resolve()
+    ports = description.port, description.port + 1
+    kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
+    finish_kits(description, dict(kits))
+    _say(f"wrote {len(description.sites) + 1} kits to {out}")
+    for name in description.sites:
+        _say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+
+
+@app.command()
+def server(kit: Kit) -> None:
+    """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
+    from intarsia.federation_folder import sites_of
+    from intarsia.federation_server import supervise
+    from intarsia.kit_process import KitProcess
+
+    nvflare = _nvflare()
+    kit = kit.resolve()
+    sites_of(kit)
+    process = KitProcess(kit, nvflare.parent_command(kit, server=True))
+    jobs = nvflare.Jobs(kit / "admin")
+    with process.running():
+        supervise(kit / "local", jobs, nvflare.write_job, stopped=process.stopped)
+    jobs.close()
+
+
+@app.command()
+def site(kit: Kit) -> None:
+    """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
+    from intarsia.kit_process import KitProcess
+    from intarsia.site_folder import read_settings
+
+    nvflare = _nvflare()
+    kit = kit.resolve()
+    settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
+    if settings.name != kit.name:
+        raise ExperimentError(
+            f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
+            "both must be the name that experiments use."
+        )
+    process = KitProcess(kit, nvflare.parent_command(kit, server=False))
+    with process.running():
+        process.wait()
+
+
+@app.command()
+def submit(
+    kit: Kit,
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT")],
+    overwrite: Annotated[bool, typer.Option(help="Replace a run of the same name.")] = False,
+) -> None:
+    """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
+    from intarsia import experiment as experiments
+    from intarsia.federation_folder import sites_of
+    from intarsia.federation_server import request
+
+    sites, patience = sites_of(kit.resolve())
+    description = experiments.load(experiment)
+    named = tuple(one.name for one in description.clients)
+    if named and set(named) != set(sites):
+        raise ExperimentError(
+            f"The experiment's clients are {sorted(named)} but the federation's sites are "
+            f"{sorted(sites)}; both must have the same names."
+        )
+    own = request(
+        kit.resolve() / "local", description, named or sites, patience, overwrite=overwrite
+    )
+    _say(f"asked for {description.name}; its results will be in {own / 'out'}")
+
+
+@app.command()
+def status(kit: Kit, as_json: AsJson = False) -> None:
+    """Show whether KIT is running, and a server's runs: round, loss, gap, bytes."""
+    from intarsia.federation_server import standings
+    from intarsia.kit_process import is_running
+
+    kit = kit.resolve()
+    found, alive = standings(kit / "local"), is_running(kit)
+    if as_json:
+        print(json.dumps({"running": alive, "runs": [asdict(one) for one in found]}))  # noqa: T201
+        return
+    _say(f"{kit.name} is {'running' if alive else 'not running'}")
+    for one in found:
+        _say(_line(one))
+
+
+@app.command()
+def logs(
+    kit: Kit, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.")] = 30
+) -> None:
+    """Print the last lines of the log of KIT on standard output."""
+    path = kit / "log.txt"
+    if not path.is_file():
+        raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
+        print(line)  # noqa: T201
+
+
+@app.command()
+def stop(kit: Kit) -> None:
+    """Stop what runs from KIT; runs go on when it is started again."""
+    from intarsia.kit_process import stop as stop_process
+
+    kit = kit.resolve()
+    _say(f"stopped {kit.name}" if stop_process(kit) else f"{kit.name} was not running")
+
+
+def _line(one: Standing) -> str:
+    numbers = [f"round {one.round}"]
+    numbers += [] if one.loss is None else [f"loss {one.loss:.6g}"]
+    numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]
+    numbers += [f"{one.bytes:,} bytes"]
+    problem = f" ({one.problem})" if one.problem else ""
+    return f"  {one.name}: {one.state}, {', '.join(numbers)}{problem}"
+
+
+def _nvflare() -> Any:
+    """Return the engine's module, which needs its library."""
+    try:
+        from intarsia.engines import nvflare
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").split(".")[0] not in ("nvflare", "psutil"):
+            raise
+        raise ExperimentError(
+            "The library nvflare is not installed; install intarsia[nvflare]."
+        ) from None
+    return nvflare
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201

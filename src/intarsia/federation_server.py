@@ -1,0 +1,209 @@
+"""A federation's server: runs in their folders, and a supervisor that keeps each of them going.
+
+A run is a folder `runs/NAME` in the server's own: `request.json` says what was asked for, and the
+output folder `out` is that of any run. NVIDIA FLARE ends a job when a process of it dies and takes
+no site back into it; the supervisor then submits another, which goes on where that one was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from intarsia import experiment, remote_running
+from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.data import ClientId
+from intarsia.engines.calling import Patience, Transport
+from intarsia.errors import AbsentError, ExperimentError, IntarsiaError
+from intarsia.experiment import Experiment
+from intarsia.hyperparameters import hyperparameters
+
+__all__ = ["Jobs", "Standing", "request", "run_in_job", "standings", "supervise"]
+
+_REQUEST: Final = "request.json"
+_FAILURE: Final = "failure.json"
+_JOB: Final = "job.id"
+_DONE: Final = "FINISHED"
+
+
+class Jobs(Protocol):
+    """What submits jobs and knows how they stand; every method may raise OSError."""
+
+    def submit(self, job: Path) -> str:
+        """Submit a job; return its id."""
+        ...
+
+    def status(self, job: str) -> str:
+        """Return the status of a job, "" if there is none of this id."""
+        ...
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        ...
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is."""
+
+    name: str
+    state: Literal["waiting", "running", "finished", "failed"]
+    round: int
+    loss: float | None
+    gap: float | None
+    bytes: int
+    problem: str  # what ended it, or why it waits
+
+
+def request(
+    folder: Path,
+    description: Experiment,
+    sites: tuple[ClientId, ...],
+    patience: Patience,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Ask for a run over sites; return its folder.
+
+    Raises
+    ------
+    ExperimentError
+        If there is a run of this name.
+    """
+    own = folder / "runs" / description.name
+    if own.exists():
+        if not overwrite:
+            raise ExperimentError(
+                f"There is a run {description.name!r} in {own}; give the experiment another name, "
+                "or replace the run with --overwrite."
+            )
+        shutil.rmtree(own)
+    own.mkdir(parents=True)
+    tree = experiment.to_dict(description)
+    tree["experiment"].pop("out", None)
+    asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
+    write_atomically(own / _REQUEST, json.dumps(asked, indent=1).encode())
+    return own
+
+
+def run_in_job(folder: Path, name: str, transport: Transport) -> None:
+    """Run what was asked for, or go on with it: the main function of a job's process.
+
+    What ends it is written down for the supervisor.
+    """
+    own = folder / "runs" / name
+    asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
+    patience: Patience = hyperparameters(Patience, asked["patience"], "[patience]")
+    out = own / "out"
+    try:
+        if (out / "run.id").is_file():
+            if not (out / "result.json").is_file():
+                remote_running.resume_over(out, transport, patience=patience)
+        else:
+            description = experiment.from_dict(asked["experiment"], own)
+            sites = asked["sites"]
+            remote_running.run_over(
+                description, transport, sites, out, patience=patience, overwrite=True
+            )
+    except IntarsiaError as problem:
+        # a site that is away may come back, whatever else there is must be mended
+        kind = type(problem).__name__
+        again = isinstance(problem, AbsentError)
+        found = {"error": kind, "sentence": str(problem), "again": again}
+        write_atomically(own / _FAILURE, json.dumps(found).encode())
+        raise
+
+
+def standings(folder: Path) -> list[Standing]:
+    """Return how far every run is."""
+    return [_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
+
+
+def _standing(own: Path) -> Standing:
+    out = own / "out"
+    lines = Checkpoints(out).history() if out.is_dir() else []
+    last: dict[str, Any] = lines[-1] if lines else {}
+    failure = _failure(own)
+    state: Literal["waiting", "running", "finished", "failed"] = "waiting"
+    if (out / "result.json").is_file():
+        state = "finished"
+    elif failure is not None and not failure["again"]:
+        state = "failed"
+    elif (own / _JOB).is_file():
+        state = "running"
+    return Standing(
+        own.name,
+        state,
+        last.get("round", 0),
+        last.get("loss"),
+        last.get("gap_relative"),
+        last.get("bytes", 0),
+        "" if failure is None or state == "finished" else failure["sentence"],
+    )
+
+
+def _failure(own: Path) -> dict[str, Any] | None:
+    path = own / _FAILURE
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def supervise(
+    folder: Path,
+    jobs: Jobs,
+    write_job: Callable[[Path, str, tuple[ClientId, ...]], Path],
+    *,
+    stopped: Callable[[], bool],
+    pause: float = 2.0,
+) -> None:
+    """Keep every run going until it is finished, or cannot go on.
+
+    Parameters
+    ----------
+    folder
+        The server's own.
+    jobs
+        Submits them.
+    write_job
+        Writes a job for a run and its sites into a folder.
+    stopped
+        Says whether to stop.
+    """
+    fresh = True  # what ran when this process ended may be listed as running for ever
+    while not stopped():
+        for standing in standings(folder):
+            if standing.state in ("waiting", "running"):
+                with contextlib.suppress(OSError):
+                    _kept_going(folder / "runs" / standing.name, jobs, write_job, fresh=fresh)
+        fresh = False
+        time.sleep(pause)
+
+
+def _kept_going(
+    own: Path,
+    jobs: Jobs,
+    write_job: Callable[[Path, str, tuple[ClientId, ...]], Path],
+    *,
+    fresh: bool,
+) -> None:
+    """Submit a job for a run that has none which is alive."""
+    path = own / _JOB
+    if path.is_file():
+        job = path.read_text(encoding="utf-8")
+        status = jobs.status(job)
+        if status and not status.startswith(_DONE):
+            if not fresh:
+                return
+            jobs.abort(job)
+    asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
+    written = write_job(own / "job", own.name, tuple(asked["sites"]))
+    path.unlink(missing_ok=True)
+    write_atomically(path, jobs.submit(written).encode())

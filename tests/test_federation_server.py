@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+import test_remote_running as remote
+from command_line import one_error, said
+from intarsia import federation_folder, federation_server
+from intarsia.cli import main
+from intarsia.engines.calling import Patience
+from intarsia.errors import ExperimentError
+
+GOOD = federation_folder.EXAMPLE
+WRONG = {
+    "no TOML": ("[federation", "no TOML"),
+    "an unknown table": (GOOD + "[sites]\n", "did you mean 'site'|is not known"),
+    "an unknown key": (GOOD.replace("port", "ports", 1), "ports"),
+    "no site": ('[federation]\nname = "a"\n', "needs one at least"),
+    "a site twice": (GOOD + '[[site]]\nname = "bank"\n', "a name of its own"),
+    "a path as a name": (GOOD + '[[site]]\nname = "../x"\n', "cannot be that of a folder"),
+    "the server's name": (GOOD + '[[site]]\nname = "server"\n', "cannot be that of a folder"),
+    "a path at a site": (GOOD + '[[site]]\nname = "x"\npath = "y"\n', "a name and nothing else"),
+    "no patience": (GOOD.replace("deadline = 600", "deadline = 0"), "above 0 seconds"),
+    "no such port": (GOOD.replace("8702", "70000"), "between 1 and 65534"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_a_federation_that_is_wrong_is_refused_in_a_sentence(tmp_path, text, said):
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    with pytest.raises(ExperimentError, match=said):
+        federation_folder.load(path)
+
+
+class Jobs:
+    """A server of jobs whose answers are given."""
+
+    def __init__(self):
+        self.submitted, self.aborted, self.known, self.there = [], [], {}, True
+
+    def submit(self, job):
+        self._check()
+        self.submitted.append(job)
+        name = f"job-{len(self.submitted)}"
+        self.known[name] = "RUNNING"
+        return name
+
+    def status(self, job):
+        self._check()
+        return self.known.get(job, "")
+
+    def abort(self, job):
+        self._check()
+        self.aborted.append(job)
+        self.known[job] = "FINISHED:ABORTED"
+
+    def _check(self):
+        if not self.there:
+            raise ConnectionError("the server does not answer")
+
+
+def turns(folder, jobs, number=1):
+    """Let the supervisor look so many times."""
+    left = number
+
+    def stopped():
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    federation_server.supervise(
+        folder, jobs, lambda own, run, sites: own, stopped=stopped, pause=0.0
+    )
+
+
+def asked(folder):
+    remote.write_tables(folder)
+    description = remote.described(folder)
+    return federation_server.request(folder, description, remote.NAMES, Patience())
+
+
+def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs, 3)
+    assert len(jobs.submitted) == 1
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 2
+    jobs.known.clear()  # the server lost its jobs
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 3
+    assert json.loads((own / "request.json").read_text())["sites"] == list(remote.NAMES)
+
+
+def test_a_job_that_is_listed_as_running_when_the_server_starts_is_ended_first(tmp_path):
+    asked(tmp_path)
+    jobs = Jobs()
+    turns(tmp_path, jobs)
+    turns(tmp_path, jobs)  # another process of the server
+    assert jobs.aborted == ["job-1"]
+    assert len(jobs.submitted) == 2
+
+
+@pytest.mark.parametrize(("again", "state"), [(True, "running"), (False, "failed")])
+def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_path, again, state):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    (own / "failure.json").write_text(
+        json.dumps({"error": "AbsentError", "sentence": "bank did not answer", "again": again})
+    )
+    (standing,) = federation_server.standings(tmp_path)
+    assert (standing.state, standing.problem) == (state, "bank did not answer")
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1 + again
+
+
+def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):
+    asked(tmp_path)
+    jobs = Jobs()
+    jobs.there = False
+    turns(tmp_path, jobs, 3)
+    jobs.there = True
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1
+
+
+def test_a_run_of_the_same_name_is_not_replaced_unasked(tmp_path):
+    asked(tmp_path)
+    with pytest.raises(ExperimentError, match="There is a run 'four'"):
+        asked(tmp_path)
+
+
+def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["federation", "init"]) == 0
+    description = federation_folder.load(tmp_path / "federation.toml")
+    kits = {name: tmp_path / name for name in ("server", *description.sites)}
+    for kit in kits.values():
+        (kit / "local").mkdir(parents=True)
+    federation_folder.finish_kits(description, kits)
+    (tmp_path / "e.toml").write_text(
+        '[experiment]\nname = "e"\n[algorithm]\nname = "hyfdca"\n'
+        + "".join(f'[[client]]\nname = "{name}"\npath = "x.csv"\n' for name in description.sites)
+    )
+    assert main(["federation", "submit", "server", "e.toml"]) == 0
+    said(capfd)
+    assert main(["federation", "status", "server", "--json"]) == 0
+    found = json.loads(said(capfd)[0])
+    assert not found["running"]
+    assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
+    assert main(["federation", "submit", "bank", "e.toml"]) == 2
+    assert "no kit of a server" in one_error(said(capfd)[1])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="nvflare is there")
+def test_without_the_library_the_commands_say_what_to_install(tmp_path, capfd):
+    (tmp_path / "federation.toml").write_text(GOOD)
+    assert main(["federation", "provision", str(tmp_path / "federation.toml")]) == 2
+    assert "install intarsia[nvflare]" in one_error(said(capfd)[1])
