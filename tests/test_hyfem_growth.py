@@ -244,7 +244,7 @@ def test_a_run_that_grows_is_written_read_and_joined_at_its_width(tmp_path):
         id="row",
         label="kind",
         algorithm="hyfem",
-        rounds=4,
+        rounds=2,
         out=tmp_path / "run",
         start="matched",
         growth="everybody",

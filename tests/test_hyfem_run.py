@@ -222,6 +222,7 @@ def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
     assert held == {"clinic": ("lab", "scan"), "practice": ("history", "lab")}
 
 
+@pytest.mark.slow
 def test_rates_are_chosen_as_the_document_says(run, tmp_path, monkeypatch, capfd):
     document = (Path(__file__).parents[1] / "docs" / "hyfem.md").read_text(encoding="utf-8")
     lines = [one.strip() for one in document.split("```sh\n")[1].split("```")[0].splitlines()]

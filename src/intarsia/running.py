@@ -161,8 +161,7 @@ def _run_all(
         guarantee.check_summands(description, algorithm, options, found.schema)
         release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()
-    store = None
-    drawn = False
+    store, drawn = None, False
     if folder is not None:
         with clock.part("checkpoints"):
             store = (
