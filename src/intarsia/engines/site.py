@@ -120,6 +120,11 @@ class Site:
         self._lock = threading.Lock()
         self._run: _Run | None = None
 
+    @property
+    def client(self) -> ClientId:
+        """Return the client's name."""
+        return self._client
+
     def handle(self, data: bytes) -> bytes:
         """Return the bytes of the answer to a call; what goes wrong is in the answer."""
         with self._lock:
