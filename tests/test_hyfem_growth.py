@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia import running  # noqa: E402
-from intarsia.algorithms import block_network  # noqa: E402
+from intarsia.algorithms import block_network, hyfem  # noqa: E402
 from intarsia.algorithms.block_network import Composition, Parts  # noqa: E402
 from intarsia.algorithms.extractors import extractor  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
@@ -271,6 +271,23 @@ def test_a_run_that_grows_is_written_read_and_joined_at_its_width(tmp_path):
     np.testing.assert_allclose(
         new.model["new"].decision_function(north), read["north"].decision_function(north), atol=1e-5
     )
+
+
+def test_a_first_matching_begins_with_nothing_and_a_later_one_where_the_server_is(monkeypatch):
+    given = []
+
+    def noted(*of, **settings):
+        given.append({key: settings[key] for key in ("again", "passes", "in_order")})
+        return joined(*of, **settings)
+
+    monkeypatch.setattr(hyfem, "joined", noted)
+    options = dataclasses.replace(GROWING, matching="rounds", passes=3)
+    run(options, clients(), rounds=2)
+    once = {"passes": 3, "in_order": False}
+    assert given == [{"again": again, **once} for again in (False, True, True)]
+    given.clear()
+    run(dataclasses.replace(options, start="common"), clients(), rounds=1)
+    assert given == [{"again": True, **once}]
 
 
 def test_the_constants_reach_the_cost():
