@@ -5,12 +5,14 @@ import json
 
 import pytest
 
+import sites
 import test_remote_running as remote
 from command_line import one_error, said
 from intarsia import federation_folder, federation_server
 from intarsia.cli import main
 from intarsia.engines.calling import Patience
 from intarsia.errors import ExperimentError
+from intarsia.site_work import site_in
 
 GOOD = federation_folder.EXAMPLE
 WRONG = {
@@ -72,7 +74,7 @@ def turns(folder, jobs, number=1):
         return left < 0
 
     federation_server.supervise(
-        folder, jobs, lambda own, run, sites: own, stopped=stopped, pause=0.0
+        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0
     )
 
 
@@ -99,7 +101,11 @@ def test_a_job_that_is_listed_as_running_when_the_server_starts_is_ended_first(t
     asked(tmp_path)
     jobs = Jobs()
     turns(tmp_path, jobs)
-    turns(tmp_path, jobs)  # another process of the server
+    jobs.there = False
+    turns_late = iter([False, True])
+    ask = jobs._check
+    jobs._check = lambda: setattr(jobs, "there", next(turns_late, True)) or ask()
+    turns(tmp_path, jobs, 2)  # another process of the server, which is not there at once
     assert jobs.aborted == ["job-1"]
     assert len(jobs.submitted) == 2
 
@@ -154,6 +160,17 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
     assert main(["federation", "submit", "bank", "e.toml"]) == 2
     assert "no kit of a server" in one_error(said(capfd)[1])
+
+
+def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):
+    (tmp_path / "site.toml").write_text('[site]\nname = "one"\n')
+    lines = sites.Lines({"one": site_in(tmp_path)})
+    path = federation_server.ping(tmp_path, ("one",), Patience())
+    federation_server.run_in_job(tmp_path, federation_server.PING, lines)
+    found = json.loads(path.read_text())["seconds"]
+    assert {name: len(one) for name, one in found.items()} == {"small": 30, "8 MB": 30}
+    assert all(one > 0 for one in found["small"])
+    assert [one.state for one in federation_server.standings(tmp_path)] == ["finished"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="nvflare is there")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gzip
 import json
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -230,13 +234,13 @@ def test_a_stranger_and_a_job_with_code_of_its_own_are_refused(federation, tmp_p
     from intarsia.engines.nvflare import Jobs, write_job
 
     jobs = Jobs(federation.kits / "server" / "admin")
-    job = write_job(tmp_path / "job", "code", tuple(TABLES))
+    job = write_job(tmp_path / "job", "code", tuple(TABLES), 4)
     custom = job / "app" / "custom"
     custom.mkdir()
     (custom / "own.py").write_text("print('here')")
     with pytest.raises(OSError, match="does not answer"):
         jobs.submit(job)
-    other = write_job(tmp_path / "other", "other", tuple(TABLES))
+    other = write_job(tmp_path / "other", "other", tuple(TABLES), 4)
     config = other / "app" / "config" / "config_fed_client.json"
     config.write_text(config.read_text().replace("intarsia.engines.nvflare.SiteSide", "os.getcwd"))
     found = jobs.submit(other)
@@ -246,3 +250,61 @@ def test_a_stranger_and_a_job_with_code_of_its_own_are_refused(federation, tmp_p
         time.sleep(1)
     jobs.close()
     assert status != "FINISHED:COMPLETED"
+
+
+def handshake(federation, key, chain):
+    """Return what a site hears that connects with a certificate, None if it is let in."""
+    startup = federation.kits / "bank" / "startup"
+    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+    context.load_cert_chain(chain, key)
+    port = tomllib.loads((federation.folder / "federation.toml").read_text())["federation"]["port"]
+    try:
+        with (
+            socket.create_connection(("localhost", port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as line,
+        ):
+            line.settimeout(5)
+            with contextlib.suppress(TimeoutError):
+                line.recv(1)  # a refusal comes after the handshake of TLS 1.3
+    except (ssl.SSLError, ConnectionResetError) as problem:
+        return str(problem)
+    return None
+
+
+def test_a_certificate_of_nobody_or_of_yesterday_is_refused(federation, tmp_path):
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    startup = federation.kits / "bank" / "startup"
+    assert handshake(federation, startup / "client.key", startup / "client.crt") is None
+    state = federation.kits / ".provisioning" / "kits" / "four" / "state" / "cert.json"
+    known = json.loads(state.read_text())
+    authority = serialization.load_pem_private_key(known["root_pri_key"].encode(), None)
+    issuer = x509.load_pem_x509_certificate(known["root_cert"].encode()).subject
+    own = rsa.generate_private_key(65537, 2048)
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    for signer, end, said in (
+        (authority, now + day, None),
+        (authority, now - day, "expired"),
+        (own, now + day, "unknown|decrypt|signature|bad certificate"),
+    ):
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bank")]))
+            .issuer_name(issuer)
+            .public_key(own.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 2 * day)
+            .not_valid_after(end)
+            .sign(signer, hashes.SHA256())
+        )
+        chain, key = tmp_path / "client.crt", tmp_path / "client.key"
+        chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        none = serialization.NoEncryption()
+        key.write_bytes(own.private_bytes(serialization.Encoding.PEM, form, none))
+        found = handshake(federation, key, chain)
+        assert (found is None) == (said is None), found
+        assert said is None or re.search(said, found), found

@@ -13,7 +13,13 @@ import sites
 from intarsia import experiment, remote_running, running
 from intarsia.engines import codec
 from intarsia.engines.calling import Patience
-from intarsia.errors import AbsentError, ExperimentError
+from intarsia.errors import (
+    AbsentError,
+    CheckpointError,
+    ExperimentError,
+    FederationError,
+    TamperedError,
+)
 from intarsia.privacy.keys import SharedKey
 from intarsia.site_work import site_in
 
@@ -223,4 +229,63 @@ def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
             NAMES,
             tmp_path / "sites",
             patience=Patience(deadline=0.5),
+        )
+
+
+def test_a_server_goes_on_from_the_checkpoint_before_a_damaged_one(federation):
+    found, description, expected, folder = federation
+    out, calls = folder / "sites", 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls > 150:
+            raise RuntimeError("the server ends here")
+        return deliver(data)
+
+    with pytest.raises(RuntimeError, match="ends here"):
+        remote_running.run_over(description, sites.Lines(found, line), NAMES, out, patience=HASTY)
+    newest = max((out / "checkpoints").iterdir()) / "server.state"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="is damaged"):
+        result = remote_running.resume_over(out, sites.Lines(found), patience=HASTY)
+    same(expected, result, folder)
+
+
+def test_a_table_that_does_not_fit_the_others_ends_the_run_by_name(tmp_path):
+    found = set_up(tmp_path)
+    (tmp_path / "retailer.csv").write_text("id,x3,label\na,7,yes\nb,8,no\n")  # ids are text
+    with pytest.raises(FederationError, match="ids"):
+        remote_running.run_over(described(tmp_path), sites.Lines(found), NAMES, tmp_path / "sites")
+
+
+def test_a_site_with_another_key_is_found_out(tmp_path):
+    found = set_up(tmp_path, plain=False)
+    SharedKey(bytes(32), "four").store(tmp_path / "other.key")
+    path = tmp_path / "post" / "site.toml"
+    path.write_text(path.read_text().replace("shared.key", "other.key"))
+    found["post"] = site_in(tmp_path / "post")
+    with pytest.raises(TamperedError, match="sealed with another key"):
+        remote_running.run_over(
+            described(tmp_path, "masked"), sites.Lines(found), NAMES, tmp_path / "sites"
+        )
+
+
+@pytest.mark.parametrize("name", ["index", "state", "stage"])
+def test_a_site_whose_folder_is_damaged_says_so(tmp_path, name):
+    found, calls = set_up(tmp_path), 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += client == "bank"
+        if client == "bank" and calls == 25:
+            (folder,) = (tmp_path / "bank" / "runs").iterdir()
+            for path in folder.glob(f"{name}*"):
+                path.write_bytes(path.read_bytes()[:-3])
+            found["bank"] = site_in(tmp_path / "bank")
+        return found[client].handle(data)
+
+    with pytest.raises(CheckpointError, match=r"At client 'bank'.*cannot be read"):
+        remote_running.run_over(
+            described(tmp_path), sites.Lines(found, line), NAMES, tmp_path / "sites"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,6 +140,34 @@ def status(kit: Kit, as_json: AsJson = False) -> None:
     _say(f"{kit.name} is {'running' if alive else 'not running'}")
     for one in found:
         _say(_line(one))
+
+
+@app.command()
+def ping(kit: Kit) -> None:
+    """Measure how long calls to all sites take, small ones and 8 MB: JSON on standard output."""
+    from statistics import median
+
+    from intarsia import federation_server
+    from intarsia.federation_folder import sites_of
+    from intarsia.kit_process import is_running
+
+    kit = kit.resolve()
+    sites, patience = sites_of(kit)
+    if not is_running(kit):
+        raise ExperimentError(f"{kit} is not running; start it with intarsia federation server.")
+    path = federation_server.ping(kit / "local", sites, patience)
+    end = time.monotonic() + patience.deadline
+    while not path.is_file():
+        if time.monotonic() > end:
+            raise ExperimentError(
+                f"There was no answer in {patience.deadline:g} seconds; see whether all sites are "
+                f"running, and intarsia federation logs {kit}."
+            )
+        time.sleep(0.2)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for size, seconds in found["seconds"].items():
+        _say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
+    print(json.dumps(found))  # noqa: T201
 
 
 @app.command()

@@ -12,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -24,9 +25,13 @@ from intarsia.errors import AbsentError, ExperimentError, IntarsiaError
 from intarsia.experiment import Experiment
 from intarsia.hyperparameters import hyperparameters
 
-__all__ = ["Jobs", "Standing", "request", "run_in_job", "standings", "supervise"]
+__all__ = ["PING", "Jobs", "Standing", "ping", "request", "run_in_job", "standings", "supervise"]
+
+PING: Final = "ping"  # name of the run that measures how long calls take
 
 _REQUEST: Final = "request.json"
+_PINGS: Final = 30  # calls of each size
+_SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 _FAILURE: Final = "failure.json"
 _JOB: Final = "job.id"
 _DONE: Final = "FINISHED"
@@ -92,6 +97,33 @@ def request(
     return own
 
 
+def ping(folder: Path, sites: tuple[ClientId, ...], patience: Patience) -> Path:
+    """Ask for a measurement of how long calls to all sites take; return where it will be."""
+    own = folder / "runs" / PING
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir(parents=True)
+    asked = {"sites": list(sites), "patience": vars(patience)}
+    write_atomically(own / _REQUEST, json.dumps(asked).encode())
+    return own / "out" / "result.json"
+
+
+def _measured(transport: Transport, sites: tuple[ClientId, ...], patience: Patience) -> Any:
+    """Return the seconds of calls to all sites at once, by size, in the order that they were made.
+
+    A site refuses bytes that are no call as soon as it has read them.
+    """
+    found: dict[str, list[float]] = {name: [] for name in _SIZES}
+    with ThreadPoolExecutor(len(sites)) as pool:
+        for name in [*_SIZES] * _PINGS:
+            data = bytes(_SIZES[name])
+            begin = time.perf_counter()
+            calls = [pool.submit(transport.send, one, data, patience.seconds) for one in sites]
+            for call in calls:
+                call.result()
+            found[name].append(time.perf_counter() - begin)
+    return {"seconds": found, "sites": list(sites)}
+
+
 def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     """Run what was asked for, or go on with it: the main function of a job's process.
 
@@ -102,7 +134,11 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     patience: Patience = hyperparameters(Patience, asked["patience"], "[patience]")
     out = own / "out"
     try:
-        if (out / "run.id").is_file():
+        if "experiment" not in asked:
+            measured = _measured(transport, tuple(asked["sites"]), patience)
+            out.mkdir(exist_ok=True)
+            write_atomically(out / "result.json", json.dumps(measured).encode())
+        elif (out / "run.id").is_file():
             if not (out / "result.json").is_file():
                 remote_running.resume_over(out, transport, patience=patience)
         else:
@@ -159,7 +195,7 @@ def _failure(own: Path) -> dict[str, Any] | None:
 def supervise(
     folder: Path,
     jobs: Jobs,
-    write_job: Callable[[Path, str, tuple[ClientId, ...]], Path],
+    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
     *,
     stopped: Callable[[], bool],
     pause: float = 2.0,
@@ -173,24 +209,26 @@ def supervise(
     jobs
         Submits them.
     write_job
-        Writes a job for a run and its sites into a folder.
+        Writes a job for a run and its sites into a folder, and how many of them must be there.
     stopped
         Says whether to stop.
     """
-    fresh = True  # what ran when this process ended may be listed as running for ever
+    # a job that ran when a process before this one ended may be listed as running for ever
+    own: set[str] = set()
     while not stopped():
         for standing in standings(folder):
             if standing.state in ("waiting", "running"):
+                name = standing.name
                 with contextlib.suppress(OSError):
-                    _kept_going(folder / "runs" / standing.name, jobs, write_job, fresh=fresh)
-        fresh = False
+                    _kept_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
+                    own.add(name)
         time.sleep(pause)
 
 
 def _kept_going(
     own: Path,
     jobs: Jobs,
-    write_job: Callable[[Path, str, tuple[ClientId, ...]], Path],
+    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
     *,
     fresh: bool,
 ) -> None:
@@ -204,6 +242,8 @@ def _kept_going(
                 return
             jobs.abort(job)
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
-    written = write_job(own / "job", own.name, tuple(asked["sites"]))
+    sites, patience = tuple(asked["sites"]), asked["patience"]
+    least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
+    written = write_job(own / "job", own.name, sites, least)
     path.unlink(missing_ok=True)
     write_atomically(path, jobs.submit(written).encode())

@@ -128,8 +128,11 @@ def _named(place: tuple[str, str]) -> Any:
 # -- jobs
 
 
-def write_job(folder: Path, run: str, sites: Sequence[ClientId]) -> Path:
-    """Write a job into a folder: names of classes and of the run, and no code."""
+def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> Path:
+    """Write a job into a folder: names of classes and of the run, and no code.
+
+    It begins when `least` of the sites are there.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     config = folder / "app" / "config"
     config.mkdir(parents=True)
@@ -158,8 +161,7 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId]) -> Path:
     meta = {
         "name": run,
         "resource_spec": {},
-        "min_clients": len(sites),
-        "mandatory_clients": list(sites),
+        "min_clients": least,
         "deploy_map": {"app": ["server", *sites]},
     }
     for path, content in (

@@ -161,7 +161,7 @@ class _Run:
         self.name = name
         self._client, self._shelf, self._make = client, shelf, make
         self._written = shelf.read(_INDEX)
-        self._index = Index() if self._written is None else codec.decode(self._written, Index)
+        self._index = Index() if self._written is None else self._read(self._written, Index)
         self._states: dict[int, Any] = {}
         self._answer: bytes | None = None
         self._place: Workplace | None = None
@@ -209,6 +209,16 @@ class _Run:
 
     # -- states
 
+    def _read(self, written: bytes, *classes: type) -> Any:
+        """Return what lies on the shelf; CheckpointError where it was altered there."""
+        try:
+            return codec.decode(written, *classes)
+        except CodecError as problem:
+            raise CheckpointError(
+                f"What the site's folder has of run {self.name} is damaged ({problem}); put back a "
+                "copy, or start a new run."
+            ) from None
+
     def _state(self, version: int, place: Workplace) -> Any:
         if version not in self._states:
             number = self._index.places[self._index.versions.index(version)]
@@ -220,7 +230,7 @@ class _Run:
                     f"The state of exchange {version} is gone from the site's folder of run "
                     f"{self.name}; put the folder back, or start a new run."
                 )
-            self._states[version] = codec.decode(written, *place.states, *RECORDS)
+            self._states[version] = self._read(written, *place.states, *RECORDS)
         return self._states[version]
 
     def _keep(self, call: Call, data: bytes, digest: bytes, before: Any, after: Any) -> None:
@@ -273,7 +283,7 @@ class _Run:
                     f"Step {number} of the set-up is gone from the site's folder of run "
                     f"{self.name}; put the folder back, or start a new run."
                 )
-            call = codec.decode(written, Call)
+            call = self._read(written, Call)
             place.stage(call.function, self._state(call.base, place), call.body)
         self._place = place
         return place
