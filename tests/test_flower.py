@@ -7,9 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from intarsia import experiment
+from intarsia.site_folder import read_settings
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src" / "intarsia"
@@ -25,6 +29,19 @@ def test_flower_is_imported_in_one_file_alone() -> None:
             if any(name.split(".")[0] == "flwr" for name in names):
                 found.add(path.relative_to(SOURCE).as_posix())
     assert found == {"engines/flower.py"}
+
+
+def test_the_example_over_flower_is_the_experiment_credit() -> None:
+    root = TESTS.parent
+    one = experiment.load(root / "experiments" / "credit.toml")
+    app = root / "examples" / "flower-app"
+    over = experiment.load(app / "credit_app" / "credit.toml")
+    tables = {
+        source.name: read_settings(app / "sites" / source.name).table for source in one.clients
+    }
+    assert [source.name for source in over.clients] == list(tables)
+    assert tuple(tables.values()) == one.clients
+    assert replace(over, clients=one.clients, out=one.out) == one
 
 
 @pytest.mark.slow

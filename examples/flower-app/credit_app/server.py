@@ -1,0 +1,37 @@
+"""The app of the server: the experiment in credit.toml over the nodes that answer for its clients.
+
+A run whose output folder is there goes on where it was, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from intarsia import experiment
+from intarsia.engines.calling import Patience
+from intarsia.engines.flower import line_to
+from intarsia.remote_running import resume_over, run_over
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and write the output folder."""
+    config = context.run_config
+    clients = str(config["clients"]).split()
+    out, wait = Path(str(config["out"])), float(config["wait"])
+    line = line_to(grid, clients, wait)
+    patience = Patience(seconds=wait, deadline=wait)
+    if (out / "experiment.json").exists():
+        result = resume_over(out, line, patience=patience)
+    else:
+        described = experiment.load(Path(__file__).parent / "credit.toml")
+        result = run_over(described, line, clients, out, patience=patience)
+    logging.getLogger("flwr").info(
+        "%d rounds, accuracy %.4f: %s", result.rounds, result.metrics.server.accuracy, out
+    )
