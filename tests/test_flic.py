@@ -431,6 +431,19 @@ def test_the_server_cannot_read_what_clients_share():
         np.asarray(server.shared)
 
 
+@pytest.mark.parametrize("spread", [1.0, 30.0, 900.0])
+def test_log_odds_are_those_of_a_class_against_all_others(spread):
+    scores = spread * np.random.default_rng(0).normal(size=(40, 7))
+    scores[0] = 3.0  # all alike
+    scores[1, 2:4] = scores[1].max() + 1.0  # two largest
+    found = network_targets.odds(scores)
+    for k in range(7):
+        others = np.delete(scores, k, axis=1)
+        most = others.max(axis=1)
+        expected = scores[:, k] - most - np.log(np.exp(others.T - most).sum(axis=0))
+        np.testing.assert_allclose(found[k], expected, rtol=1e-12, atol=1e-12)
+
+
 def test_log_odds_name_the_class_that_softmax_does():
     engine, _ = started(FLIC, Flic(**FLIC_SMALL))
     state, block = engine.get_states()["c3"], engine.block("c3")

@@ -87,9 +87,16 @@ def odds(scores: Array) -> Array:
     scores = scores.T
     if len(scores) == 2:
         return scores[1:] - scores[:1]
-    others = np.repeat(scores[None], len(scores), axis=0)  # (outputs, outputs, samples)
-    others[np.arange(len(scores)), np.arange(len(scores))] = -np.inf
-    found: Array = scores - logsumexp(others, axis=1)
+    first = (scores.argmax(axis=0), np.arange(scores.shape[1]))  # each sample's largest
+    weights = np.exp(scores - scores[first])
+    # of any but the largest at most half of the sum is taken off, which costs no precision
+    others = weights.sum(axis=0) - weights
+    others[first] = 1.0
+    rest = scores[first] + np.log(others)
+    without = scores.copy()
+    without[first] = -np.inf
+    rest[first] = logsumexp(without, axis=0)
+    found: Array = scores - rest
     return found
 
 
