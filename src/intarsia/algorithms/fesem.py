@@ -10,8 +10,9 @@ They are `femam` with one level of clusters, and its client and server functions
 of FeSEM, at the clients that are there:
 
 1. open the cluster's network; some epochs on it (`train_level`)
-2. the server reads the clients' networks, finds clusters by K-means (anew in each round, from a
-   common start; "nearest" and starts of their own: the paper's), and averages over each
+2. from round `first_clustering` on, the server reads the clients' networks, finds clusters by
+   K-means (anew in each round, from a common start), and averages over each; in the paper from
+   round 1, to the "nearest" centre, from starts of their own
 
 In a round of IFCA each client opens all networks and takes the one with the least loss on its rows
 (`try_model`, `choose_model`); averages are sums that the server does not read.
@@ -44,6 +45,8 @@ class FeSEM:
 
     clusters: int = 5  # K
     clustering: Literal["fresh", "nearest"] = "fresh"
+    # round in which clusters are found first; until then each client trains alone. 1: the paper
+    first_clustering: int = 4
     equal_starts: bool = True
     cluster_on: Literal["all", "last"] = "all"
     weights: Literal["samples", "equal"] = "samples"
@@ -115,12 +118,11 @@ def _one_level(options: FeSEM | Ifca) -> FeMAM:
         "levels": (known.pop("clusters"),),
         "start": "random",
         "first_rounds": _WITHOUT_END,
-        "first_clustering": 1,
         "validation": 0.0,
         "prune": "never",
     }
     if isinstance(options, Ifca):
-        level |= {"clustering": "loss", "equal_starts": False}
+        level |= {"clustering": "loss", "equal_starts": False, "first_clustering": 1}
     return FeMAM(**level, **known)
 
 
@@ -166,7 +168,7 @@ FESEM = replace(
     init_server=init_server,
     init_client=init_client,
     pools=None,  # the server reads each client's network
-    reads=lambda options: "each client's network, in every round",
+    reads=lambda options: "each client's network, in every round from first_clustering on",
     client_functions=(*_ALL, femam_client.send_model),
 )
 
