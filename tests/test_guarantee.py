@@ -202,8 +202,11 @@ def test_holders_of_a_block_are_counted_for_themselves(tmp_path):
     pytest.importorskip("torch")
     held = {"a": "uv", "b": "uv", "c": "uvw", "d": "uw"}
     masked, two = {"mode": "masked"}, {"mode": "masked", "least_clients": 2}
-    with pytest.raises(ExperimentError, match=r"'w' is held by 2 of 4 clients.* have 2: .*each of"):
+    with pytest.raises(
+        ExperimentError, match=r"'w' is held by 2 of 4 clients.* have 2: .*each of"
+    ) as of:
         summands(tmp_path, "hyfem", held, privacy=masked)
+    assert "more take part" not in str(of.value)  # nobody else holds it
     summands(tmp_path, "hyfem", held, privacy=two)
     summands(tmp_path, "hyfem", held, privacy={"mode": "plain"})
     summands(tmp_path, "hyfem", held, privacy=masked, given={"blocks": "common"})
@@ -215,7 +218,7 @@ def test_holders_of_a_block_are_counted_for_themselves(tmp_path):
     with pytest.raises(ExperimentError, match=r"'v' is held by 3 of 4.* 1: .*one client's own"):
         summands(tmp_path, "hyfem", held, privacy=two, **turns)
     many = {f"c{k}": "uv" if k < 4 else "u" for k in range(8)}
-    with pytest.raises(ExperimentError, match=r"'v' is held by 4 of 8.* have 1: "):
+    with pytest.raises(ExperimentError, match=r"'v' is held by 4 of 8.* 1: .*more take part"):
         summands(tmp_path, "hyfem", many, privacy=two, participation=0.5)
     apart = {"a": "uv", "b": "u", "c": "uv", "d": "u"}  # those with v are there together
     summands(tmp_path, "hyfem", apart, privacy=two, **turns)

@@ -548,6 +548,12 @@ def test_a_block_of_one_client_a_client_apart_and_a_client_of_one_class_all_trai
     held = {"c0": "uv", "c1": "uv", "c2": "w"}  # w is at one client, which shares no block
     blocks = clients(held, {"c0": (0, 1, 2), "c1": (1,), "c2": (0, 2)})
     for softmax in ("all", "held"):
-        engine, _, conclusion = run(HyFEM(**SMALL, softmax=softmax), blocks)
-        assert np.isfinite(conclusion.info.loss)
+        options = HyFEM(**SMALL, softmax=softmax)
+        engine, _, conclusion = run(options, blocks, rounds=0)
+        first, loss = networks(engine)["c2"], conclusion.info.loss
+        engine, _, conclusion = run(options, blocks, rounds=6)
+        assert conclusion.info.loss < loss
+        last = networks(engine)["c2"]
+        moved = [name for name in last if not np.array_equal(first[name], last[name])]
+        assert sorted(moved) == sorted(last)  # its own block too, which nobody else trains
         assert all(np.isfinite(v).all() for own in networks(engine).values() for v in own.values())

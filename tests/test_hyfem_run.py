@@ -151,6 +151,32 @@ def test_a_client_that_joins_gets_the_servers_network_of_its_blocks(run, tmp_pat
         intarsia.join(folder, tmp_path / "odd.csv", label="kind", id="row", out=tmp_path / "no")
 
 
+def test_a_client_that_joins_is_scaled_as_the_run_was(run, tmp_path):
+    from intarsia import experiment
+
+    options = ["algorithm.scaling=false", "experiment.rounds=2", "experiment.yardsticks=false"]
+    file = experiment.load(run[0].parent / "run.toml", options)
+    result = running.run(file, out=tmp_path / "run")
+    north = tables()["north"]
+    gaps = north.assign(row=north["row"] + 1000)
+    gaps.to_csv(tmp_path / "new.csv", index=False)
+    found = intarsia.join(
+        tmp_path / "run", tmp_path / "new.csv", label="kind", id="row", out=tmp_path / "out"
+    )
+    assert not any("missing" in note for note in found.notes)
+    np.testing.assert_allclose(
+        found.model["new"].decision_function(north),
+        result.model["north"].decision_function(north),
+        atol=1e-5,
+    )
+    gaps.loc[gaps.index[:3], "l1"] = np.nan
+    gaps.to_csv(tmp_path / "gaps.csv", index=False)
+    found = intarsia.join(
+        tmp_path / "run", tmp_path / "gaps.csv", label="kind", id="row", out=tmp_path / "gaps"
+    )
+    assert any(note.startswith("3 values of its blocks are missing") for note in found.notes)
+
+
 def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):
     folder, _ = run
     north = tables()["north"]

@@ -156,7 +156,13 @@ def test_named_blocks_of_which_clients_hold_some_are_for_hyfem(held, change, alg
     found = advise(held_blocks(held, **change))
     assert found.algorithm == algorithm
     if algorithm == "hyfem":
-        assert "hold 1 to 2 of 3 (u, v, w), 2 of which several hold" in found.why
+        assert "hold 1 to 2 of 3 (u, v, w); 2 are with several clients" in found.why
+
+
+def test_of_a_client_apart_in_hyfem_it_is_said_what_it_shares():
+    found = advise(held_blocks({"a": "uv", "b": "vw", "c": "x"}))
+    assert found.algorithm == "hyfem"
+    assert any("c shares no row" in one and "classifier behind" in one for one in found.remarks)
 
 
 def test_columns_of_two_blocks_are_remarked():

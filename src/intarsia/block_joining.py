@@ -80,7 +80,7 @@ def join_blocks(
             'a run with algorithm.shares = "all".'
         )
     [name] = found.train
-    made_of = _made_of(server, found.train[name])
+    made_of = _made_of(server, found.train[name], scaled=options.scaling)
     parts = {
         part: _standardised(server, made_of, blocks[name])
         for part, blocks in (("train", found.train), ("test", found.test))
@@ -102,20 +102,27 @@ def join_blocks(
     each = options.steps * options.batch
     grades = _learnt(engine, client, math.ceil(epochs * block.shape[0] / each), tested)
     network = hyfem_client.network(engine.get_states()[name])
-    own = replace(made_of, scale=1.0)
-    alone = _learnt(engine, hyfem_client.Client(options, own, drawn, classes), rounds, tested)
+    # alone it has no use for the width that a server grew for all
+    own = replace(made_of, scale=1.0, hidden=tuple(options.hidden))
+    first = block_network.drawn(own, kind, RandomKey((seed, name)))
+    alone = _learnt(engine, hyfem_client.Client(options, own, first, classes), rounds, tested)
     kept = [server.features.index(feature) for feature in block.features]
     scaling = {name: Preparation(server.means[kept], server.scales[kept])}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
     left = [one for one in found.train[name].features if one not in block.features]
     if left:
         notes.append(f"No block of the run has its columns {listed(left, 6)}; they are left aside.")
+    missing = sum(_missing(made_of, blocks[name]) for blocks in (found.train, found.test))
+    if missing:
+        notes.append(
+            f"{missing:,} values of its blocks are missing; the federation's means stand in."
+        )
     return JoinedBlocks(
         engine.schema("train"), made_of, network, scaling, grades, alone, tuple(notes)
     )
 
 
-def _made_of(server: ClientNetwork, block: Block) -> Any:
+def _made_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
     """Return the network of the blocks whose columns a table has."""
     whole: Any = server.architecture
     held = [
@@ -128,7 +135,7 @@ def _made_of(server: ClientNetwork, block: Block) -> Any:
             f"The table has the columns {listed(block.features, 6)}, and no block of the run whole "
             f"({listed(whole.blocks)}); name the columns as in the run."
         )
-    return whole.of(held, len(whole.blocks) / len(held))
+    return whole.of(held, len(whole.blocks) / len(held) if scaled else 1.0)
 
 
 def _standardised(server: ClientNetwork, made_of: Any, block: Block) -> Block:
@@ -142,6 +149,14 @@ def _standardised(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     return Block(
         block.samples, features, np.nan_to_num((x - server.means[known]) * inverse), block.y
     )
+
+
+def _missing(made_of: Any, block: Block) -> int:
+    """Return how many values of the network's columns are missing."""
+    if issparse(block.x):
+        return 0
+    own = {name for columns in made_of.columns for name in columns}
+    return int(np.isnan(block.x[:, [name in own for name in block.features]]).sum())
 
 
 def _classes(block: Block, labels: Labels) -> Any:

@@ -104,7 +104,8 @@ def show_holdings(
 
 def show_blocks(console: Console, held: BlockClasses) -> None:
     """Show how many clients hold each feature block, and the classes of which nobody does."""
-    table = _table("Feature blocks", "block", "fewest holders", "most holders", "classes of nobody")
+    columns = ("block", "holders of a class: fewest", "most", "classes of nobody")
+    table = _table("Feature blocks", *columns)
     for name, counts in list(held.counts.items())[:_MOST_LINES]:
         few, most = min(counts.values()), max(counts.values())
         nobody = [one for one, count in counts.items() if not count]

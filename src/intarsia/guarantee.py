@@ -208,12 +208,12 @@ def _check_parts(
         counts = {len(set(holders).intersection(there)) for there in groups} - {0}
         fewest_holders = min(counts, default=least)
         if fewest_holders < least:
+            more = "" if len(holders) < least else "let more take part (experiment.participation), "
             raise ExperimentError(
                 f'privacy.mode is "{description.privacy.mode}" and {what} is held by '
                 f"{len(holders)} of {len(clients)} clients, of whom a round can have "
                 f"{fewest_holders}: in the total that they open {_told(fewest_holders)}. Leave "
-                "the block out, let more take part (experiment.participation), or accept it with "
-                f"privacy.least_clients = {fewest_holders}."
+                f"the block out, {more}or accept it with privacy.least_clients = {fewest_holders}."
             )
 
 

@@ -48,7 +48,8 @@ class Advice:
 
 def advise(schema: Schema) -> Advice:
     """Return the algorithm that fits who holds what."""
-    clients, remarks = schema.clients, _remarks(schema)
+    by_blocks = _by_blocks(schema)
+    clients, remarks = schema.clients, _remarks(schema, networks=bool(by_blocks))
     if len(clients) == 1:
         return Advice(
             "hyfdca",
@@ -56,7 +57,6 @@ def advise(schema: Schema) -> Advice:
             "coordinate ascent.",
             remarks,
         )
-    by_blocks = _by_blocks(schema)
     if by_blocks:
         return Advice("hyfem", by_blocks, remarks)
     common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
@@ -119,7 +119,7 @@ def _by_blocks(schema: Schema) -> str:
     held = f"{least}" if least == most else f"{least} to {most}"
     return (
         f"the clients name feature blocks and hold {held} of {len(blocks)} "
-        f"({_names(list(blocks))}), {len(several)} of which several hold; hyfem trains an "
+        f"({_names(list(blocks))}); {len(several)} are with several clients; hyfem trains an "
         "extractor of each block at those that hold it, and a network of its own blocks for each "
         "client and of all blocks for the server, and needs no row in common (it needs the library "
         "torch); hyfdca would train one linear model on the columns."
@@ -181,7 +181,7 @@ def _count(cells: Sequence[Cell]) -> int:
     return sum(cell.stop - cell.start for cell in cells)
 
 
-def _remarks(schema: Schema) -> tuple[str, ...]:
+def _remarks(schema: Schema, *, networks: bool) -> tuple[str, ...]:
     remarks = [*label_among_features(schema), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
@@ -190,13 +190,14 @@ def _remarks(schema: Schema) -> tuple[str, ...]:
                 linked.update(cell.owners)
     alone = [name for name in schema.clients if name not in linked]
     if alone and linked:
-        remarks.append(
-            f"{_names(alone)} shares no row and no column with another client: the federation "
-            "neither helps it nor is helped by it."
-            if len(alone) == 1
-            else f"{_names(alone)} share no row and no column with another client: the federation "
-            "neither helps them nor is helped by them."
+        share = f"{_names(alone)} {'shares' if len(alone) == 1 else 'share'} no row and no column"
+        use = (
+            "hyfem gives and takes the classifier behind the extractors, and no extractor."
+            if networks
+            else f"the federation neither helps {'it' if len(alone) == 1 else 'them'} nor is "
+            f"helped by {'it' if len(alone) == 1 else 'them'}."
         )
+        remarks.append(f"{share} with another client: {use}")
     unlabelled = int((schema.label_holders == 0).sum())
     if unlabelled:
         remarks.append(
