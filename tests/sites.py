@@ -13,6 +13,7 @@ from intarsia.algorithm import RandomKey
 from intarsia.data import Schema
 from intarsia.engines import codec
 from intarsia.engines.calling import Caller, Patience
+from intarsia.engines.calls import identity
 from intarsia.engines.remote import Remote
 from intarsia.engines.site import Site
 from intarsia.errors import StaleError
@@ -46,7 +47,7 @@ class Desk:
         self.seed, self.schemas, self.sealing = seed, schemas, sealing
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
-        self._functions = {fn.name: fn for fn in algorithm.client_functions}
+        self._functions = {identity(fn): fn for fn in algorithm.client_functions}
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
         if algorithm.additive:
             self._blocks["train"] = self._blocks["train"].counted_once()

@@ -57,7 +57,7 @@ class Jobs:
     def abort(self, job):
         self._check()
         self.aborted.append(job)
-        self.known[job] = "FINISHED:ABORTED"
+        raise ConnectionError("the job is not running")
 
     def _check(self):
         if not self.there:

@@ -289,7 +289,13 @@ REFUSED = {
     "an unknown kind": (call(sequence=2, base=1, kind="run"), "StaleError"),
     "a folder for a run": (call(run="../x"), "StaleError"),
     "a message of no class": (
-        call(sequence=2, base=1, kind="ask", function="objectives", body=b"code"),
+        call(
+            sequence=2,
+            base=1,
+            kind="ask",
+            function="objectives:intarsia.algorithms.cocoa.objectives",
+            body=b"code",
+        ),
         "CodecError",
     ),
 }

@@ -240,7 +240,8 @@ def _kept_going(
         if status and not status.startswith(_DONE):
             if not fresh:
                 return
-            jobs.abort(job)
+            with contextlib.suppress(OSError):  # it may run in no process any more
+                jobs.abort(job)
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
     sites, patience = tuple(asked["sites"]), asked["patience"]
     least = patience["quorum"] if patience["absent"] == "continue" else len(sites)

@@ -22,7 +22,7 @@ from intarsia.algorithms.evaluation import grading_loss
 from intarsia.catalogue import choose
 from intarsia.data import Block, Holding, Labels, Schema
 from intarsia.engines import codec
-from intarsia.engines.calls import BEGIN
+from intarsia.engines.calls import BEGIN, identity
 from intarsia.engines.site import Site
 from intarsia.errors import ExperimentError, StaleError
 from intarsia.experiment import Experiment
@@ -89,7 +89,7 @@ class Work:
         }
 
     def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of a name; StaleError if the run has none."""
+        """Return the client function of an `identity`; StaleError if the run has none."""
         found = self._functions.get((name, part))
         if found is None:
             raise StaleError(
@@ -230,9 +230,9 @@ class Work:
                 found += server_evaluation.functions(
                     predict, algorithm.server_model, schema, loss, part=where
                 )
-        known: dict[tuple[str, str], ClientFunction] = {(fn.name, fn.part): fn for fn in found}
+        known: dict[tuple[str, str], ClientFunction] = {(identity(fn), fn.part): fn for fn in found}
         for fn in preparation.FUNCTIONS:
-            known[fn.name, "test"] = replace(fn, part="test")
+            known[identity(fn), "test"] = replace(fn, part="test")
         return known
 
 

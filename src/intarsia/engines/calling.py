@@ -145,12 +145,13 @@ class Caller:
             if journal is not None and not found[0].error:
                 journal.add(sequence, client, found[1])
         self._settle(sequence, absent)
+        name = function.partition(":")[0]  # of an identity
         for answer in answers.values():
             if answer.error:
-                raise raised(answer, function)
+                raise raised(answer, name)
         if absent:
             raise AbsentError(
-                f"{', '.join(sorted(absent))} did not answer to {function} (exchange {sequence}) "
+                f"{', '.join(sorted(absent))} did not answer to {name} (exchange {sequence}) "
                 f"within {self.patience.deadline:g} seconds; see to these sites, then resume the "
                 "run.",
                 tuple(sorted(absent)),

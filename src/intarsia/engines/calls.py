@@ -34,6 +34,7 @@ __all__ = [
     "ToOpen",
     "ToSeal",
     "classes_of",
+    "identity",
     "raised",
     "sentence_of",
 ]
@@ -147,16 +148,29 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
+def identity(fn: ClientFunction) -> str:
+    """Return what a call names a function by: its name, and the Python function that it is.
+
+    Two of one algorithm may have one name, which their random numbers come from.
+    """
+    code = _code(fn)
+    return f"{fn.name}:{code.__module__}.{code.__qualname__}"
+
+
+def _code(fn: ClientFunction) -> Any:
+    code: Any = fn.call if fn.together is None else fn.together
+    while isinstance(code, functools.partial):
+        code = code.func
+    return code
+
+
 def classes_of(fn: ClientFunction) -> tuple[type, ...]:
     """Return the dataclasses that a client function's message and reply may hold.
 
     They are those that the module which defines the function knows, those of the modules that it
     has something from, and those within them; of one name, the nearest.
     """
-    code: Any = fn.call if fn.together is None else fn.together
-    while isinstance(code, functools.partial):
-        code = code.func
-    return _classes_in(code.__module__)
+    return _classes_in(_code(fn).__module__)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from intarsia.engines.calls import (
     ToOpen,
     ToSeal,
     classes_of,
+    identity,
 )
 from intarsia.engines.combinations import Combination, CombinationRecord, PieceRecord
 from intarsia.engines.contributions import LockedCollector
@@ -271,7 +272,7 @@ class Remote:
         if not bodies:
             return {}
         return self._caller.call(
-            kind, fn.name, bodies, part=fn.part, round=self._round, exchange=self._exchange
+            kind, identity(fn), bodies, part=fn.part, round=self._round, exchange=self._exchange
         )
 
     def _shared(self, client: ClientId, message: Any, apart: Split) -> Any:

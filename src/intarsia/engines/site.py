@@ -69,7 +69,7 @@ class Workplace(Protocol):
     states: tuple[type, ...]  # the dataclasses that its states may hold
 
     def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of a name; StaleError if the run has none."""
+        """Return the client function of an `identity`; StaleError if the run has none."""
         ...
 
     def block(self, part: str) -> Block:
