@@ -360,26 +360,28 @@ def test_a_site_whose_disk_is_full_says_so_and_goes_on_when_it_is_not():
 
 
 @pytest.mark.slow
-def test_a_network_algorithm_over_sites_comes_to_the_bits_of_the_in_process_engine():
+@pytest.mark.parametrize("name", ["flic", "fedrep", "femam"])  # fedrep: two functions of one name
+def test_a_network_algorithm_over_sites_comes_to_the_bits_of_the_in_process_engine(name):
     pytest.importorskip("torch")
-    flic = kind_of(Named("flic"))
+    algorithm = kind_of(Named(name))
+    own = name == "flic"  # columns of its own at each client
     rng = np.random.default_rng(0)
     blocks = {
-        name: Block(
+        client: Block(
             np.arange(24) + 100 * k,
-            federations.names(range(3 * k, 3 * k + 3)),
+            federations.names(range(3 * k * own, 3 * k * own + 3)),
             rng.normal(size=(24, 3)),
             np.arange(24) % 2 * 2.0 - 1,
         )
-        for k, name in enumerate(("one", "two"))
+        for k, client in enumerate(("one", "two"))
     }
-    options = flic.hyperparameters(pretraining_epochs=1, hidden=8, latent=4)
-    made = sites.federation(flic, options, blocks, BINARY)
-    server = sites.begun(made, flic, options)
-    server, infos = rounds(flic, made.engine, server, [1, 2])
+    options = algorithm.hyperparameters(**{"pretraining_epochs": 1} if name == "flic" else {})
+    made = sites.federation(algorithm, options, blocks, BINARY)
+    server = sites.begun(made, algorithm, options)
+    server, infos = rounds(algorithm, made.engine, server, [1, 2])
     schema = Schema.of(blocks, BINARY)
     engine = OneByOne({"train": (schema, blocks)}, 0)
-    expected = federations.initialise(flic, options, engine)
-    expected, expected_infos = rounds(flic, engine, expected, [1, 2])
+    expected = federations.initialise(algorithm, options, engine)
+    expected, expected_infos = rounds(algorithm, engine, expected, [1, 2])
     assert infos == expected_infos
     sites.same_states(made.states(), engine.get_states())
