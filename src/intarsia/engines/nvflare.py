@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -213,9 +214,16 @@ class Jobs:
             self._session.close()
             self._session = None
 
+    def _knock(self) -> None:
+        """Raise OSError if nobody is at the server's port."""
+        known = json.loads((self._kit / "startup" / "fed_admin.json").read_bytes())["admin"]
+        with socket.create_connection((known["host"], int(known["port"])), timeout=10.0):
+            pass
+
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
         try:
             if self._session is None:
+                self._knock()  # a session that found nobody would go on calling for ever
                 self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
             return ask(self._session)
         except JobNotFound:
