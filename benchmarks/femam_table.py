@@ -35,6 +35,7 @@ PROBLEMS = ("pair", "permutation", "classes", "dirichlet", "levels", "iid")
 _PLANTED = ("pair", "permutation", "classes", "levels")  # groups of several clients
 _TRAINING = {"optimiser": "sgd", "rate": 0.05, "batch": 32, "local_epochs": 2}
 _FASTER = {"rate": 0.1}
+_LATER = {"first_clustering": 20}
 _ROUNDS = 180  # those of FeMAM's level 1
 # name → algorithm and its settings, the first where nothing was tuned
 METHODS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
@@ -51,10 +52,10 @@ METHODS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         tuple({"own_epochs": 2, "pull": pull, **m} for m in ({}, _FASTER) for pull in (0.1, 0.5)),
     ),
     "pfedme": ("pfedme", ({"pull": 1.0, "local_rounds": 6, "steps": 2, "step_size": 0.5},)),
-    "fesem": ("fesem", ({},)),
+    "fesem": ("fesem", ({}, _LATER)),
     "fesem+": (
         "fesem",
-        tuple({"final_epochs": n, **more} for more in ({}, _FASTER) for n in (20, 60)),
+        tuple({"final_epochs": n, **more} for more in ({}, _LATER, _FASTER) for n in (20, 60)),
     ),
     "ifca": ("ifca", ({},)),
     "fedrep": (
