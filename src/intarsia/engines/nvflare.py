@@ -8,6 +8,7 @@ job's own (`class_allow_list`, `byoc`).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import shutil
@@ -229,7 +230,10 @@ class Jobs:
         except JobNotFound:
             raise
         except Exception as problem:
-            # a session does not outlive the server's process; the next one is a new one
+            # a session does not outlive the server's process; the next one is a new one, and this
+            # one's threads would keep ours from ending
+            with contextlib.suppress(Exception):
+                self.close()
             self._session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
