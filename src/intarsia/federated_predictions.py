@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,7 @@ def _additive(
             "columns and there is none of all; predict each client's table by itself "
             "(intarsia predict DIR TABLE --client NAME)."
         )
-    return server, model  # type: ignore[return-value]  # with a server it is networks
+    return server, cast("Networks", model)  # which alone have a server
 
 
 def _read(

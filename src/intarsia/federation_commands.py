@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -135,7 +134,7 @@ def status(kit: Kit, as_json: AsJson = False) -> None:
     kit = kit.resolve()
     found, alive = standings(kit / "local"), is_running(kit)
     if as_json:
-        print(json.dumps({"running": alive, "runs": [asdict(one) for one in found]}))  # noqa: T201
+        typer.echo(json.dumps({"running": alive, "runs": [asdict(one) for one in found]}))
         return
     _say(f"{kit.name} is {'running' if alive else 'not running'}")
     for one in found:
@@ -167,7 +166,7 @@ def ping(kit: Kit) -> None:
     found = json.loads(path.read_text(encoding="utf-8"))
     for size, seconds in found["seconds"].items():
         _say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
-    print(json.dumps(found))  # noqa: T201
+    typer.echo(json.dumps(found))
 
 
 @app.command()
@@ -179,7 +178,7 @@ def logs(
     if not path.is_file():
         raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-        print(line)  # noqa: T201
+        typer.echo(line)
 
 
 @app.command()
@@ -214,4 +213,4 @@ def _nvflare() -> Any:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
+    typer.echo(text, err=True)
