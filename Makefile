@@ -31,8 +31,9 @@ demo: $(STAMP)
 	$(BIN)/intarsia inspect experiments/heart.toml
 	$(BIN)/intarsia run experiments/heart.toml --overwrite
 
+# A process per core; a file's tests stay together, as they share what they set up.
 test: lint
-	$(BIN)/python -m pytest -q -m "$(QUICK)"
+	$(BIN)/python -m pytest -q -m "$(QUICK)" -n auto --dist loadfile
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
