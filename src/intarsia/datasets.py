@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.csv
-import pyarrow.parquet
-from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
 
-from intarsia import generated, image_sets
+from intarsia import digit_sets, generated, image_sets, table_sets
 from intarsia.data import Labels
 from intarsia.dataset import Dataset
 from intarsia.dataset_options import (
@@ -34,9 +29,8 @@ from intarsia.dataset_options import (
 from intarsia.description import Source
 from intarsia.errors import ExperimentError
 from intarsia.herigraph import herigraph
-from intarsia.images import idx, pixels
 from intarsia.labels import LabelColumn, LabelSettings, encode_labels, meaning
-from intarsia.set_files import file_in, home_of, number_columns, whole_numbers
+from intarsia.set_files import home_of
 from intarsia.sources import read
 from intarsia.spelling import nearest
 from intarsia.tables import encode, encoding_of
@@ -242,227 +236,25 @@ def _drawn(name: str, **options: Any) -> Dataset:
     )
 
 
-def _bci(home: Path) -> Dataset:
-    with np.load(file_in(home, "bci_common.npz"), allow_pickle=False) as file:
-        x, y, test = file["features"], file["label"].astype(np.int64), file["is_test"]
-        clients = np.array([f"subject{number:02d}" for number in file["client"]])
-    return Dataset(
-        "bci",
-        np.arange(len(y), dtype=np.int64),
-        tuple(f"tangent{number}" for number in range(x.shape[1])),
-        x,
-        y,
-        test=test,
-        departures="FLIC's BCI-common, whose features were fitted on train and test part together",
-        clients=clients,
-    )
-
-
-def _covtype15k(home: Path) -> Dataset:
-    table = number_columns(file_in(home, "covtype15k.csv.gz"))
-    samples = table.pop("Id").astype(np.int64)
-    y = table.pop("Cover_Type").astype(np.int64)
-    return Dataset(
-        "covtype15k",
-        samples,
-        tuple(table),
-        whole_numbers(table, np.int16),
-        y,
-        departures="the balanced subset of 15,120 rows (2,160 per class), not the 581,012 rows",
-    )
-
-
-def _credit_default(home: Path) -> Dataset:
-    table = number_columns(file_in(home, "credit_default.csv.gz"))
-    samples = table.pop("ID").astype(np.int64)
-    y = table.pop("default.payment.next.month").astype(np.int64)
-    return Dataset("credit_default", samples, tuple(table), whole_numbers(table, np.int32), y)
-
-
-def _femnist(home: Path) -> Dataset:
-    with np.load(file_in(home, "femnist.npz"), allow_pickle=False) as file:
-        x, y, test = file["x"], file["y"].astype(np.int64), file["split"] == "test"
-        clients = file["user"].astype(np.str_)
-    return Dataset(
-        "femnist",
-        np.arange(len(y), dtype=np.int64),
-        pixels(28, 28),
-        x,
-        y,
-        test=test,
-        scale=1 / 255,
-        departures="a part of LEAF's FEMNIST: those of 198 writers with both train and test images",
-        clients=clients,
-        image=(1, 28, 28),
-    )
-
-
-def _heart(home: Path) -> Dataset:
-    names: list[str] = []
-    parts: list[NDArray[np.float64]] = []
-    columns: tuple[str, ...] = ()
-    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-        table = number_columns(file_in(home, f"{hospital}.csv"), missing=("?",))
-        columns = tuple(table)
-        part = np.column_stack(list(table.values()))
-        parts.append(part)
-        names += [f"{hospital}:{row}" for row in range(len(part))]
-    x = np.concatenate(parts)
-    target = columns.index("target")
-    kept = [place for place in range(len(columns)) if place != target]
-    features = tuple(columns[place] for place in kept)
-    return Dataset("heart", np.array(names), features, x[:, kept], x[:, target].astype(np.int64))
-
-
-def _a9a(home: Path) -> Dataset:
-    from sklearn.datasets import load_svmlight_file  # here: it takes a second to import
-
-    x, y = load_svmlight_file(str(file_in(home, "a9a.libsvm.gz")), n_features=123)
-    return Dataset(
-        "a9a",
-        np.arange(len(y), dtype=np.int64),
-        tuple(f"f{number}" for number in range(1, 124)),
-        csr_array(x),
-        y.astype(np.int64),
-        departures="the train part (32,561 rows)",
-    )
-
-
-def _mnist(home: Path) -> Dataset:
-    images = [idx(file_in(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
-    labels = [idx(file_in(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
-    x = np.concatenate(images)
-    return Dataset(
-        "mnist",
-        np.arange(len(x), dtype=np.int64),
-        pixels(28, 28),
-        x.reshape(len(x), -1),
-        np.concatenate(labels).astype(np.int64),
-        test=np.arange(len(x)) >= len(images[0]),
-        scale=1 / 255,
-        image=(1, 28, 28),
-    )
-
-
-def _usps(home: Path) -> Dataset:
-    try:
-        import h5py  # only this set needs it
-    except ImportError as error:
-        raise ExperimentError(
-            "The data set 'usps' is an HDF5 file and the library h5py is not installed; "
-            "install it with `pip install h5py`."
-        ) from error
-    with h5py.File(file_in(home, "usps.h5")) as file:
-        parts = {
-            part: (file[part]["data"][:], file[part]["target"][:]) for part in ("train", "test")
-        }
-    x = np.concatenate([data for data, _ in parts.values()])
-    return Dataset(
-        "usps",
-        np.arange(len(x), dtype=np.int64),
-        pixels(16, 16),
-        x,
-        np.concatenate([target for _, target in parts.values()]).astype(np.int64),
-        test=np.arange(len(x)) >= len(parts["train"][0]),
-        image=(1, 16, 16),
-    )
-
-
-def _mfeat(home: Path) -> Dataset:
-    with np.load(file_in(home, "mfeat.npz"), allow_pickle=False) as file:
-        views = {name: file[name] for name in file.files if name != "label"}
-        y = file["label"].astype(np.int64)
-    groups = {
-        name: tuple(f"{name}{number:03d}" for number in range(view.shape[1]))
-        for name, view in views.items()
-    }
-    return Dataset(
-        "mfeat",
-        np.arange(len(y), dtype=np.int64),
-        tuple(feature for names in groups.values() for feature in names),
-        np.concatenate(list(views.values()), axis=1),
-        y,
-        groups=groups,
-    )
-
-
-def _news(home: Path) -> Dataset:
-    """Read 20 newsgroups as two classes of tf-idf rows.
-
-    The classes are those of news20.binary: "technical" is comp.*, sci.* and misc.forsale (ten
-    newsgroups), "other" the remaining ten. The vocabulary and the inverse document frequencies
-    are those of the train part, with the defaults of scikit-learn's TfidfVectorizer; columns are
-    in alphabetical order.
-    """
-    from sklearn.feature_extraction.text import TfidfVectorizer  # here: it takes a second
-
-    table = pyarrow.parquet.read_table(file_in(home, "20news.parquet")).to_pydict()
-    test = np.array([part == "test" for part in table["split"]])
-    documents = table["text"]
-    vectoriser = TfidfVectorizer()
-    train, held_out = np.flatnonzero(~test), np.flatnonzero(test)
-    train_rows = vectoriser.fit_transform([documents[row] for row in train])
-    test_rows = vectoriser.transform([documents[row] for row in held_out])
-    order = np.concatenate([train, held_out])
-    technical = [name.startswith(("comp.", "sci.", "misc.")) for name in table["label"]]
-    return Dataset(
-        "20news",
-        order.astype(np.int64),
-        tuple(vectoriser.get_feature_names_out().tolist()),
-        csr_array(vstack([train_rows, test_rows], format="csr")),
-        np.where(technical, "technical", "other")[order],
-        test=test[order],
-        departures="two-class tf-idf of 20 newsgroups by date; stands in for news20.binary",
-    )
-
-
-def _breast_cancer(_: Path) -> Dataset:
-    from sklearn.datasets import load_breast_cancer  # here: it takes a second to import
-
-    table = load_breast_cancer()
-    return Dataset(
-        "breast_cancer",
-        np.arange(len(table.target), dtype=np.int64),
-        tuple(str(name) for name in table.feature_names),
-        table.data,
-        table.target_names[table.target],
-    )
-
-
-def _digits(_: Path) -> Dataset:
-    from sklearn.datasets import load_digits  # here: it takes a second to import
-
-    table = load_digits()
-    return Dataset(
-        "digits",
-        np.arange(len(table.target), dtype=np.int64),
-        pixels(8, 8),
-        table.data.astype(np.uint8),
-        table.target.astype(np.int64),
-        scale=1 / 16,
-        image=(1, 8, 8),
-    )
-
-
 _LOADERS: Mapping[str, Callable[..., Dataset]] = {
-    "20news": _news,
-    "a9a": _a9a,
-    "bci": _bci,
-    "breast_cancer": _breast_cancer,
+    "20news": table_sets.news,
+    "a9a": table_sets.a9a,
+    "bci": table_sets.bci,
+    "breast_cancer": table_sets.breast_cancer,
     "cifar10": image_sets.cifar10,
     "cifar100": image_sets.cifar100,
-    "covtype15k": _covtype15k,
-    "credit_default": _credit_default,
-    "digits": _digits,
+    "covtype15k": table_sets.covtype15k,
+    "credit_default": table_sets.credit_default,
+    "digits": digit_sets.digits,
     "eurosat": image_sets.eurosat,
-    "femnist": _femnist,
-    "heart": _heart,
+    "femnist": digit_sets.femnist,
+    "heart": table_sets.heart,
     "herigraph": herigraph,
-    "mfeat": _mfeat,
-    "mnist": _mnist,
+    "mfeat": table_sets.mfeat,
+    "mnist": digit_sets.mnist,
     "modelnet40": image_sets.modelnet40,
     "tiny_imagenet32": image_sets.tiny_imagenet32,
-    "usps": _usps,
+    "usps": digit_sets.usps,
 }
 _DRAWN: Mapping[str, Callable[..., generated.Drawn]] = {"gaussians": generated.gaussians}
 _COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
