@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from intarsia.data import ClientId
-from intarsia.linear import LinearRegressor
 from intarsia.spelling import nearest
+
+if TYPE_CHECKING:  # it imports scikit-learn, which runs that end with networks do without
+    from intarsia.linear import LinearRegressor
 
 __all__ = ["LinearModels"]
 
 
-class LinearModels(Mapping[ClientId, LinearRegressor]):
+class LinearModels(Mapping[ClientId, "LinearRegressor"]):
     """The models of all clients, by client."""
 
     def __init__(self, algorithm: str, models: Mapping[ClientId, LinearRegressor]) -> None:

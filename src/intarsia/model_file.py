@@ -16,19 +16,19 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
 from intarsia.checkpoint import write_atomically, write_durably
+from intarsia.client_models import LinearModels
 from intarsia.data import Labels
 from intarsia.errors import CheckpointError
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.client_network import Architecture
-    from intarsia.client_models import LinearModels
     from intarsia.linear import LinearClassifier, LinearRegressor
     from intarsia.networks import ClientNetwork, Networks
 
@@ -49,16 +49,13 @@ _OWN = ("features", "means", "scales", "module", "composition")
 
 def write_model(model: Model, folder: Path) -> None:
     """Write the model of a run into a folder, which is made if it is not there."""
-    from intarsia.client_models import LinearModels
-    from intarsia.linear import LinearClassifier, LinearRegressor
-
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, LinearModels):
         _write_clients(model, folder)
-    elif isinstance(model, LinearClassifier | LinearRegressor):
-        _write_json(folder / NAME, _linear_content(model))
+    elif isinstance(model, Mapping):
+        _write_networks(cast("Networks", model), folder)  # scikit-learn's classes have no types
     else:
-        _write_networks(model, folder)
+        _write_json(folder / NAME, _linear_content(model))
 
 
 def read_model(folder: Path) -> Model:
@@ -166,7 +163,6 @@ def _write_clients(model: LinearModels, folder: Path) -> None:
 
 
 def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
-    from intarsia.client_models import LinearModels
     from intarsia.linear import LinearRegressor
 
     found: dict[str, LinearRegressor] = {}
