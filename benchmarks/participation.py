@@ -130,7 +130,7 @@ class Bench:
         states = engine.get_states()
         engine.begin_round(found.rounds + 1)
         try:
-            with engine.unmetered():
+            with engine.books.unmetered():
                 end = algorithm.conclude(server, engine, engine.key("conclude"))
         except ConvergenceError:  # what a user would see of a run that ends here
             found.primal, found.accuracy = math.inf, 0.0

@@ -96,7 +96,7 @@ def federated(
         spent = time.process_time() - start
         run.seconds += spent
         run.by_phase[info.phase] = run.by_phase.get(info.phase, 0.0) + spent
-        run.exchanges = engine.traffic.exchanges
+        run.exchanges = engine.books.traffic.exchanges
         gap = info.gap_relative if info.gap_relative is not None else np.inf
         reached = gap
         if best is not None:
@@ -141,7 +141,7 @@ def _order(have: Any, want: Any) -> Any:
 def _weights(server: Any, engine: InProcess, order: Any) -> Array:
     """Return the model that the run would end with now; leave no trace of having looked."""
     states = engine.get_states()
-    with engine.unmetered():
+    with engine.books.unmetered():
         conclusion = hyfdca.HYFDCA.conclude(server, engine, engine.key("look"))
     engine.set_states(states)
     assert conclusion.weights is not None
@@ -156,7 +156,7 @@ def _duals(one: Problem, schema: Schema, engine: InProcess) -> Array:
 
 
 def _bytes(engine: InProcess) -> int:
-    return sum(engine.traffic.up.values()) + sum(engine.traffic.down.values())
+    return sum(engine.books.traffic.up.values()) + sum(engine.books.traffic.down.values())
 
 
 def centralised(

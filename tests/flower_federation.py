@@ -148,7 +148,7 @@ def run(algorithm, options, engine) -> dict[str, object]:
     for number in range(1, ROUNDS + 1):
         engine.begin_round(number)
         server, info = algorithm.round(server, engine, engine.key())
-        server = engine.settle(server)
+        server = engine.books.settle(server)
         infos.append(repr(info))
     engine.begin_round(ROUNDS + 1)
     conclusion = algorithm.conclude(server, engine, engine.key("conclude"))
@@ -157,7 +157,7 @@ def run(algorithm, options, engine) -> dict[str, object]:
         "infos": infos,
         "conclusion": repr(conclusion.info),
         "weights": None if weights is None else weights.tobytes().hex(),
-        "traffic": repr(engine.traffic),
+        "traffic": repr(engine.books.traffic),
     }
 
 

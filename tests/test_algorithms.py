@@ -131,15 +131,15 @@ def trained(algorithm, options, kind, *, through=None, seed=0, cut=None):
         server, info = algorithm.round(server, clients, engine.key())
         infos.append(info)
         if number == cut:
-            written = codec.encode((engine.seal(server), engine.get_states()))
-            traffic = dataclasses.asdict(engine.traffic)
+            written = codec.encode((engine.books.seal(server), engine.get_states()))
+            traffic = dataclasses.asdict(engine.books.traffic)
             engine = clients = engine_over()
             if algorithm.additive:
                 engine.count_once()
             sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
             engine.set_states(states)
-            engine.restore_traffic(traffic)
-            server = engine.unseal(sealed)
+            engine.books.restore_traffic(traffic)
+            server = engine.books.unseal(sealed)
     engine.begin_round(ROUNDS + 1)
     conclusion = algorithm.conclude(server, clients, engine.key("conclude"))
     return conclusion, infos, engine, clients
@@ -161,7 +161,7 @@ def identical(one, two):
     np.testing.assert_array_equal(one[0].weights, two[0].weights)
     assert one[0].info == two[0].info
     assert one[1] == two[1]
-    assert one[2].traffic == two[2].traffic
+    assert one[2].books.traffic == two[2].books.traffic
     for name, state in one[2].get_states().items():
         assert codec.encode(state) == codec.encode(two[2].get_states()[name])
 
@@ -184,7 +184,7 @@ def test_messages_and_states_survive_the_codec_and_are_counted_in_bytes(algorith
     identical(plain(algorithm, options, kind), written)
     # the bytes that the engine counted are those that were written
     _, _, engine, watched = written
-    summary = engine.traffic.summary()
+    summary = engine.books.traffic.summary()
     assert summary["down"] == watched.down
     assert summary["up"] == watched.up
 

@@ -179,7 +179,7 @@ def test_the_server_reads_models_in_fesem_only():
     for model in server.levels[0].models:
         with pytest.raises(SealedError):
             np.asarray(model)
-    said = str(engine.crossings.summary())
+    said = str(engine.books.crossings.summary())
     assert "choose_model" in said
     assert "send_model" not in said
 
@@ -191,12 +191,12 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(name):
     engine, server = started(algorithm, options)
     engine.begin_round(1)
     server, _ = algorithm.round(server, engine, engine.key())
-    written = codec.encode((engine.seal(server), engine.get_states()))
+    written = codec.encode((engine.books.seal(server), engine.get_states()))
     sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
     engine, _ = started(algorithm, options)
     engine.set_states(states)
     engine.begin_round(2)
-    server, _ = algorithm.round(engine.unseal(sealed), engine, engine.key())
+    server, _ = algorithm.round(engine.books.unseal(sealed), engine, engine.key())
     engine.begin_round(3)
     assert algorithm.conclude(server, engine, engine.key()) == conclusion
     for client, state in engine.get_states().items():

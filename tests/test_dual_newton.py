@@ -162,10 +162,10 @@ def test_a_resumed_run_takes_the_same_steps(stop):
     server, _ = infos(engine, server, stop)
 
     def written(state):
-        kinds = (*HYFDCA.states, type(engine.seal(server).alpha))
+        kinds = (*HYFDCA.states, type(engine.books.seal(server).alpha))
         return codec.decode(codec.encode(state), *kinds)
 
-    server = engine.unseal(written(engine.seal(server)))
+    server = engine.books.unseal(written(engine.books.seal(server)))
     engine.set_states({name: written(state) for name, state in engine.get_states().items()})
     _, rest = infos(engine, server, 16 - stop, first=stop + 1)
     assert [info.dual for info in rest] == [info.dual for info in whole[stop:]]

@@ -129,8 +129,8 @@ def test_a_total_by_block_is_that_of_its_holders_and_survives_a_checkpoint(mode)
     total = every + some * 2.0 - some
     for _ in range(5):  # more terms than are forwarded
         total = total + engine.sum(send, {"c": Ask()}).values * 0.0
-    written = codec.encode(engine.seal(Held(total)))
-    total = engine.unseal(codec.decode(written, Held, *RECORDS)).values
+    written = codec.encode(engine.books.seal(Held(total)))
+    total = engine.books.unseal(codec.decode(written, Held, *RECORDS)).values
     engine.ask(keep, dict.fromkeys(engine.ids, Sent(total)))
     opened = {name: state.values for name, state in engine.get_states().items()}
     expected = {"view10": 1.0, "view2": 1.0 + 2 * 2 + 3, "wide": 2 * 2.0 + 4}
@@ -144,7 +144,7 @@ def test_a_total_by_block_is_that_of_its_holders_and_survives_a_checkpoint(mode)
         for name, values in own.items():
             assert values.shape == (2, len(VIEWS[name]))
             np.testing.assert_allclose(values, expected[name], atol=1e-9)
-    assert engine.crossings.summary()["reveals"]["Sent.values"]["values"] == 12
+    assert engine.books.crossings.summary()["reveals"]["Sent.values"]["values"] == 12
 
 
 def test_a_block_of_which_nobody_sent_anything_is_not_there():

@@ -204,10 +204,10 @@ def test_impossible_settings_are_refused(key, value):
 def test_a_round_is_one_exchange():
     x, y = table()
     _, engine, server = started(FedAvg(), overlapping(x, y))
-    before = engine.traffic.exchanges
+    before = engine.books.traffic.exchanges
     engine.begin_round(1)
     fedavg.round(server, engine, engine.key())
-    assert engine.traffic.exchanges == before + 1
+    assert engine.books.traffic.exchanges == before + 1
 
 
 def test_labels_without_a_column_beside_them_are_refused():

@@ -231,7 +231,7 @@ def test_clusters_are_found_once_clients_trained_models_of_their_own():
         alone, _ = FEMAM.round(alone, other, other.key())
         server, _ = FEMAM.certify(server, engine, engine.key())  # a look at it changes nothing
     assert server.levels[1].models == (None, None)
-    assert "send_model" not in str(engine.crossings.summary()["exchanges"])
+    assert "send_model" not in str(engine.books.crossings.summary()["exchanges"])
     for name, state in engine.get_states().items():
         close(state.latest, other.get_states()[name].latest, atol=0.0)
     engine.begin_round(4)
@@ -450,9 +450,9 @@ def test_the_server_reads_models_at_levels_of_clusters_only():
     assert fourth.models == (None,)
     only = dataclasses.replace(EVERY, levels=("global", "region", "personal"))
     quiet, *_ = run(FEMAM, only, rounds=100)
-    sent = {engine: engine.traffic.summary()["by_message"] for engine in (engine, quiet)}
+    sent = {engine: engine.books.traffic.summary()["by_message"] for engine in (engine, quiet)}
     assert "Model" in sent[quiet]
-    asked = [str(one) for one in quiet.crossings.summary()["exchanges"]]
+    asked = [str(one) for one in quiet.books.crossings.summary()["exchanges"]]
     assert not any("send_model" in one for one in asked)
 
 
@@ -472,11 +472,11 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
         engine.begin_round(number)
         server, _ = FEMAM.round(server, engine, engine.key())
         if number == cut:
-            written = codec.encode((engine.seal(server), engine.get_states()))
+            written = codec.encode((engine.books.seal(server), engine.get_states()))
             sealed, states = codec.decode(written, *FEMAM.states, *RECORDS)
             engine, _ = started(FEMAM, EVERY, clients())
             engine.set_states(states)
-            server = engine.unseal(sealed)
+            server = engine.books.unseal(sealed)
     engine.begin_round(11)
     assert FEMAM.conclude(server, engine, engine.key()) == expected
     for name, parameters in networks(whole).items():

@@ -210,7 +210,9 @@ def test_a_run_goes_on_from_written_states_to_the_same_bits(rounds):
         engine.begin_round(number)
         server, _ = FEMAM_FLIC.round(server, engine, engine.key())
         if number == rounds:
-            server = engine.unseal(codec.decode(codec.encode(engine.seal(server)), *classes))
+            server = engine.books.unseal(
+                codec.decode(codec.encode(engine.books.seal(server)), *classes)
+            )
             states = {
                 name: codec.decode(codec.encode(state), *classes)
                 for name, state in engine.get_states().items()

@@ -415,11 +415,11 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(algorithm):
     expected = concluded(algorithm, engine, server)
     other, server = started(algorithm, options)
     server = rounds(algorithm, other, server, last=1)
-    written = codec.encode((other.seal(server), other.get_states()))
+    written = codec.encode((other.books.seal(server), other.get_states()))
     sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
     again, _ = started(algorithm, options)
     again.set_states(states)
-    server = rounds(algorithm, again, again.unseal(sealed), first=2)
+    server = rounds(algorithm, again, again.books.unseal(sealed), first=2)
     assert concluded(algorithm, again, server) == expected
     assert largest_difference(parameters(engine), parameters(again)) == 0.0
 

@@ -165,7 +165,7 @@ def test_the_server_reads_no_map_and_no_factor():
     server, _ = FLIC.round(server, engine, engine.key())
     with pytest.raises(SealedError):
         np.asarray(server.shared)
-    read = engine.traffic.summary()["by_message"]
+    read = engine.books.traffic.summary()["by_message"]
     assert {"Maps", "Step", "Last"} <= set(read)
 
 

@@ -113,12 +113,12 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits():
     blocks, _, _ = problem(samples=50)
     options = FlicLinear(latent=K, rank=D)
     engine, server = started(blocks, options)
-    written = codec.encode((engine.seal(server), engine.get_states()))
+    written = codec.encode((engine.books.seal(server), engine.get_states()))
     sealed, states = codec.decode(written, *FLIC_LINEAR.states, *RECORDS)
     again, _ = started(blocks, options)
     again.set_states(states)
     found = []
-    for one, at in ((engine, server), (again, again.unseal(sealed))):
+    for one, at in ((engine, server), (again, again.books.unseal(sealed))):
         one.begin_round(1)
         at, _ = FLIC_LINEAR.round(at, one, one.key())
         found.append(one.reveal(at.average))

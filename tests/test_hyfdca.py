@@ -334,10 +334,10 @@ def test_numbers_are_predicted_with_the_squared_loss():
 def test_a_round_takes_as_many_exchanges_as_the_paper_says(grid, exchanges):
     x, y = table()
     engine, server = started(HYFDCA, ascent(), rectangles(x, y, **GRIDS[grid]))
-    before = engine.traffic.exchanges
+    before = engine.books.traffic.exchanges
     engine.begin_round(1)
     HYFDCA.round(server, engine, engine.key())
-    assert engine.traffic.exchanges - before == exchanges
+    assert engine.books.traffic.exchanges - before == exchanges
 
 
 def test_divergence_is_an_error_that_names_the_cause():

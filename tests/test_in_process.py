@@ -248,8 +248,8 @@ def test_a_total_says_which_fields_it_has():
 def test_a_sealed_total_is_written_to_a_checkpoint_and_back():
     _, _, engine, total = sums()
     state = Held(sealed=Held(sealed=total.rows, rounds=1), rounds=2)
-    written = codec.encode(engine.seal(state))
-    back = engine.unseal(codec.decode(written, Held, *RECORDS))
+    written = codec.encode(engine.books.seal(state))
+    back = engine.books.unseal(codec.decode(written, Held, *RECORDS))
     assert isinstance(back.sealed.sealed, SealedField)
     assert (back.rounds, back.sealed.rounds) == (2, 1)
     engine.ask(
@@ -284,10 +284,10 @@ def test_bytes_are_those_of_the_written_messages():
     total = engine.sum(spying(add_up), everyone(engine, Ask()))
     message = Back(rows=total.rows, columns=total.columns, total=total.total, number=1)
     engine.ask(spying(keep), everyone(engine, message))
-    assert engine.traffic.down == down
-    assert engine.traffic.up == up
-    assert engine.traffic.exchanges == 2
-    summary = engine.traffic.summary()
+    assert engine.books.traffic.down == down
+    assert engine.books.traffic.up == up
+    assert engine.books.traffic.exchanges == 2
+    summary = engine.books.traffic.summary()
     assert summary["down"] == sum(down.values())
     assert summary["up"] == sum(up.values())
     assert summary["by_message"]["Ask"] == {"up": up["Ask"], "down": down["Ask"]}
@@ -296,21 +296,25 @@ def test_bytes_are_those_of_the_written_messages():
 
 def test_unmetered_exchanges_leave_no_trace():
     _, _, engine, _ = sums()
-    before = engine.traffic.summary()
-    with engine.unmetered():
+    before = engine.books.traffic.summary()
+    with engine.books.unmetered():
         engine.sum(add_up, everyone(engine, Ask()))
-        assert engine.traffic.exchanges == 1
-    assert engine.traffic.summary() == before
-    assert engine.traffic.exchanges == 1
+        assert engine.books.traffic.exchanges == 1
+    assert engine.books.traffic.summary() == before
+    assert engine.books.traffic.exchanges == 1
 
 
 def test_traffic_goes_on_from_a_checkpoint():
     _, _, engine, _ = sums()
     other = engine_over(overlapping()[1])
-    other.restore_traffic(
-        {"up": dict(engine.traffic.up), "down": dict(engine.traffic.down), "exchanges": 1}
+    other.books.restore_traffic(
+        {
+            "up": dict(engine.books.traffic.up),
+            "down": dict(engine.books.traffic.down),
+            "exchanges": 1,
+        }
     )
-    assert other.traffic == engine.traffic
+    assert other.books.traffic == engine.books.traffic
 
 
 # -- rounds, random numbers, errors
@@ -321,7 +325,7 @@ def test_only_those_that_are_there_are_seen():
     assert tuple(engine.ids) == ("a", "b", "c")
     engine.begin_round(3, ["a", "c"])
     assert tuple(engine.ids) == ("a", "c")
-    assert engine.round == 3
+    assert engine.books.round == 3
     engine.begin_round(4)
     assert tuple(engine.ids) == ("a", "b", "c")
 
@@ -421,7 +425,7 @@ def test_a_function_for_several_clients_gives_each_its_own_answer():
     assert calls == [3, 1, 1, 1]
     assert together == apart
     assert engines[0].get_states() == engines[1].get_states() == dict.fromkeys(blocks, 10)
-    assert engines[0].traffic == engines[1].traffic
+    assert engines[0].books.traffic == engines[1].books.traffic
     with pytest.raises(TableError) as caught:
         engines[0].ask(own_mean, dict.fromkeys(blocks, Mean(np.zeros(1))))
     assert "own_mean" in caught.value.__notes__[0]

@@ -208,7 +208,7 @@ def test_many_clients_total_to_what_they_do_in_the_clear():
         found = opened(
             engine, rows=total.rows, columns=total.columns, total=total.total, count=total.count
         )
-        return found, engine.traffic.exchanges
+        return found, engine.books.traffic.exchanges
 
     (plain, exchanges), (sealed, sealed_exchanges) = both(use, "masked", blocks)
     assert (len(plain), exchanges) == (37, sealed_exchanges)
@@ -370,19 +370,19 @@ def test_a_total_of_many_terms_is_sealed_anew_before_it_is_forwarded():
         many = many + total.rows
     back = {"columns": totals[0].columns, "total": totals[0].total, "count": totals[0].count}
     opened(engine, rows=few, **back)
-    assert "Refresh" not in engine.traffic.up
-    before = engine.traffic.exchanges
+    assert "Refresh" not in engine.books.traffic.up
+    before = engine.books.traffic.exchanges
     found = opened(engine, rows=many, **back)
-    assert engine.traffic.up["Refresh"] > 0
-    assert engine.traffic.exchanges == before + 2
+    assert engine.books.traffic.up["Refresh"] > 0
+    assert engine.books.traffic.exchanges == before + 2
     for name, one in found.items():
         own = engine.schema("train").samples.own(name)
         expected = 5 * engine.reveal(totals[0].rows)[own]
         np.testing.assert_allclose(one.rows, expected, atol=30 * UNIT)
     # asked for again, it is there: nobody seals it twice
-    size = engine.traffic.up["Refresh"]
+    size = engine.books.traffic.up["Refresh"]
     opened(engine, rows=many, **back)
-    assert engine.traffic.up["Refresh"] == size
+    assert engine.books.traffic.up["Refresh"] == size
 
 
 def test_a_settled_state_has_few_terms_and_the_same_values():
@@ -392,7 +392,7 @@ def test_a_settled_state_has_few_terms_and_the_same_values():
     for _ in range(9):
         rows = rows + engine.sum(add_up, everyone(engine, Ask())).rows
     state = Held(rows, total.columns, total.total, total.count, 7)
-    settled = engine.settle(state)
+    settled = engine.books.settle(state)
     assert len(rows._value.terms) == 10  # what it was made from is as it was
     assert len(settled.rows._value.terms) == 1
     assert settled.columns._value is total.columns._value
@@ -400,7 +400,7 @@ def test_a_settled_state_has_few_terms_and_the_same_values():
     np.testing.assert_allclose(engine.reveal(settled.rows), engine.reveal(rows), atol=UNIT)
     plain = engine_over(overlapping(), "plain")
     held = Held(plain.sum(add_up, everyone(plain, Ask())).rows, 1, 2, 3, 4)
-    assert plain.settle(held) is held
+    assert plain.books.settle(held) is held
 
 
 def test_a_difference_of_a_total_and_itself_is_zero():
@@ -444,8 +444,8 @@ def test_a_state_comes_back_from_a_checkpoint_to_the_same_values(mode):
     state = Held(
         total.rows * 0.5 - part.rows, part.columns, total.total + part.total, total.count, 3
     )
-    data = codec.encode(engine.seal(state))
-    found = engine.unseal(codec.decode(data, Held, *RECORDS))
+    data = codec.encode(engine.books.seal(state))
+    found = engine.books.unseal(codec.decode(data, Held, *RECORDS))
     assert found.rounds == 3
     expected = {name: engine.reveal(getattr(state, name)) for name in ("rows", "columns", "total")}
     for name, value in expected.items():
@@ -465,8 +465,8 @@ def test_another_engine_with_the_clients_keys_opens_a_checkpoint():
     engine, other = engine_over(blocks), engine_over(blocks)
     total = engine.sum(add_up, everyone(engine, Ask()))
     state = Held(total.rows, total.columns, total.total, total.count, 0)
-    sealed = codec.decode(codec.encode(engine.seal(state)), Held, *RECORDS)
-    found = other.unseal(sealed)
+    sealed = codec.decode(codec.encode(engine.books.seal(state)), Held, *RECORDS)
+    found = other.books.unseal(sealed)
     other.sum(add_up, everyone(other, Ask()))
     np.testing.assert_array_equal(other.reveal(found.rows), engine.reveal(total.rows))
     more = found.rows + other.sum(add_up, everyone(other, Ask())).rows
@@ -479,13 +479,13 @@ def test_a_checkpoint_does_not_open_with_other_keys():
     blocks = overlapping()
     engine = engine_over(blocks)
     total = engine.sum(add_up, everyone(engine, Ask()))
-    sealed = engine.seal(Held(total.rows, total.columns, total.total, total.count, 0))
+    sealed = engine.books.seal(Held(total.rows, total.columns, total.total, total.count, 0))
     stranger = modes.Keys(SharedKey(bytes(32), "tests"))
     schema = Schema.of(blocks, BINARY)
     sealing = modes.sealing(Privacy(mode="masked"), list(blocks), stranger)
     other = InProcess({"train": (schema, blocks)}, 0, sealing)
     with pytest.raises(TamperedError):
-        other.reveal(other.unseal(sealed).rows)
+        other.reveal(other.books.unseal(sealed).rows)
 
 
 def test_the_server_s_bytes_hold_no_value_in_the_clear():
@@ -495,7 +495,7 @@ def test_the_server_s_bytes_hold_no_value_in_the_clear():
     for one in (plain, engine):
         total = one.sum(add_up, everyone(one, Ask()))
         state = Held(total.rows, total.columns, total.total, total.count, 0)
-        states.append(codec.encode(one.seal(state)))
+        states.append(codec.encode(one.books.seal(state)))
     values = plain.reveal(plain.sum(add_up, everyone(plain, Ask())).rows)
     for value in values:
         assert value.tobytes() in states[0]

@@ -320,12 +320,12 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(name):
     other, server = started(algorithm, options)
     other.begin_round(1, PRESENT[1])
     server, _ = algorithm.round(server, other, other.key())
-    written = codec.encode((other.seal(server), other.get_states()))
+    written = codec.encode((other.books.seal(server), other.get_states()))
     sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
     again, _ = started(algorithm, options)
     again.set_states(states)
     again.begin_round(2, PRESENT[2])
-    server, _ = algorithm.round(again.unseal(sealed), again, again.key())
+    server, _ = algorithm.round(again.books.unseal(sealed), again, again.key())
     again.begin_round(3)
     assert algorithm.conclude(server, again, again.key()) == expected
     assert difference(parameters(engine), parameters(again)) == 0.0

@@ -526,7 +526,7 @@ def test_preconditioners_are_sent_once_there_is_curvature():
     for number in (1, 2):
         engine.begin_round(number)
         server, _info = HYFDCA.round(server, engine, engine.key())
-        sent.append(engine.traffic.down["Precondition"])
+        sent.append(engine.books.traffic.down["Precondition"])
     # at zero weights no sample is near its margin: the Hessian is λI and needs no Gram matrix
     assert sent[0] < 4 * 64
     # then half of each cell's 8 x 8 Gram matrix, at four clients

@@ -47,7 +47,7 @@ def rounds(algorithm, engine, server, numbers, present=lambda number: None):
     for number in numbers:
         engine.begin_round(number, present(number))
         server, info = algorithm.round(server, engine, engine.key())
-        server = engine.settle(server)
+        server = engine.books.settle(server)
         infos.append(info)
     return server, infos
 
@@ -71,8 +71,8 @@ def identical(algorithm, made, conclusion, infos, reference):
     np.testing.assert_array_equal(conclusion.weights, expected.weights)
     assert infos == expected_infos
     assert conclusion.info == expected.info
-    assert made.engine.traffic == engine.traffic
-    assert made.engine.crossings.summary() == engine.crossings.summary()
+    assert made.engine.books.traffic == engine.books.traffic
+    assert made.engine.books.crossings.summary() == engine.books.crossings.summary()
     sites.same_states(made.states(), engine.get_states())
 
 
@@ -181,9 +181,9 @@ def test_a_server_that_is_killed_in_a_round_goes_on_to_the_same_bits(sealed, tmp
         try:
             if done:
                 engine.set_states(versions)
-                engine.restore_traffic(copy.deepcopy(traffic))
-                engine.crossings.restore(copy.deepcopy(crossings))
-                server = engine.unseal(codec.decode(written, *HYFDCA.states, *RECORDS))
+                engine.books.restore_traffic(copy.deepcopy(traffic))
+                engine.books.crossings.restore(copy.deepcopy(crossings))
+                server = engine.books.unseal(codec.decode(written, *HYFDCA.states, *RECORDS))
             else:
                 server = sites.begun(made, HYFDCA, options)
             for number in range(done + 1, ROUNDS + 1):
@@ -191,9 +191,9 @@ def test_a_server_that_is_killed_in_a_round_goes_on_to_the_same_bits(sealed, tmp
                 infos = infos[: number - 1] + own
                 made.caller.journal.checkpoint(made.caller.sequence)
                 done, versions = number, dict(engine.states)
-                written = codec.encode(engine.seal(server))
-                traffic = dataclasses.asdict(engine.traffic)
-                crossings = copy.deepcopy(engine.crossings.summary())
+                written = codec.encode(engine.books.seal(server))
+                traffic = dataclasses.asdict(engine.books.traffic)
+                crossings = copy.deepcopy(engine.books.crossings.summary())
             conclusion = concluded(HYFDCA, engine, server)
             break
         except Killed:
@@ -243,7 +243,7 @@ def test_a_round_goes_on_without_a_site_that_is_away_and_the_site_catches_up():
         for data in late:
             made.lines.sites[gone].handle(data)  # too late: it must not count
         late.clear()
-        server = engine.settle(server)
+        server = engine.books.settle(server)
     conclusion = concluded(HYFDCA, engine, server)
     np.testing.assert_array_equal(conclusion.weights, reference[0].weights)
     assert infos == reference[1]

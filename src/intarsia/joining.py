@@ -347,10 +347,10 @@ def _joined(
         learn(engine, options, shared)
         grades = _grades(prepared, algorithm, options)
     state = engine.get_states()[name]
-    traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
+    traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
     known = [one.name for one in fields(hetfedrep.Local) if hasattr(options, one.name)]
     alike = {name: getattr(options, name) for name in known}
-    with clock.part("yardsticks"), engine.unmetered():
+    with clock.part("yardsticks"), engine.books.unmetered():
         local = hetfedrep.Local(**alike)
         _start(engine, hetfedrep.LOCAL, local)
         _set_scale(engine, name, model)
@@ -410,7 +410,7 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
     """Return how good the client is on its test part, or on its rows where there is none."""
     engine = prepared.engine
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
-    with engine.unmetered():
+    with engine.books.unmetered():
         loss = grading_loss(options.loss)
         return evaluate(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
 

@@ -164,14 +164,14 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
         replace(outcome, notes=notes),
         model=None,
         seconds=clock.seconds,
-        traffic=engine.traffic.summary(),
-        exchanges=engine.traffic.exchanges,
+        traffic=engine.books.traffic.summary(),
+        exchanges=engine.books.traffic.exchanges,
         started=started,
         folder=folder,
         privacy=promise,
     )
     _keep_conclusion(folder, outcome)
-    audit.write(folder, engine.mode, engine.crossings.summary())
+    audit.write(folder, engine.books.mode, engine.books.crossings.summary())
     run_folder.finish(folder, made)
     return made
 
@@ -207,10 +207,10 @@ def _engine(
         engine = made(ready.schemas)
         caller.sequence, caller.versions = ready.sequence, dict(ready.versions)
         caller.anchor()
-        engine.exchange = ready.exchange
+        engine.books.exchange = ready.exchange
         counts = json.loads(ready.counts)
-        engine.restore_traffic(counts["traffic"])
-        engine.crossings.restore(counts["crossings"])
+        engine.books.restore_traffic(counts["traffic"])
+        engine.books.crossings.restore(counts["crossings"])
         return engine, ready
     schemas, tested, notes = _agreed(description, caller)
     # what the algorithm has against these parties it says before anything is computed
@@ -219,15 +219,15 @@ def _engine(
     guarantee.check_summands(description, algorithm, options, schemas["train"])
     notes += _prepared(description, algorithm, options, engine, caller, schemas)
     counts = {
-        "traffic": dataclasses.asdict(engine.traffic),
-        "crossings": engine.crossings.summary(),
+        "traffic": dataclasses.asdict(engine.books.traffic),
+        "crossings": engine.books.crossings.summary(),
     }
     ready = SetUp(
         schemas,
         tested,
         notes,
         caller.sequence,
-        engine.exchange,
+        engine.books.exchange,
         dict(caller.versions),
         json.dumps(counts),
     )

@@ -288,7 +288,7 @@ def _fit(
             _count_once(engine, keep=description.yardsticks)
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
         outcome = trained(task)
-        traffic, exchanges = engine.traffic.summary(), engine.traffic.exchanges
+        traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
     if description.yardsticks and not _unmeasured(description, algorithm):
         with clock.part("yardsticks"):
             if isinstance(algorithm, Algorithm) and algorithm.alone is not None:
@@ -304,8 +304,8 @@ def _fit(
         _own_weights(algorithm, engine),
         traffic,
         exchanges,
-        engine.mode,
-        engine.crossings.summary(),
+        engine.books.mode,
+        engine.books.crossings.summary(),
     )
 
 

@@ -79,11 +79,11 @@ def start(task: Task) -> tuple[Any, Standing]:
     found = None if store is None else store.latest((*algorithm.states, *RECORDS))
     if store is not None and found is not None:
         engine.set_states(found.clients)
-        engine.restore_traffic(found.extra["traffic"])
-        engine.crossings.restore(found.extra["crossings"])
+        engine.books.restore_traffic(found.extra["traffic"])
+        engine.books.crossings.restore(found.extra["crossings"])
         task.clock.add(found.extra["seconds"])
         store.truncate_history(found.round)
-        return engine.unseal(found.server), Standing(**found.extra["standing"])
+        return engine.books.unseal(found.server), Standing(**found.extra["standing"])
     if store is not None:
         store.truncate_history(0)
     with task.clock.part("training"):
@@ -159,7 +159,7 @@ def _round(task: Task, server: Any) -> tuple[Any, Info]:
     while True:
         try:
             after, info = task.algorithm.round(server, engine, engine.key())
-            return engine.settle(after), info
+            return engine.books.settle(after), info
         except AbsentError as absent:
             if not engine.without(absent):
                 raise
@@ -221,9 +221,9 @@ def _turns(description: Experiment, count: int) -> int:
 def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the grades of the federated model; the exchanges of it are not training's."""
     engine, algorithm = task.engine, task.algorithm
-    engine.begin_round(engine.round)
+    engine.begin_round(engine.books.round)
     schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
-    with engine.unmetered():
+    with engine.books.unmetered():
         if algorithm.server_model is None or algorithm.architecture is None:
             return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
         own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
@@ -296,7 +296,7 @@ def _plain_scores(found: Grades | None) -> dict[str, float]:
 def _line(
     standing: Standing, info: Info, engine: InProcess | Remote, seconds: float, *, evaluated: bool
 ) -> dict[str, Any]:
-    traffic = engine.traffic.summary()
+    traffic = engine.books.traffic.summary()
     return {
         "round": standing.round,
         "phase": info.phase,
@@ -307,7 +307,7 @@ def _line(
         "accuracy": standing.scores.get("accuracy") if evaluated else None,
         "macro_f1": standing.scores.get("macro_f1") if evaluated else None,
         "bytes": traffic["up"] + traffic["down"],
-        "exchanges": engine.traffic.exchanges,
+        "exchanges": engine.books.traffic.exchanges,
         "seconds": seconds,
     }
 
@@ -320,7 +320,7 @@ def _progress(
     seconds: float,
     pace: float | None,
 ) -> Progress:
-    traffic = engine.traffic
+    traffic = engine.books.traffic
     return Progress(
         round=standing.round,
         rounds=description.rounds,
@@ -369,12 +369,12 @@ def _save(task: Task, server: Any, standing: Standing) -> None:
         return
     engine, clock = task.engine, task.clock
     extra = {
-        "traffic": dataclasses.asdict(engine.traffic),
-        "mode": engine.mode,
-        "crossings": engine.crossings.summary(),
+        "traffic": dataclasses.asdict(engine.books.traffic),
+        "mode": engine.books.mode,
+        "crossings": engine.books.crossings.summary(),
         "seconds": clock.seconds,
         "standing": dataclasses.asdict(standing),
     }
     with clock.part("checkpoints"):
-        task.store.save(standing.round, engine.seal(server), engine.states, extra)
+        task.store.save(standing.round, engine.books.seal(server), engine.states, extra)
         engine.saved()

@@ -162,9 +162,9 @@ def graded(
     schema = engine.schema("train")
     kept = engine.get_states()
     engine.set_states({name: _Weights(w[:, schema.features.own(name)]) for name in schema.clients})
-    engine.begin_round(engine.round)
+    engine.begin_round(engine.books.round)
     try:
-        with engine.unmetered():
+        with engine.books.unmetered():
             return evaluate(
                 engine,
                 engine.schema(part),

@@ -1,6 +1,7 @@
 """The server's side of every engine: sealed totals as it holds them, and what crossed.
 
-Which machine a client runs on makes no difference here: `InProcess` and `Remote` both keep one.
+Which machine a client runs on makes no difference here: `InProcess` and `Remote` both have one
+under the name `books`, and a run asks it for what both would say alike.
 """
 
 from __future__ import annotations
@@ -88,12 +89,31 @@ class Bookkeeping:
         self.traffic = Traffic()
         self.crossings = Crossings(clients)
         self.totals = totals
+        self.round = self.exchange = 0  # which was begun last
         self._recorder = recorder
 
     @property
     def records(self) -> bool:
         """Return whether what the server could read is taken down."""
         return self._recorder is not None
+
+    @property
+    def mode(self) -> str:
+        """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
+        return self.totals.mode
+
+    def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
+        """Put back the traffic of a checkpoint."""
+        self.traffic = Traffic(**traffic)
+
+    def begin_round(self, number: int) -> None:
+        """Take note of a round that begins."""
+        self.round, self.exchange = number, 0
+
+    def begin_exchange(self) -> None:
+        """Take note of an exchange that begins."""
+        self.exchange += 1
+        self.traffic.exchanges += 1
 
     @contextmanager
     def unmetered(self) -> Iterator[None]:
@@ -105,24 +125,18 @@ class Bookkeeping:
             self.traffic = kept
 
     def record(
-        self,
-        round: int,
-        kind: str,
-        function: str,
-        client: ClientId,
-        name: str,
-        fields: dict[str, Any],
+        self, kind: str, function: str, client: ClientId, name: str, fields: dict[str, Any]
     ) -> None:
         """Take down one thing that the server could read, if anybody wants it."""
         if self._recorder is not None:
-            self._recorder.record(Crossed(round, kind, function, client, name, fields))
+            self._recorder.record(Crossed(self.round, kind, function, client, name, fields))
 
-    def record_message(self, round: int, fn: ClientFunction, message: Split) -> None:
+    def record_message(self, fn: ClientFunction, message: Split) -> None:
         """Take down a message as the server holds it."""
         if self._recorder is not None:
             held = {name: self.totals.held(total) for name, total in message.sealed}
             fields = {**message.plain, **held}
-            self.record(round, "message", fn.name, "", message.kind.__name__, fields)
+            self.record("message", fn.name, "", message.kind.__name__, fields)
 
     def exchanged(
         self,
@@ -145,23 +159,23 @@ class Bookkeeping:
             kind, fn.name, message.kind, message.names, reply, clients, unsent or ()
         )
 
-    def reveal(self, round: int, total: Any) -> Any:
+    def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
         if isinstance(total, SealedField):
-            return self._revealed(round, total)
-        fields = {name: self._revealed(round, one) for name, one in total._fields.items()}
+            return self._revealed(total)
+        fields = {name: self._revealed(one) for name, one in total._fields.items()}
         return total._kind(**fields)
 
-    def _revealed(self, round: int, field: SealedField) -> Any:
+    def _revealed(self, field: SealedField) -> Any:
         value, size = self.totals.reveal(field)
         self.crossings.reveal(field._name, value)
         if size:  # a client opened it
             self.traffic.exchanges += 1
             self.traffic.up["Reveal"] = self.traffic.up.get("Reveal", 0) + size
-        self.record(round, "reveal", "", "", field._name, {"value": value})
+        self.record("reveal", "", "", field._name, {"value": value})
         return value
 
-    def refreshed(self, round: int, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+    def refreshed(self, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
         """Return the messages with totals that clients sealed anew where opening was costly."""
         if self.totals.mode == "plain":
             return messages
@@ -169,24 +183,24 @@ class Bookkeeping:
         for message in messages.values():
             if id(message) not in again:
                 sealed = split(message).sealed
-                fields = {name: self._sealed_anew(round, total) for name, total in sealed}
+                fields = {name: self._sealed_anew(total) for name, total in sealed}
                 same = all(fields[name] is total for name, total in sealed)
                 again[id(message)] = message if same else evolve(message, **fields)
         return {client: again[id(message)] for client, message in messages.items()}
 
-    def _sealed_anew(self, round: int, total: SealedField) -> SealedField:
-        found, size = self.totals.refreshed(total, round)
+    def _sealed_anew(self, total: SealedField) -> SealedField:
+        found, size = self.totals.refreshed(total, self.round)
         if size:
             self.crossings.refresh(total._name)
             self.traffic.exchanges += 1
             self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
         return found
 
-    def settle(self, round: int, server: Any) -> Any:
+    def settle(self, server: Any) -> Any:
         """Return a server state with totals of many terms sealed anew: they would grow for ever."""
         if self.totals.mode == "plain":
             return server
-        return exchange_fields(server, SealedField, lambda one: self._sealed_anew(round, one))
+        return exchange_fields(server, SealedField, self._sealed_anew)
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""

@@ -7,7 +7,6 @@ and client state lives with the engine's parties, never with the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, Visit
@@ -18,8 +17,7 @@ from intarsia.engines.locked import LockedTotals
 from intarsia.engines.sealed import SealedTotal
 from intarsia.engines.states import States
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
-from intarsia.engines.traffic import Traffic
-from intarsia.engines.transcript import Crossings, Recorder
+from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, IntarsiaError
 from intarsia.privacy.sealing import Sealing
 
@@ -62,8 +60,6 @@ class InProcess:
         states: States | None = None,
     ) -> None:
         self._seed = seed
-        self._round = 0
-        self._exchange = 0
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
@@ -83,7 +79,7 @@ class InProcess:
         self._totals: Totals = (
             PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
         )
-        self._books = Bookkeeping(names, self._totals, recorder)
+        self.books = Bookkeeping(names, self._totals, recorder)
 
     # -- what the algorithm sees
 
@@ -94,7 +90,7 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        messages = self._books.refreshed(self._round, messages)
+        messages = self.books.refreshed(messages)
         replies: dict[ClientId, Any] = {}
 
         def keep(client: ClientId, reply: Any) -> int:
@@ -106,26 +102,25 @@ class InProcess:
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        messages = self._books.refreshed(self._round, messages)
-        collector = self._totals.collector(fn, self._round, messages)
+        messages = self.books.refreshed(messages)
+        collector = self._totals.collector(fn, self.books.round, messages)
         self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
         return collector.total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
-        return self._books.reveal(self._round, total)
+        return self.books.reveal(total)
 
     # -- what the run sees
 
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
         """Start a round with the clients that are there (None: all)."""
-        self._round = number
-        self._exchange = 0
+        self.books.begin_round(number)
         self._present = tuple(self._parties) if present is None else tuple(present)
 
     def key(self, *words: int | str) -> RandomKey:
         """Return the server's random key for this round."""
-        return RandomKey((self._seed, self._round, "server", *words))
+        return RandomKey((self._seed, self.books.round, "server", *words))
 
     def client_key(self, client: ClientId) -> RandomKey:
         """Return the random key that a client's state is made with."""
@@ -157,46 +152,6 @@ class InProcess:
     def schema(self, part: str) -> Schema:
         """Return the public schema of a part."""
         return self._schemas[part]
-
-    @property
-    def mode(self) -> str:
-        """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
-        return self._totals.mode
-
-    @property
-    def round(self) -> int:
-        """Return the number of the round that was begun last."""
-        return self._round
-
-    @property
-    def traffic(self) -> Traffic:
-        """Return how much has crossed."""
-        return self._books.traffic
-
-    @property
-    def crossings(self) -> Crossings:
-        """Return what has crossed, by type."""
-        return self._books.crossings
-
-    def unmetered(self) -> AbstractContextManager[None]:
-        """Leave the exchanges inside out of the traffic."""
-        return self._books.unmetered()
-
-    def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
-        """Put back the traffic of a checkpoint."""
-        self._books.traffic = Traffic(**traffic)
-
-    def settle(self, server: Any) -> Any:
-        """Return a server state with totals of many terms sealed anew: they would grow for ever."""
-        return self._books.settle(self._round, server)
-
-    def seal(self, server: Any) -> Any:
-        """Return a server state with its sealed totals as records that the codec writes."""
-        return self._books.seal(server)
-
-    def unseal(self, server: Any) -> Any:
-        """Return the server state that `seal` was given."""
-        return self._books.unseal(server)
 
     @property
     def states(self) -> Mapping[ClientId, Any]:
@@ -249,9 +204,8 @@ class InProcess:
         collect: Callable[[ClientId, Any], int],
         seen: Callable[[Any], dict[str, Any]],
     ) -> None:
-        books = self._books
-        books.traffic.exchanges += 1
-        self._exchange += 1
+        books = self.books
+        books.begin_exchange()
         down = up = 0
         previous: Any = _NOTHING
         apart = Split((), {}, type(None))
@@ -264,7 +218,7 @@ class InProcess:
                 if message is not previous:
                     previous = message
                     apart = split(message)
-                    books.record_message(self._round, fn, apart)
+                    books.record_message(fn, apart)
                 opened, size = self._opened(client, message, apart)
                 down += size
                 given.append((client, opened))
@@ -280,7 +234,7 @@ class InProcess:
                 up += collect(client, reply)
                 if books.records:
                     name = type(reply).__name__
-                    books.record(self._round, kind, fn.name, client, name, seen(reply))
+                    books.record(kind, fn.name, client, name, seen(reply))
         books.exchanged(kind, fn, apart, type(reply), messages, unsent, down=down, up=up)
 
     def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
@@ -318,7 +272,7 @@ class InProcess:
         try:
             state, reply = fn.call(*self._visit(fn, client, opened))
         except IntarsiaError as error:
-            error.add_note(f"at client {client!r} in {fn.name}, round {self._round}")
+            error.add_note(f"at client {client!r} in {fn.name}, round {self.books.round}")
             raise
         self._states.replace(client, state)
         return reply
@@ -331,7 +285,8 @@ class InProcess:
         try:
             answers = fn.together([self._visit(fn, client, opened) for client, opened in given])
         except IntarsiaError as error:
-            error.add_note(f"in {fn.name}, which ran for all clients together, round {self._round}")
+            where = f"in {fn.name}, which ran for all clients together"
+            error.add_note(f"{where}, round {self.books.round}")
             raise
         replies: list[tuple[ClientId, Any]] = []
         for (client, _), (state, reply) in zip(given, answers, strict=True):
@@ -341,7 +296,7 @@ class InProcess:
 
     def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
         party = self._parties[client]
-        key = RandomKey((self._seed, self._round, self._exchange, client, fn.name))
+        key = RandomKey((self._seed, self.books.round, self.books.exchange, client, fn.name))
         return self._states[client], party.blocks[fn.part], opened, key
 
 

@@ -8,7 +8,6 @@ has no key.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, evolve
@@ -32,8 +31,7 @@ from intarsia.engines.contributions import LockedCollector
 from intarsia.engines.locked import LockedTotals
 from intarsia.engines.sealed import SealedTotal, layouts
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
-from intarsia.engines.traffic import Traffic
-from intarsia.engines.transcript import Crossings, Recorder
+from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, CodecError, TamperedError
 from intarsia.privacy.sealing import Piece, Sealing, Stream
 
@@ -66,7 +64,6 @@ class Remote:
         recorder: Recorder | None = None,
     ) -> None:
         self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
-        self._round = self._exchange = 0
         self._clients = tuple(schemas["train"].clients)
         self._present = self._clients
         geometry = Geometry(self._schemas)
@@ -77,7 +74,7 @@ class Remote:
                 geometry, sealing, caller.run, owners, lambda: caller.sequence + 1
             )
         self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
-        self._books = Bookkeeping(self._clients, self._totals, recorder)
+        self.books = Bookkeeping(self._clients, self._totals, recorder)
 
     # -- what the algorithm sees
 
@@ -88,7 +85,7 @@ class Remote:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        messages = self._books.refreshed(self._round, messages)
+        messages = self.books.refreshed(messages)
         found = self._run("ask", fn, messages)
         classes = classes_of(fn)
         replies = {client: codec.decode(one.body, *classes) for client, one in found.items()}
@@ -96,16 +93,16 @@ class Remote:
         unsent: set[str] | None = None
         for client, reply in replies.items():
             unsent = _unsent(unsent, {k for k, one in reply.__dict__.items() if one is None})
-            if self._books.records:
+            if self.books.records:
                 name, fields = type(reply).__name__, dict(reply.__dict__)
-                self._books.record(self._round, "ask", fn.name, client, name, fields)
+                self.books.record("ask", fn.name, client, name, fields)
         self._counted("ask", fn, messages, found, kinds[-1] if kinds else type(None), unsent)
         return replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        messages = self._books.refreshed(self._round, messages)
-        collector = self._totals.collector(fn, self._round, messages)
+        messages = self.books.refreshed(messages)
+        collector = self._totals.collector(fn, self.books.round, messages)
         found = self._run("sum", fn, messages)
         classes = classes_of(fn)
         kind: type = type(None)
@@ -119,15 +116,15 @@ class Remote:
                 kind = type(reply)
                 absent = {name for name, one in reply.__dict__.items() if one is None}
             unsent = _unsent(unsent, absent)
-            if self._books.records:
+            if self.books.records:
                 name, fields = kind.__name__, collector.seen()
-                self._books.record(self._round, "sum", fn.name, client, name, fields)
+                self.books.record("sum", fn.name, client, name, fields)
         self._counted("sum", fn, messages, found, kind, unsent)
         return collector.total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
-        return self._books.reveal(self._round, total)
+        return self.books.reveal(total)
 
     # -- what the run sees
 
@@ -147,12 +144,12 @@ class Remote:
             return False
         self._caller.away.update(absent.clients)
         self._caller.go_back()
-        self._begin(self._round, left)
+        self._begin(self.books.round, left)
         return True
 
     def _begin(self, number: int, present: Sequence[ClientId]) -> None:
         caller = self._caller
-        self._round, self._exchange = number, 0
+        self.books.begin_round(number)
         self._present = tuple(client for client in present if client not in caller.away)
 
     @property
@@ -172,60 +169,11 @@ class Remote:
 
     def key(self, *words: int | str) -> RandomKey:
         """Return the server's random key for this round."""
-        return RandomKey((self._seed, self._round, "server", *words))
+        return RandomKey((self._seed, self.books.round, "server", *words))
 
     def schema(self, part: str) -> Schema:
         """Return the public schema of a part."""
         return self._schemas[part]
-
-    @property
-    def exchange(self) -> int:
-        """Return the number of the last exchange of the round."""
-        return self._exchange
-
-    @exchange.setter
-    def exchange(self, number: int) -> None:
-        self._exchange = number
-
-    @property
-    def mode(self) -> str:
-        """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
-        return self._totals.mode
-
-    @property
-    def round(self) -> int:
-        """Return the number of the round that was begun last."""
-        return self._round
-
-    @property
-    def traffic(self) -> Traffic:
-        """Return how much has crossed."""
-        return self._books.traffic
-
-    @property
-    def crossings(self) -> Crossings:
-        """Return what has crossed, by type."""
-        return self._books.crossings
-
-    def unmetered(self) -> AbstractContextManager[None]:
-        """Leave the exchanges inside out of the traffic."""
-        return self._books.unmetered()
-
-    def restore_traffic(self, traffic: Mapping[str, Any]) -> None:
-        """Put back the traffic of a checkpoint."""
-        self._books.traffic = Traffic(**traffic)
-
-    def settle(self, server: Any) -> Any:
-        """Return a server state with totals of many terms sealed anew: they would grow for ever."""
-        return self._books.settle(self._round, server)
-
-    def seal(self, server: Any) -> Any:
-        """Return a server state with its sealed totals as records that the codec writes."""
-        return self._books.seal(server)
-
-    def unseal(self, server: Any) -> Any:
-        """Return the server state that `seal` was given."""
-        return self._books.unseal(server)
 
     @property
     def states(self) -> Mapping[ClientId, Version]:
@@ -253,8 +201,7 @@ class Remote:
         self, kind: Kind, fn: ClientFunction, messages: Mapping[ClientId, Any]
     ) -> dict[ClientId, Answer]:
         """Call the clients that have a message."""
-        self._books.traffic.exchanges += 1
-        self._exchange += 1
+        self.books.begin_exchange()
         bodies: dict[ClientId, bytes] = {}
         written: dict[int, bytes] = {}  # of messages with nothing sealed: the same for all
         previous: Any = None
@@ -262,7 +209,7 @@ class Remote:
             apart = split(message)
             if message is not previous:
                 previous = message
-                self._books.record_message(self._round, fn, apart)
+                self.books.record_message(fn, apart)
             if apart.sealed:
                 bodies[client] = codec.encode(self._shared(client, message, apart))
                 continue
@@ -272,7 +219,12 @@ class Remote:
         if not bodies:
             return {}
         return self._caller.call(
-            kind, identity(fn), bodies, part=fn.part, round=self._round, exchange=self._exchange
+            kind,
+            identity(fn),
+            bodies,
+            part=fn.part,
+            round=self.books.round,
+            exchange=self.books.exchange,
         )
 
     def _shared(self, client: ClientId, message: Any, apart: Split) -> Any:
@@ -282,7 +234,7 @@ class Remote:
             if self._locked is None:
                 found[name], _ = self._totals.own(client, total)
             else:
-                found[name] = self._books.recorded(self._locked.share(client, total))
+                found[name] = self.books.recorded(self._locked.share(client, total))
         return evolve(message, **found)
 
     def _take(
@@ -316,7 +268,7 @@ class Remote:
             apart = split(message)
         down = sum(one.down for one in answers.values())
         up = sum(one.up for one in answers.values())
-        self._books.exchanged(kind, fn, apart, reply, messages, unsent, down=down, up=up)
+        self.books.exchanged(kind, fn, apart, reply, messages, unsent, down=down, up=up)
 
 
 def _unsent(before: set[str] | None, absent: set[str]) -> set[str]:
@@ -378,7 +330,7 @@ class _Owners:
             client: codec.encode(asked(totals.record(total.restricted(mine)), mine))
             for client, mine in cells.items()
         }
-        answers = engine._caller.call(kind, kind, bodies, round=engine.round)
+        answers = engine._caller.call(kind, kind, bodies, round=engine.books.round)
         found: dict[int, tuple[Any, int]] = {}
         for client, answer in answers.items():
             opened = codec.decode(answer.body, Opened, PieceRecord)
