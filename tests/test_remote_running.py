@@ -214,6 +214,44 @@ def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
         remote_running.run_over(description, sites.Lines(found), NAMES, tmp_path / "sites")
 
 
+@pytest.mark.parametrize(
+    "place", [{"path": "a.csv", "label": "y"}, {"name": "eurosat", "path": "a"}]
+)
+def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
+    (tmp_path / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    found = {"bank": site_in(tmp_path)}
+    description = experiment.from_dict(
+        {"dataset": place, "partition": {"kind": "grid"}, "algorithm": {"name": "hyfdca"}}, tmp_path
+    )
+    said = []
+    found["bank"]._report = said.append
+    with pytest.raises(ExperimentError, match="does not fit the site"):
+        remote_running.run_over(description, sites.Lines(found), ["bank"], tmp_path / "out")
+    assert "opens only files that its own folder names" in str(said[0])
+
+
+def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):
+    found = set_up(tmp_path)
+    (tmp_path / "d.toml").write_text("[feature.x0]\n[client.bank]\nx0 = { feature = 'x0' }\n")
+    description = described(tmp_path, rounds=1)
+    named = dataclasses.replace(
+        description,
+        alignment=dataclasses.replace(description.alignment, dictionary=str(tmp_path / "d.toml")),
+    )
+    with pytest.raises(ExperimentError, match="does not fit the site"):
+        remote_running.run_over(named, sites.Lines(found), NAMES, tmp_path / "none")
+    for name in NAMES:
+        path = tmp_path / name / "site.toml"
+        path.write_text(path.read_text().replace("[table]", 'dictionary = "own.toml"\n[table]'))
+        own = "renamed" if name == "bank" else "x0"
+        (tmp_path / name / "own.toml").write_text(
+            f"[feature.{own}]\n[client.bank]\nx0 = {{ feature = '{own}' }}\n"
+        )
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    remote_running.run_over(named, sites.Lines(again), NAMES, tmp_path / "out")
+    assert b"renamed" in (tmp_path / "out" / "set-up.state").read_bytes()
+
+
 def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
     found = set_up(tmp_path)
 

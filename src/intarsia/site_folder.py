@@ -5,6 +5,7 @@
 name = "bank"               # as the experiment calls this client
 plain = false               # whether the server may read what this site contributes
 key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
+dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
 
 [table]                     # as a [[client]] of an experiment, without the name
 path = "bank.csv.gz"
@@ -35,6 +36,7 @@ class SiteSettings:
     name: str
     plain: bool = False
     key: str = ""  # file
+    dictionary: str = ""  # file
     table: Source | None = None  # None: a simulation, whose data set the site deals itself
 
 
@@ -60,8 +62,9 @@ def read_settings(folder: Path) -> SiteSettings:
             near = nearest(key, ["site", "table"])
             raise ExperimentError(f"{path}: [{key}] is not known; {near}.")
     own = dict(tree.get("site", {}))
-    if own.get("key"):
-        own["key"] = str((folder / own["key"]).resolve())
+    for file in ("key", "dictionary"):
+        if own.get(file) and isinstance(own[file], str):
+            own[file] = str((folder / own[file]).resolve())
     table = None
     if "table" in tree:
         source: Source = hyperparameters(

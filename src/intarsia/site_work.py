@@ -117,6 +117,11 @@ class Work:
         settings = self._settings
         if settings.table is not None and "dataset" in tree:
             raise ExperimentError("The run is a simulation, and this site has a table of its own.")
+        if {"path", "url"} & dict(tree.get("dataset") or {}).keys():
+            raise ExperimentError(
+                "The run's data set lies where the run says, and a site opens only files that its "
+                "own folder names; give it as [table] in site.toml, or name a data set by name."
+            )
         more = ("client",) if settings.table is not None else ("dataset", "partition")
         allowed = (*_TREE, *more)
         own = {key: value for key, value in tree.items() if key in allowed}
@@ -131,6 +136,13 @@ class Work:
         names["key"] = settings.key if names.get("ids", "plain") != "plain" else None
         if (sealed or names["key"] == "") and not settings.key:
             raise ExperimentError("The run needs the clients' shared key; set key in site.toml.")
+        if names.get("dictionary") is not None:
+            if not settings.dictionary:
+                raise ExperimentError(
+                    "The run uses a dictionary of columns; set dictionary in site.toml to this "
+                    "site's copy of it."
+                )
+            names["dictionary"] = settings.dictionary
         own["privacy"] = privacy
         own["alignment"] = {key: value for key, value in names.items() if value is not None}
         if settings.table is not None:
