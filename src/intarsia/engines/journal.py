@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class Journal:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._entries: dict[tuple[int, ClientId], bytes] = {}
         for path in self._files():
-            self._entries.update(_read(path))
+            self._entries.update(_whole(path))
         self._file = -1
         self._open(max((one for one, _ in self._entries), default=0))
 
@@ -55,12 +54,25 @@ class Journal:
         return self._entries.get((sequence, client))
 
     def add(self, sequence: int, client: ClientId, answer: bytes) -> None:
-        """Write down what a site answered; b"" says that the run goes on without it."""
+        """Write down what a site answered; b"" says that the run goes on without it.
+
+        Raises
+        ------
+        OSError
+            If the disk is full; nothing is left of what was written then.
+        """
         if (sequence, client) in self._entries:
             return
-        self._entries[sequence, client] = answer
         data = codec.encode(Entry(sequence, client, answer))
-        os.write(self._file, _LENGTH.pack(len(data)) + data)
+        left = memoryview(_LENGTH.pack(len(data)) + data)
+        size = os.fstat(self._file).st_size
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            os.ftruncate(self._file, size)  # what came after half an entry could not be read
+            raise
+        self._entries[sequence, client] = answer
 
     def settle(self) -> None:
         """Come back when all is durable."""
@@ -96,13 +108,17 @@ class Journal:
         return sorted(self._folder.glob("*.journal"))
 
 
-def _read(path: Path) -> Iterator[tuple[tuple[int, ClientId], bytes]]:
-    """Yield the entries of a file; one that was cut short ends it, as the process ended there."""
-    with path.open("rb") as file:
+def _whole(path: Path) -> dict[tuple[int, ClientId], bytes]:
+    """Return the entries of a file; take away one that was cut short, where the process ended."""
+    entries: dict[tuple[int, ClientId], bytes] = {}
+    with path.open("rb+") as file:
+        end = 0
         while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-            data = file.read(_LENGTH.unpack(head)[0])
             try:
-                found = codec.decode(data, Entry)
+                found = codec.decode(file.read(_LENGTH.unpack(head)[0]), Entry)
             except CodecError:
-                return
-            yield (found.sequence, found.client), found.answer
+                break
+            entries[found.sequence, found.client] = found.answer
+            end = file.tell()
+        file.truncate(end)
+    return entries

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from intarsia.engines.journal import Journal
+
+
+def written(folder, count=3):
+    journal = Journal(folder)
+    for sequence in range(1, count + 1):
+        journal.add(sequence, "a", bytes([sequence]) * 50)
+    return journal
+
+
+@given(kept=st.integers(0, 400))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_entries_after_one_that_was_cut_short_are_found_again(tmp_path_factory, kept):
+    folder = tmp_path_factory.mktemp("journal")
+    written(folder).close()
+    (path,) = folder.glob("*.journal")
+    whole = path.stat().st_size
+    os.truncate(path, min(kept, whole))
+    again = Journal(folder)
+    there = [one for one in (1, 2, 3) if again.answer(one, "a") is not None]
+    assert there == list(range(1, len(there) + 1))
+    assert len(there) == min(kept, whole) * 3 // whole
+    for sequence in range(len(there) + 1, 6):
+        again.add(sequence, "a", bytes([sequence]) * 50)
+    again.close()
+    third = Journal(folder)
+    assert [third.answer(one, "a") for one in range(1, 6)] == [bytes([n]) * 50 for n in range(1, 6)]
+    third.close()
+
+
+def test_the_first_entry_after_a_checkpoint_may_be_cut_short_too(tmp_path):
+    journal = written(tmp_path)
+    journal.checkpoint(3)
+    journal.add(4, "a", b"x" * 100)
+    journal.close()
+    last = max(tmp_path.glob("*.journal"))
+    os.truncate(last, last.stat().st_size - 1)
+    again = Journal(tmp_path)
+    assert again.answer(4, "a") is None
+    again.add(4, "a", b"y")
+    again.close()
+    third = Journal(tmp_path)
+    assert third.answer(4, "a") == b"y"
+    third.close()
+
+
+def test_a_full_disk_leaves_no_half_of_an_entry(tmp_path, monkeypatch):
+    journal = written(tmp_path)
+    write = os.write
+
+    def half(file, data):
+        if len(data) > 40:
+            return write(file, bytes(data[:40]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space"):
+        journal.add(4, "a", b"x" * 60)
+    monkeypatch.undo()
+    assert journal.answer(4, "a") is None
+    journal.add(5, "a", b"z")
+    journal.close()
+    again = Journal(tmp_path)
+    assert [again.answer(one, "a") for one in (3, 4, 5)] == [b"\3" * 50, None, b"z"]
+    again.close()
