@@ -28,7 +28,8 @@ from intarsia.algorithms.extractors import Extractor, module_of
 from intarsia.algorithms.labelled_rows import dense
 from intarsia.data import Array, Block
 from intarsia.maths.stacked_linear import StackedLinear
-from intarsia.maths.tensors import Tensor, functional_call, nn, torch
+from intarsia.maths.taking_turns import applied, drawing_from
+from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = [
     "Arrays",
@@ -175,15 +176,13 @@ def drawn(made_of: Composition, kind: Any, rng: RandomKey) -> Arrays:
 
     An extractor is drawn from a stream of the block's own, whatever blocks are beside it.
     """
-    with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed: it notes for each accelerator who called, at 20 times the cost
-        torch.default_generator.manual_seed(rng.integer())
+    with drawing_from(rng.integer()):
         module = BlockNetwork(made_of)
         for slot, (name, extractor) in enumerate(
             zip(made_of.blocks, made_of.extractors, strict=True)
         ):
-            torch.default_generator.manual_seed(rng.fold_in("extractor", name).integer())
-            module.extractors[slot] = module_of(extractor)
+            with drawing_from(rng.fold_in("extractor", name).integer()):
+                module.extractors[slot] = module_of(extractor)
     found = module.named_parameters()
     return {name: values.detach().numpy().astype(kind) for name, values in found}
 
@@ -308,7 +307,7 @@ def scores(made_of: Composition, parameters: Arrays, block: Block) -> Array:
     with torch.no_grad():
         for start in range(0, block.shape[0], _ROWS):
             part = [x[start : start + _ROWS].to(kind) for x in values]
-            found.append(functional_call(module, tensors, (part,)))
+            found.append(applied(module, tensors, part))
     if not found:
         return np.zeros((0, made_of.outputs))
     array: Array = torch.cat(found).double().numpy()
@@ -332,7 +331,7 @@ def first_layer(
         with torch.no_grad():
             for at in range(0, len(x), _ROWS):
                 rows = torch.from_numpy(x[at : at + _ROWS].astype(kind))
-                given = functional_call(module.extractors[slot], tensors, (rows,))
+                given = applied(module.extractors[slot], tensors, rows)
                 features.append(given.double().numpy())
         found[name] = columns[name] @ np.concatenate(features).T
     return found

@@ -37,7 +37,8 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.optimisers import SGD, Adam
-from intarsia.maths.tensors import Tensor, functional_call, nn, torch
+from intarsia.maths.taking_turns import applied, drawing_from
+from intarsia.maths.tensors import Tensor, nn, torch
 from intarsia.spelling import listed
 
 __all__ = [
@@ -119,9 +120,7 @@ class Built(Protocol):
 
 def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arrays:
     """Return the parameters of a new network, as torch draws them from this key's stream."""
-    with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed: it notes for each accelerator who called, at 20 times the cost
-        torch.default_generator.manual_seed(rng.integer())
+    with drawing_from(rng.integer()):
         network = Network(features, outputs, options.architecture)
     kind = np.float64 if options.precision == "double" else np.float32
     return {
@@ -332,7 +331,7 @@ def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tupl
     x = torch.from_numpy(pictures(structure, dense(block), block))
     x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
-        latent, scores = functional_call(structure, tensors, (x,))
+        latent, scores = applied(structure, tensors, x)
     return latent.double().numpy(), scores.double().numpy()
 
 

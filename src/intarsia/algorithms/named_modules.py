@@ -16,7 +16,8 @@ from intarsia.algorithms.client_network import Arrays
 from intarsia.algorithms.labelled_rows import columns, dense
 from intarsia.data import Array, Block
 from intarsia.errors import ExperimentError
-from intarsia.maths.tensors import Tensor, functional_call, nn, torch
+from intarsia.maths.taking_turns import applied, drawing_from
+from intarsia.maths.tensors import Tensor, nn, torch
 from intarsia.spelling import nearest
 
 __all__ = ["Named", "judging", "made", "named", "scores", "structure"]
@@ -66,8 +67,7 @@ def named(name: str) -> Any:
 
 def made(name: str, features: int, outputs: int, seed: int) -> nn.Module:
     """Return a new module, as torch draws it from a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with drawing_from(seed):
         module = named(name)(features, outputs)
     if not isinstance(module, nn.Module):
         raise ExperimentError(
@@ -116,6 +116,6 @@ def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     double = any(values.dtype == np.float64 for values in parameters.values())
     x = torch.from_numpy(dense(block)[:, own]).to(torch.float64 if double else torch.float32)
     with torch.no_grad():
-        found = functional_call(judging(name, len(own), outputs), tensors, (x,))
+        found = applied(judging(name, len(own), outputs), tensors, x)
     array: Array = found.double().numpy()
     return array

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -31,6 +30,7 @@ from intarsia.maths.optimisers import (
     at_rate,
     optimiser_over,
 )
+from intarsia.maths.taking_turns import drawing_from
 from intarsia.maths.tensors import Tensor, nn, torch
 
 __all__ = [
@@ -224,7 +224,7 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
     )
     losses: list[Tensor] = []
     # what draws numbers by itself, such as dropout, draws from a stream of the client's too
-    with _own_stream(learner):
+    with drawing_from(learner.key, next(iter(learner.parameters.values())).device):
         for batch in _batches(training, learner):
             for name in training.trained:
                 parameters[name].grad = None
@@ -257,20 +257,6 @@ def _batches(training: LocalTraining, learner: Learner) -> Iterator[Batch]:
             **learner.constants,
             "weight": torch.ones(len(picked), dtype=like.dtype, device=like.device),
         }
-
-
-@contextmanager
-def _own_stream(learner: Learner) -> Iterator[None]:
-    """Let torch draw from a stream of the learner's, and go on with its own after that."""
-    device = next(iter(learner.parameters.values())).device
-    on_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_cuda else []):
-        # not torch.manual_seed: it notes for each accelerator who called, at 20 times the cost
-        torch.default_generator.manual_seed(learner.key)
-        if on_cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(learner.key)
-        yield
 
 
 def check_learner(training: LocalTraining, learner: Learner) -> None:
