@@ -10,7 +10,7 @@ import pytest
 
 import federations
 import sites
-from intarsia import experiment, remote_running, running
+from intarsia import experiment, remote_running, running, site_work
 from intarsia.engines import codec
 from intarsia.engines.calling import Patience
 from intarsia.errors import (
@@ -21,6 +21,7 @@ from intarsia.errors import (
     TamperedError,
 )
 from intarsia.privacy.keys import SharedKey
+from intarsia.site_folder import SiteSettings
 from intarsia.site_work import site_in
 
 NAMES = ("bank", "telecom", "retailer", "post")
@@ -228,6 +229,22 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
     with pytest.raises(ExperimentError, match="does not fit the site"):
         remote_running.run_over(description, sites.Lines(found), ["bank"], tmp_path / "out")
     assert "opens only files that its own folder names" in str(said[0])
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "own-networks", "model": "networks:Small"},
+        {"name": "own-networks", "model": "a:B", "models": {"bank": "networks:Small"}},
+        {"name": "hyfem", "extractor": "networks:Small"},
+    ],
+)
+def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
+    tree = {"experiment": {"rounds": 1}, "algorithm": algorithm, "privacy": {"mode": "plain"}}
+    settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
+    with pytest.raises(ExperimentError, match="runs only functions"):
+        site_work._check_allowed(tree, settings)
+    site_work._check_allowed(tree, dataclasses.replace(settings, modules=("a:B", "networks:Small")))
 
 
 def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):

@@ -6,6 +6,7 @@ name = "bank"               # as the experiment calls this client
 plain = false               # whether the server may read what this site contributes
 key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
 dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
+modules = ["networks:Small"] # functions of this site's own Python that a run may name
 
 [table]                     # as a [[client]] of an experiment, without the name
 path = "bank.csv.gz"
@@ -37,6 +38,7 @@ class SiteSettings:
     plain: bool = False
     key: str = ""  # file
     dictionary: str = ""  # file
+    modules: tuple[str, ...] = ()  # "package.module:name", as experiments name functions
     table: Source | None = None  # None: a simulation, whose data set the site deals itself
 
 

@@ -7,7 +7,8 @@ public: see `sketch`. A site refuses what its own settings do not allow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ ENCODE: Final = "encode"  # the encoding → what the site holds
 SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
 
+_FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
 
@@ -115,13 +117,7 @@ class Work:
         """Take the experiment; refuse what the site's settings do not allow."""
         tree = json.loads(message)
         settings = self._settings
-        if settings.table is not None and "dataset" in tree:
-            raise ExperimentError("The run is a simulation, and this site has a table of its own.")
-        if {"path", "url"} & dict(tree.get("dataset") or {}).keys():
-            raise ExperimentError(
-                "The run's data set lies where the run says, and a site opens only files that its "
-                "own folder names; give it as [table] in site.toml, or name a data set by name."
-            )
+        _check_allowed(tree, settings)
         more = ("client",) if settings.table is not None else ("dataset", "partition")
         allowed = (*_TREE, *more)
         own = {key: value for key, value in tree.items() if key in allowed}
@@ -246,6 +242,35 @@ class Work:
         for fn in preparation.FUNCTIONS:
             known[identity(fn), "test"] = replace(fn, part="test")
         return known
+
+
+def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
+    """Raise where a run would have a site open files, or run functions, that it does not name."""
+    if settings.table is not None and "dataset" in tree:
+        raise ExperimentError("The run is a simulation, and this site has a table of its own.")
+    if {"path", "url"} & dict(tree.get("dataset") or {}).keys():
+        raise ExperimentError(
+            "The run's data set lies where the run says, and a site opens only files that its "
+            "own folder names; give it as [table] in site.toml, or name a data set by name."
+        )
+    for name in _functions_in(tree.get("algorithm")):
+        if name not in settings.modules:
+            raise ExperimentError(
+                f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
+                "add it to modules in site.toml if you know what it does."
+            )
+
+
+def _functions_in(value: Any) -> Iterator[str]:
+    """Yield what names a function, "package.module:name", anywhere in an experiment's keys."""
+    if isinstance(value, str) and _FUNCTION.fullmatch(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _functions_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _functions_in(one)
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) -> Site:
