@@ -57,6 +57,12 @@ key = "shared.key"
 """
 
 
+def test_what_came_is_not_spelled_out_for_a_log() -> None:
+    from nvflare.fuel.utils.buffer_list import ConsumableBufferList
+
+    assert f"{ConsumableBufferList([bytes(1 << 20)] * 8)}" == "8 chunks"
+
+
 def clients(folder):
     return "".join(
         f'[[client]]\nname = "{name}"\npath = "{folder}/{name}.csv"\n{table}'
