@@ -1,6 +1,6 @@
 """A run in Flower's simulation and the same in one process, as a program: prints what differs.
 
-python flower_federation.py hyfdca|flic plain|masked context|FOLDER
+python flower_federation.py hyfdca|flic|hyfem|femam plain|masked context|FOLDER
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from flwr.simulation import run_simulation
 
 import federations
 import sites
+import test_femam
+import test_hyfem
 from federations import BINARY, rectangles, table
 from intarsia.catalogue import kind_of
 from intarsia.data import Block, Schema
@@ -34,7 +36,10 @@ ROUNDS = 2
 SETTINGS = {
     "hyfdca": {"regularisation": 0.1},
     "flic": {"pretraining_epochs": 1, "hidden": 8, "latent": 4},
+    "hyfem": test_hyfem.SMALL,
+    "femam": {"local_epochs": 2, "batch": 10, "embedding": "perceptron", "hidden": 6, "latent": 4},
 }
+LABELS = {"hyfem": test_hyfem.LABELS, "femam": test_femam.LABELS}
 
 
 class Named:
@@ -65,6 +70,8 @@ def blocks_of(name: str) -> dict[str, Block]:
     if name == "hyfdca":
         x, y = table(40, 6)
         return rectangles(x, y, 2, 2, shared_rows=2, shared_columns=1)
+    if name in LABELS:
+        return test_hyfem.clients() if name == "hyfem" else test_femam.clients()
     rng = np.random.default_rng(0)
     return {
         client: Block(
@@ -75,6 +82,10 @@ def blocks_of(name: str) -> dict[str, Block]:
         )
         for k, client in enumerate(("one", "two"))
     }
+
+
+def schema_of(name: str, blocks: dict[str, Block]) -> Schema:
+    return Schema.of(blocks, LABELS.get(name, BINARY))
 
 
 def sealing_of(mode: str, clients: list[str]) -> Sealing | None:
@@ -89,7 +100,7 @@ def site(node: flower.Node, name: str, mode: str, where: str) -> Site:
     blocks = blocks_of(name)
     client = list(blocks)[int(node.context.node_config["partition-id"])]
     algorithm = kind_of(Named(name))
-    schemas = {"train": Schema.of(blocks, BINARY)}
+    schemas = {"train": schema_of(name, blocks)}
     options = algorithm.hyperparameters(**SETTINGS[name])
 
     def desk():
@@ -112,7 +123,7 @@ def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
         caller = Caller("ab", tuple(blocks), line, patience)
         sealing = sealing_of(mode, list(blocks))
         added = None if sealing is None else sites.without_keys(sealing)
-        engine = Remote(caller, {"train": Schema.of(blocks, BINARY)}, 0, added)
+        engine = Remote(caller, {"train": schema_of(name, blocks)}, 0, added)
         algorithm = kind_of(Named(name))
         options = algorithm.hyperparameters(**SETTINGS[name])
         engine.begin(algorithm, options)
@@ -128,7 +139,7 @@ def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
 def in_process(name: str, mode: str) -> dict[str, object]:
     """Return what the server has after the same run in this process."""
     blocks = blocks_of(name)
-    parts = {"train": (Schema.of(blocks, BINARY), blocks)}
+    parts = {"train": (schema_of(name, blocks), blocks)}
     kind = InProcess if mode != "plain" or name == "hyfdca" else OneByOne
     engine = kind(parts, 0, sealing_of(mode, list(blocks)))
     algorithm = kind_of(Named(name))
@@ -157,6 +168,8 @@ def run(algorithm, options, engine) -> dict[str, object]:
         "infos": infos,
         "conclusion": repr(conclusion.info),
         "weights": None if weights is None else weights.tobytes().hex(),
+        "structure": repr(conclusion.structure),
+        "network": repr(codec.encode(dict(conclusion.network or {}))),
         "traffic": repr(engine.books.traffic),
     }
 

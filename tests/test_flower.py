@@ -51,6 +51,8 @@ def test_the_example_over_flower_is_the_experiment_credit() -> None:
         ("hyfdca", "plain", "context"),
         ("hyfdca", "masked", "disk"),
         ("flic", "plain", "disk"),
+        ("hyfem", "plain", "disk"),
+        ("femam", "plain", "disk"),
     ],
 )
 def test_flowers_simulation_comes_to_the_bits_of_the_in_process_engine(
@@ -58,8 +60,7 @@ def test_flowers_simulation_comes_to_the_bits_of_the_in_process_engine(
 ) -> None:
     pytest.importorskip("flwr", reason="flwr is not installed")
     pytest.importorskip("ray", reason="the simulation of flwr is not installed")
-    if name == "flic":
-        pytest.importorskip("torch")
+    pytest.importorskip("torch")
     place = "context" if where == "context" else str(tmp_path / "sites")
     path = [str(TESTS), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
