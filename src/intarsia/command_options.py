@@ -1,0 +1,16 @@
+"""What commands take alike: an output folder, and how much is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["AsJson", "Folder", "Quiet"]
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]

@@ -1,0 +1,76 @@
+"""The command `intarsia join`: a new client in a finished run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intarsia.command_options import AsJson, Folder, Quiet
+from intarsia.terminal import console
+
+__all__ = ["join"]
+
+
+def join(
+    folder: Folder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE")],
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="The column with the labels.")
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="The column with the ids of the rows."),
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option("--categorical", metavar="COLUMN", help="A column of levels, not of numbers."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="Leave a column out.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What the new client is called.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", help="How long it learns.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of its random numbers.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where its model goes."),
+    ] = None,
+    as_json: AsJson = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Let a new client join a finished run: by columns of its own (flic), by blocks (hyfem).
+
+    DIR is the output folder of the run, which stays as it is; TABLE is the new client's CSV or
+    Parquet file. Its model, beside what it learns alone, goes to DIR/joined/NAME.
+    """
+    from intarsia import api, display
+
+    result = api.join(
+        folder,
+        table,
+        name=name,
+        id=id,
+        label=label,
+        categorical=categorical or (),
+        exclude=exclude or (),
+        epochs=epochs,
+        seed=seed,
+        out="" if out is None else out,
+        overwrite=overwrite,
+    )
+    if not quiet:
+        display.show_joined(console(), result)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
