@@ -22,6 +22,7 @@ def named(module: Path) -> str:
 
 PUBLIC = [
     "AbsentError",
+    "BusyError",
     "Certificate",
     "CheckpointError",
     "CodecError",

@@ -13,6 +13,7 @@ import sites
 from intarsia import experiment, remote_running, running, site_work
 from intarsia.engines import codec
 from intarsia.engines.calling import Patience
+from intarsia.engines.calls import Answer
 from intarsia.errors import (
     AbsentError,
     CheckpointError,
@@ -21,7 +22,7 @@ from intarsia.errors import (
     TamperedError,
 )
 from intarsia.privacy.keys import SharedKey
-from intarsia.site_folder import SiteSettings
+from intarsia.site_folder import SiteSettings, alone_in
 from intarsia.site_work import site_in
 
 NAMES = ("bank", "telecom", "retailer", "post")
@@ -344,3 +345,26 @@ def test_a_site_whose_folder_is_damaged_says_so(tmp_path, name):
         remote_running.run_over(
             described(tmp_path), sites.Lines(found, line), NAMES, tmp_path / "sites"
         )
+
+
+def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
+    found = set_up(tmp_path)
+    description, held = described(tmp_path), threading.Event()
+    told = []
+    found["bank"] = site_in(tmp_path / "bank", told.append)
+
+    def line(client, number, data, deliver):
+        if client == "bank" and number == 9:
+            with alone_in(tmp_path / "bank"):  # the process of a job before this one
+                answer = deliver(data)
+            assert codec.decode(answer, Answer).error == "BusyError"
+            held.set()
+            return answer
+        return deliver(data)
+
+    expected = running.run(description, out=tmp_path / "one")
+    over = sites.Lines(found, line)
+    result = remote_running.run_over(description, over, NAMES, tmp_path / "sites", patience=HASTY)
+    same(expected, result, tmp_path)
+    assert held.is_set()
+    assert "a site is served by one" in str(told[0])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from intarsia.api import Inspection, inspect, join, resume, run
     from intarsia.errors import (
         AbsentError,
+        BusyError,
         CheckpointError,
         CodecError,
         ConvergenceError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbsentError",
+    "BusyError",
     "Certificate",
     "CheckpointError",
     "CodecError",
@@ -75,6 +77,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AbsentError": "errors",
+    "BusyError": "errors",
     "Certificate": "result",
     "CheckpointError": "errors",
     "CodecError": "errors",

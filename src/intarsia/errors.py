@@ -13,6 +13,7 @@ IntarsiaError
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
 ├── StaleError                 a call builds on a state that a site does not have
+├── BusyError                  another process works in the folder of a site
 ├── SiteError                  a site could not do what it was asked
 ├── AbsentError                sites did not answer in time; names them
 └── CodecError                 bytes on a wire or a disk are not what was written
@@ -20,6 +21,7 @@ IntarsiaError
 
 __all__ = [
     "AbsentError",
+    "BusyError",
     "CheckpointError",
     "CodecError",
     "ConvergenceError",
@@ -88,6 +90,10 @@ class ReplayError(IntarsiaError, ValueError):
 
 class StaleError(IntarsiaError, ValueError):
     """A call builds on a state that a site does not have."""
+
+
+class BusyError(IntarsiaError, RuntimeError):
+    """Another process works in the folder of a site."""
 
 
 class SiteError(IntarsiaError, RuntimeError):

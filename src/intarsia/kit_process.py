@@ -7,6 +7,7 @@ parent ends those before it begins, so that no two work on one site's folder.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from intarsia.errors import ExperimentError
 __all__ = ["KitProcess", "is_running", "stop"]
 
 _PID: Final = "intarsia.pid"
+_LOCK: Final = "intarsia.lock"
 _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
@@ -54,11 +56,17 @@ class KitProcess:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the process while something else is done here; SIGTERM and Ctrl-C stop both."""
-        if is_running(self._kit):
-            raise ExperimentError(
-                f"{self._kit} is in use by another process; stop that with `intarsia federation "
-                f"stop {self._kit}`."
-            )
+        with (self._kit / _LOCK).open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ExperimentError(
+                    f"{self._kit} is in use by another process; stop that with `intarsia "
+                    f"federation stop {self._kit}`."
+                ) from None
+            yield from self._kept()
+
+    def _kept(self) -> Iterator[None]:
         (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
         before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
         keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")

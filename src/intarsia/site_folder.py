@@ -17,17 +17,25 @@ label = "default"
 
 from __future__ import annotations
 
+import fcntl
+import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from intarsia.checkpoint import write_atomically
-from intarsia.errors import ExperimentError
+from intarsia.errors import BusyError, ExperimentError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
 
-__all__ = ["FolderShelf", "SiteSettings", "read_settings", "shelf_of"]
+__all__ = ["FolderShelf", "SiteSettings", "alone_in", "read_settings", "shelf_of"]
+
+_LOCK: Final = "site.lock"
+_LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +111,28 @@ class FolderShelf:
 def shelf_of(folder: Path, run: str) -> FolderShelf:
     """Return the shelf of a run in a site's folder."""
     return FolderShelf(folder / "runs" / run)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from a site's folder, which the system ends where this one dies.
+
+    Raises
+    ------
+    BusyError
+        If another process works there and does not come to an end.
+    """
+    end = time.monotonic() + _LONGEST
+    with (folder / _LOCK).open("wb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise BusyError(
+                        f"Another process works in {folder}; a site is served by one: end the "
+                        "other, or wait until it is done."
+                    ) from None
+            time.sleep(0.02)
+        yield

@@ -30,7 +30,7 @@ from intarsia.experiment import Experiment
 from intarsia.federation import build, held_out, table_of
 from intarsia.privacy import modes
 from intarsia.privacy.sealing import Sealing
-from intarsia.site_folder import SiteSettings, read_settings, shelf_of
+from intarsia.site_folder import SiteSettings, alone_in, read_settings, shelf_of
 from intarsia.sketch import Held, sketch
 from intarsia.tables import Encoding, Table, encode
 
@@ -287,4 +287,5 @@ def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) 
         lambda run: shelf_of(folder, run),
         lambda: Work(settings),
         report,
+        lambda: alone_in(folder),
     )

@@ -250,4 +250,6 @@ class _Attempts:
         call = self._call
         if (found.run, found.client, found.sequence) != (call.run, self._client, call.sequence):
             return None  # the answer to another call, or to one that was altered on its way
+        if found.error == "BusyError":
+            return None  # whoever works there comes to an end
         return None if found.error == "CodecError" and not found.sequence else (found, raw)

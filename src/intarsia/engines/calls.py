@@ -116,6 +116,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "CodecError": "The call was cut or altered on its way.",
         "ReplayError": "The call came again or out of its order; the site has gone on since.",
         "StaleError": "The call goes on from a state that the site does not have.",
+        "BusyError": "Another process works in the site's folder.",
         "TamperedError": "A sealed total was altered, or was sealed with another key.",
         "RangeError": "A value of the site is too large to be sealed, or no number.",
         "TableError": "The site's table is not what the experiment needs.",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,6 +108,8 @@ class Site:
         Makes a new workplace, whose set-up has not begun.
     report
         Told of every error in full, for the site's own log.
+    alone
+        Keeps other processes from the shelves meanwhile; BusyError where one works there.
     """
 
     def __init__(
@@ -115,7 +118,9 @@ class Site:
         shelf: Callable[[str], Shelf],
         workplace: Callable[[], Workplace],
         report: Callable[[Exception], None] = lambda _: None,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._alone = alone
         self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
         self._lock = threading.Lock()
         self._run: _Run | None = None
@@ -134,11 +139,12 @@ class Site:
                 if not isinstance(found, Call):
                     raise CodecError(f"A {type(found).__name__} came where a call was expected.")
                 call = found
-                return self._of(call.run).answer(call, data)
+                with self._alone():
+                    return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 self._report(error)
                 name, sentence = sentence_of(error)
-                if name not in ("ReplayError", "StaleError", "CodecError"):
+                if name not in ("ReplayError", "StaleError", "CodecError", "BusyError"):
                     self._run = None  # a call that was broken off may have changed it in part
                 return codec.encode(
                     Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, b"")
