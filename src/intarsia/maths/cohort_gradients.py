@@ -88,16 +88,34 @@ def _stacked_objectives(training: LocalTraining) -> Objective:
 
 def compiled(training: LocalTraining, layout: Layout) -> Gradients:
     """Return the same as one compiled function, which is kept for the training."""
-    function = _compiled(training, layout.key)
-    return lambda given: function(*given)
+    fixed, key = _fixed(training), layout.key
+
+    def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
+        found: tuple[Mapping[str, Tensor], Tensor]
+        if key not in fixed:
+            try:
+                found = _compiled(training, key, True)(*given)
+            except RuntimeError:  # not all layers can be compiled for sizes that vary
+                fixed.add(key)
+        if key in fixed:
+            found = _compiled(training, key, False)(*given)
+        return found
+
+    return gradients
 
 
-@lru_cache(maxsize=16)
-def _compiled(training: LocalTraining, key: Any) -> Any:
+@lru_cache(maxsize=64)
+def _fixed(training: LocalTraining) -> set[Any]:
+    """Return the layouts that are compiled anew for each size."""
+    return set()
+
+
+@lru_cache(maxsize=32)
+def _compiled(training: LocalTraining, key: Any, dynamic: bool) -> Any:
     layout = Layout(*(dict(axes) for axes in key))
     function = vmap(grad_and_value(objective_of(training)), in_dims=layout.axes)
     # torch counts all compiled forms of a function together, unless told not to, and stops at 8
     known = inspect.signature(torch.compile).parameters
     apart = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
     # dynamic: the widths of ragged axes differ from chunk to chunk
-    return torch.compile(function, dynamic=True, fullgraph=True, **apart)
+    return torch.compile(function, dynamic=dynamic, fullgraph=True, **apart)
