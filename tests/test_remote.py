@@ -360,7 +360,7 @@ def test_a_site_whose_disk_is_full_says_so_and_goes_on_when_it_is_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["flic", "fedrep", "femam"])  # fedrep: two functions of one name
+@pytest.mark.parametrize("name", ["flic", "fedrep", "femam", "hyfem"])  # fedrep: two of one name
 def test_a_network_algorithm_over_sites_comes_to_the_bits_of_the_in_process_engine(name):
     pytest.importorskip("torch")
     algorithm = kind_of(Named(name))

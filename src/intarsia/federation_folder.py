@@ -60,6 +60,7 @@ _SITE: Final = """\
 [site]
 name = "{name}"
 plain = false            # true: the server may read what this site contributes
+scales = false           # true: it gets the columns' means and scales, so that its model predicts
 # key = "shared.key"     # of the clients: intarsia keys
 
 # [table]                # as a [[client]] of an experiment, without its name

@@ -73,6 +73,12 @@ def read_model(folder: Path) -> Model:
     }
     name = next((one for one in kinds if (folder / one).is_file()), NAME)
     path = folder / name
+    if not folder.is_dir() and (folder.parent / "run.id").is_file():
+        raise CheckpointError(
+            f"The server of the run over sites in {folder.parent} has no model that predicts on "
+            "tables: each site has its own (local/models in its kit). One of all columns it has "
+            "where every site gives their means and scales: scales = true in site.toml."
+        )
     if not folder.is_dir() and (folder.parent / "result.json").is_file():
         raise CheckpointError(
             f"The run in {folder.parent} is finished and has no model: those of "
@@ -183,7 +189,7 @@ def _write_networks(model: Networks, folder: Path) -> None:
     from intarsia.algorithms.client_network import Architecture
 
     shared = model.shared
-    first = next(iter(model.values())).architecture
+    first = model.any.architecture
     files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
     write_durably((folder / files[name], _own(network, shared)) for name, network in model.items())

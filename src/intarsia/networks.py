@@ -230,14 +230,21 @@ class Networks(Mapping[ClientId, ClientNetwork]):
     @property
     def labels(self) -> Labels:
         """Return what the labels mean, the same for all clients."""
-        return next(iter(self._networks.values())).labels
+        return self.any.labels
+
+    @property
+    def any(self) -> ClientNetwork:
+        """Return one of the networks: the server's, where the clients' are with them alone."""
+        found = next(iter(self._networks.values()), self.server)
+        assert found is not None
+        return found
 
     @property
     def shared(self) -> Arrays:
         """Return the parameters that are the same at all clients of several."""
-        first, *others = [network.parameters for network in self._networks.values()]
-        if not others:
+        if len(self._networks) < 2:
             return {}
+        first, *others = [network.parameters for network in self._networks.values()]
         return {
             name: values
             for name, values in first.items()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
-from intarsia.algorithm import Conclusion, Info
+from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
 from intarsia.data import Array, ClientId, Schema
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Outcome",
+    "architecture_of",
     "client_models",
     "client_networks",
     "environment",
     "linear_model",
     "result_of",
+    "server_network",
 ]
 
 
@@ -135,7 +138,10 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
 def linear_model(
     schema: Schema, conclusion: Conclusion, scaling: Mapping[ClientId, Preparation], options: Any
 ) -> LinearModel | None:
-    """Return the model that was revealed, on the features as the parties' tables have them."""
+    """Return the model that was revealed, on the features as the parties' tables have them.
+
+    It has the features of the clients in `scaling`: all of them, or a client's own.
+    """
     if conclusion.weights is None:
         return None
     # here: it imports scikit-learn, whose memory the parties' values may need until now
@@ -149,6 +155,7 @@ def linear_model(
         own = schema.features.ids[schema.features.own(client)]
         for name, average, scale in zip(own, state.mean, state.scale, strict=True):
             means[str(name)], scales[str(name)] = float(average), float(scale) or 1.0
+    weights = {name: one for name, one in weights.items() if name in means or name == INTERCEPT}
     intercept = weights.pop(INTERCEPT, np.zeros(len(conclusion.weights)))
     known = {"means": means, "scales": scales, "regularisation": options.regularisation}
     gap = conclusion.info.gap_relative
@@ -189,6 +196,17 @@ def client_models(
     return LinearModels(algorithm, found)
 
 
+def architecture_of(
+    algorithm: Any, options: Any, schema: Schema
+) -> Callable[[ClientId | None], Any]:
+    """Return what says what a client's network is made of, and the server's (None)."""
+    if isinstance(algorithm, Algorithm) and algorithm.architecture is not None:
+        return partial(algorithm.architecture, options, schema)
+    # modules of the user's own differ from client to client
+    known = getattr(options, "architecture_of", None)
+    return known or (lambda _: options.architecture)
+
+
 def client_networks(
     algorithm: str,
     schema: Schema,
@@ -202,13 +220,8 @@ def client_networks(
     `architecture` gives that of a client, or of the server (None).
     """
     # here: it imports torch
-    from intarsia.algorithms.block_network import Composition
     from intarsia.algorithms.client_network import Architecture
     from intarsia.networks import ClientNetwork, Networks, in_order, without_constant
-
-    def as_trained(made_of: Any, own: Arrays) -> Any:
-        """Return what a network is made of; one over blocks may have grown in training."""
-        return made_of.grown(own) if isinstance(made_of, Composition) else made_of
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
@@ -224,26 +237,45 @@ def client_networks(
             features=tuple(names[place] for place in order),
             means=scaling[client].mean[order],
             scales=scaling[client].scale[order],
-            architecture=as_trained(made_of, own),
+            architecture=_as_trained(made_of, own),
             parameters=own,
         )
     if server is None:
         return Networks(algorithm, found)
-    means = {name: mean for one in found.values() for name, mean in _by_name(one, one.means)}
-    scales = {name: scale for one in found.values() for name, scale in _by_name(one, one.scales)}
-    whole = ClientNetwork(
+    return Networks(algorithm, found, server_network(schema, architecture(None), server, scaling))
+
+
+def server_network(
+    schema: Schema,
+    architecture: Any,
+    parameters: Arrays,
+    scaling: Mapping[ClientId, Preparation],
+) -> ClientNetwork:
+    """Return the server's network of all columns, on the features as the tables have them."""
+    from intarsia.networks import ClientNetwork  # here: it imports torch
+
+    means: dict[str, float] = {}
+    scales: dict[str, float] = {}
+    for client, own in scaling.items():
+        order = _in_table(schema, client)
+        names = schema.features.ids[schema.features.own(client)][order].tolist()
+        means.update(zip(map(str, names), own.mean[order].tolist(), strict=True))
+        scales.update(zip(map(str, names), own.scale[order].tolist(), strict=True))
+    return ClientNetwork(
         labels=schema.labels,
         features=tuple(means),
         means=np.array(list(means.values())),
         scales=np.array(list(scales.values())),
-        architecture=as_trained(architecture(None), server),
-        parameters=server,
+        architecture=_as_trained(architecture, parameters),
+        parameters=parameters,
     )
-    return Networks(algorithm, found, whole)
 
 
-def _by_name(network: ClientNetwork, values: Array) -> Iterator[tuple[str, float]]:
-    return zip(network.features, values.tolist(), strict=True)
+def _as_trained(made_of: Any, parameters: Arrays) -> Any:
+    """Return what a network is made of; one over blocks may have grown in training."""
+    from intarsia.algorithms.block_network import Composition  # here: it imports torch
+
+    return made_of.grown(parameters) if isinstance(made_of, Composition) else made_of
 
 
 def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:

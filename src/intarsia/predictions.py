@@ -23,7 +23,7 @@ from scipy.special import expit
 from intarsia.data import Array, ClientId, Labels
 from intarsia.errors import ExperimentError, TableError
 from intarsia.linear import LinearClassifier, LinearRegressor
-from intarsia.model_file import read_model
+from intarsia.model_file import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.new_table import (
     TableSettings,
     check_table,
@@ -118,7 +118,8 @@ def predict(
         If there is no such client, or the table may be that of several.
     """
     folder, table = Path(folder), Path(table)
-    load(folder)  # says what is wrong with a folder that holds no finished run
+    if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
+        load(folder)  # says what is wrong with a folder that holds no finished run
     check_table(table)
     found_model = read_model(folder / "model")
     later = _joined(folder)
@@ -197,6 +198,8 @@ def _estimator(
         return model[client], ()
     if len(model) == 1:
         return next(iter(model.values())), ()
+    if server is not None and not model:  # a run over sites
+        return server, ()
     if server is not None and not {*_columns_of(server.features)}.difference(names):
         note = "The table has the columns of all clients, and the server's network predicts; name a"
         return server, (f"{note} client for its own.",)

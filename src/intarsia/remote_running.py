@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia import audit, experiment, guarantee, run_folder, threads, training
+from intarsia import audit, caveats, experiment, guarantee, run_folder, threads, training
 from intarsia.algorithm import Algorithm
 from intarsia.algorithms import clipping, preparation
 from intarsia.catalogue import choose
@@ -32,14 +32,17 @@ from intarsia.engines.remote import Remote
 from intarsia.engines.transcript import Transcript
 from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Experiment
+from intarsia.feature_blocks import doubled
 from intarsia.federation import labelled_somewhere
 from intarsia.labels import label_among_features
 from intarsia.outcome import Outcome, result_of
 from intarsia.privacy import modes
 from intarsia.result import Result
-from intarsia.running import trained
-from intarsia.site_work import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
+from intarsia.running import check_task, trained
+from intarsia.site_models import Scales, server_model, told
+from intarsia.site_work import DEAL, ENCODE, KEEP, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.sketch import Held, Sketch, agreed
+from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
 
 __all__ = ["resume_over", "run_over"]
@@ -157,20 +160,36 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
     task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
     outcome = trained(task)
     sizes = len(engine.schema("train").samples), len(engine.schema("train").clients)
-    notes = (*ready.notes, *guarantee.notes(promise, options, *sizes), *outcome.notes)
+    schema, conclusion = engine.schema("train"), outcome.conclusion
+    with clock.part("model"):
+        bodies = {name: codec.encode(one) for name, one in told(schema, conclusion).items()}
+        scales = _stage(caller, KEEP, bodies, Scales)
+        model, lacking = server_model(description, algorithm, options, schema, conclusion, scales)
+    notes = (
+        *ready.notes,
+        *(doubled(schema) if algorithm.server_model is not None else ()),
+        *caveats.unsealed(description, algorithm, sites=True),
+        *caveats.read_all_the_same(description, algorithm, options),
+        *caveats.unmeasured(description, algorithm),
+        *guarantee.notes(promise, options, *sizes),
+        *outcome.notes,
+        *lacking,
+    )
     made = result_of(
         description,
         options,
         replace(outcome, notes=notes),
-        model=None,
+        model=model,
         seconds=clock.seconds,
         traffic=engine.books.traffic.summary(),
         exchanges=engine.books.traffic.exchanges,
         started=started,
         folder=folder,
         privacy=promise,
+        structure=Structures(None, of_models(schema.clients, conclusion.structure)),
     )
     _keep_conclusion(folder, outcome)
+    run_folder.draw(folder, schema)
     audit.write(folder, engine.books.mode, engine.books.crossings.summary())
     run_folder.finish(folder, made)
     return made
@@ -214,6 +233,7 @@ def _engine(
         return engine, ready
     schemas, tested, notes = _agreed(description, caller)
     # what the algorithm has against these parties it says before anything is computed
+    check_task(schemas["train"].labels, options)
     engine = made(schemas)
     algorithm.init_server(options, schemas["train"], engine.key())
     guarantee.check_summands(description, algorithm, options, schemas["train"])

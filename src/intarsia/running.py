@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import (
     audit,
+    caveats,
     experiment,
     guarantee,
     result,
@@ -33,7 +33,14 @@ from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
 from intarsia.federation import Tables, build
-from intarsia.outcome import Outcome, client_models, client_networks, linear_model, result_of
+from intarsia.outcome import (
+    Outcome,
+    architecture_of,
+    client_models,
+    client_networks,
+    linear_model,
+    result_of,
+)
 from intarsia.result import Result
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
@@ -41,7 +48,7 @@ from intarsia.training import Progress
 if TYPE_CHECKING:
     from intarsia.model_file import Model
 
-__all__ = ["Progress", "load", "resume", "run", "trained"]
+__all__ = ["Progress", "check_task", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 
@@ -154,7 +161,7 @@ def _run_all(
         stored = None if fresh or folder is None else run_folder.read_secret(folder)
         found = build(description, tables, stored)
         del tables
-        _check_task(found.labels, options)
+        check_task(found.labels, options)
         if isinstance(algorithm, Algorithm):
             # what the algorithm has against these parties it says before an old result goes
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
@@ -177,9 +184,9 @@ def _run_all(
     notes = (
         *found.notes,
         *(doubled(schema) if getattr(algorithm, "server_model", None) is not None else ()),
-        *_unsealed(description, algorithm),
-        *_read_all_the_same(description, algorithm, options),
-        *_unmeasured(description, algorithm),
+        *caveats.unsealed(description, algorithm),
+        *caveats.read_all_the_same(description, algorithm, options),
+        *caveats.unmeasured(description, algorithm),
         *guarantee.notes(promise, options, len(schema.samples), len(schema.clients)),
     )
     clip = None
@@ -200,7 +207,7 @@ def _run_all(
         model = client_networks(
             description.algorithm,
             fitted.schema,
-            _architecture(algorithm, options, fitted.schema),
+            architecture_of(algorithm, options, fitted.schema),
             fitted.networks,
             fitted.scaling,
             outcome.conclusion.network,
@@ -230,17 +237,6 @@ def _run_all(
         audit.write(folder, fitted.mode, fitted.crossings)
         run_folder.finish(folder, made)
     return made
-
-
-def _architecture(
-    algorithm: Algorithm | Baseline, options: Any, schema: Schema
-) -> Callable[[ClientId | None], Any]:
-    """Return what says what a client's network is made of, and the server's (None)."""
-    if isinstance(algorithm, Algorithm) and algorithm.architecture is not None:
-        return partial(algorithm.architecture, options, schema)
-    # modules of the user's own differ from client to client
-    known = getattr(options, "architecture_of", None)
-    return known or (lambda _: options.architecture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +285,7 @@ def _fit(
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
         outcome = trained(task)
         traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
-    if description.yardsticks and not _unmeasured(description, algorithm):
+    if description.yardsticks and not caveats.unmeasured(description, algorithm):
         with clock.part("yardsticks"):
             if isinstance(algorithm, Algorithm) and algorithm.alone is not None:
                 outcome = _measured_alone(description, algorithm, options, engine, part, outcome)
@@ -309,49 +305,8 @@ def _fit(
     )
 
 
-def _unsealed(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
-    """Return a note where parties with tables of their own would show a server what they send.
-
-    A simulation, and tables in the memory of one person, have no server to keep anything from.
-    """
-    apart = [source for source in description.clients if source.path or source.url]
-    if description.privacy.mode != "plain" or not apart or isinstance(algorithm, Baseline):
-        return ()
-    return (
-        "The sums are not sealed: whoever runs the server can read what each party contributes; "
-        'set privacy = "masked" to keep it from them.',
-    )
-
-
-def _read_all_the_same(
-    description: Experiment, algorithm: Algorithm | Baseline, options: Any
-) -> tuple[str, ...]:
-    """Return a note where the server reads something of single clients though sums are sealed."""
-    if description.privacy.mode == "plain" or not isinstance(algorithm, Algorithm):
-        return ()
-    what = "" if algorithm.reads is None else algorithm.reads(options)
-    if not what:
-        return ()
-    return (f"The sums are sealed, but the server reads {what}: intarsia audit lists it.",)
-
-
-def _unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
-    """Return a note where the yardsticks are asked for and would not be of the same kind."""
-    if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
-        return ()
-    if algorithm.alone is not None:
-        return ()
-    other = '"standalone" with loss = "squared"'
-    if algorithm.network is not None:
-        other = '"local" (networks) or "standalone" (linear models)'
-    return (
-        f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
-        "each client's own: there are none beside it; to compare with each client alone run "
-        f"algorithm.name = {other}.",
-    )
-
-
-def _check_task(labels: Labels, options: Any) -> None:
+def check_task(labels: Labels, options: Any) -> None:
+    """Refuse labels that are numbers to predict where the loss is of classes."""
     if labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "

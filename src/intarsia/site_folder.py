@@ -4,6 +4,7 @@
 [site]
 name = "bank"               # as the experiment calls this client
 plain = false               # whether the server may read what this site contributes
+scales = false              # whether it gets means and scales of the columns, for its model
 key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
 dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
 modules = ["networks:Small"] # functions of this site's own Python that a run may name
@@ -44,6 +45,7 @@ class SiteSettings:
 
     name: str
     plain: bool = False
+    scales: bool = False
     key: str = ""  # file
     dictionary: str = ""  # file
     modules: tuple[str, ...] = ()  # "package.module:name", as experiments name functions

@@ -1,7 +1,7 @@
 """A site's part of a run: from its own table to the blocks and functions that the server may call.
 
-The set-up is a sequence of steps, each a call of the server (`STEPS`). What a site says in them is
-public: see `sketch`. A site refuses what its own settings do not allow.
+The set-up is a sequence of steps, each a call of the server, and so is the end. What a site says in
+them is public: see `sketch`. A site refuses what its own settings do not allow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from intarsia import experiment, guarantee, threads
+from intarsia import experiment, guarantee, site_models, threads
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey
 from intarsia.algorithms import clipping, evaluation, preparation, server_evaluation
 from intarsia.algorithms.evaluation import grading_loss
@@ -31,16 +31,29 @@ from intarsia.federation import build, held_out, table_of
 from intarsia.privacy import modes
 from intarsia.privacy.sealing import Sealing
 from intarsia.site_folder import SiteSettings, alone_in, read_settings, shelf_of
+from intarsia.site_models import Ended, Scales
 from intarsia.sketch import Held, sketch
 from intarsia.tables import Encoding, Table, encode
 
-__all__ = ["DEAL", "ENCODE", "READ", "SETTLE", "TRANSFORM", "Dealt", "Settled", "Work", "site_in"]
+__all__ = [
+    "DEAL",
+    "ENCODE",
+    "KEEP",
+    "READ",
+    "SETTLE",
+    "TRANSFORM",
+    "Dealt",
+    "Settled",
+    "Work",
+    "site_in",
+]
 
 READ: Final = "read"  # the experiment → a sketch of the site's table
 DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
 ENCODE: Final = "encode"  # the encoding → what the site holds
 SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
+KEEP: Final = "keep"  # what the run came to → the site's own model, and what it says of its columns
 
 _FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
@@ -69,10 +82,12 @@ class Work:
     ----------
     settings
         The site's own.
+    folder
+        Where its own models are kept.
     """
 
-    def __init__(self, settings: SiteSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: SiteSettings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
@@ -88,6 +103,7 @@ class Work:
             SETTLE: self._settle,
             TRANSFORM: self._transform,
             BEGIN: self._begin,
+            KEEP: self._keep,
         }
 
     def function(self, name: str, part: str) -> ClientFunction:
@@ -207,6 +223,7 @@ class Work:
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
         name = codec.decode(message)
+        self._scaling = state
         change = {"prepared": preparation.prepared, "clipped": clipping.clipped}.get(name)
         for part, block in self._blocks.items():
             if change is not None:
@@ -224,6 +241,20 @@ class Work:
             ),
             None,
         )
+
+    def _keep(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        ended = codec.decode(message, Ended)
+        settings, name = self._settings, self._settings.name
+        model = site_models.model_of_site(
+            *(self._experiment, self._algorithm, self._options, self.schemas["train"], name),
+            *(state, self._scaling, ended),
+        )
+        if model is not None:
+            site_models.keep(model, self._experiment, self._folder)
+        # where sums are not sealed the server can read them anyway
+        given = settings.scales or self._experiment.privacy.mode == "plain"
+        scaling = self._scaling
+        return state, Scales(scaling.mean, scaling.scale) if given else Scales()
 
     def _known(self) -> dict[tuple[str, str], ClientFunction]:
         """Return the functions that the server may call: the allow-list."""
@@ -285,7 +316,7 @@ def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) 
     return Site(
         settings.name,
         lambda run: shelf_of(folder, run),
-        lambda: Work(settings),
+        lambda: Work(settings, folder),
         report,
         lambda: alone_in(folder),
     )
