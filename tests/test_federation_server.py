@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 
 import pytest
 
@@ -42,6 +43,7 @@ class Jobs:
 
     def __init__(self):
         self.submitted, self.aborted, self.known, self.there = [], [], {}, True
+        self.connected = ()
 
     def submit(self, job):
         self._check()
@@ -53,6 +55,10 @@ class Jobs:
     def status(self, job):
         self._check()
         return self.known.get(job, "")
+
+    def clients(self):
+        self._check()
+        return self.connected
 
     def abort(self, job):
         self._check()
@@ -122,6 +128,40 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
     assert (standing.state, standing.problem) == (state, "bank did not answer")
     turns(tmp_path, jobs)
     assert len(jobs.submitted) == 1 + again
+
+
+def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_path):
+    own, jobs, ended = asked(tmp_path), Jobs(), []
+    away = own / "out" / "away.json"
+    away.parent.mkdir()
+
+    def gone():
+        away.write_text('["bank"]')
+        jobs.connected = ("bank", "post")
+
+    def long_away():
+        os.utime(away, (0, 0))
+        jobs.connected = ("post",)
+
+    def back():
+        assert federation_server.standings(tmp_path)[0].away == ("bank",)
+        jobs.connected = ("bank", "post")
+
+    steps = iter([lambda: None, gone, long_away, back, lambda: None])
+
+    def stopped():
+        ended.append(len(jobs.aborted))
+        step = next(steps, None)
+        if step is not None:
+            step()
+        return step is None
+
+    federation_server.supervise(
+        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0
+    )
+    # at first it may be an answer that was late; then nobody is back; then it is
+    assert ended == [0, 0, 0, 0, 1, 1]
+    assert len(jobs.submitted) == 2
 
 
 def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):

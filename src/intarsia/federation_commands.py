@@ -196,6 +196,7 @@ def _line(one: Standing) -> str:
     numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]
     numbers += [f"{one.bytes:,} bytes"]
     problem = f" ({one.problem})" if one.problem else ""
+    numbers += [f"without {', '.join(one.away)}"] if one.away else []
     return f"  {one.name}: {one.state}, {', '.join(numbers)}{problem}"
 
 

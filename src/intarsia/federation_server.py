@@ -2,7 +2,8 @@
 
 A run is a folder `runs/NAME` in the server's own: `request.json` says what was asked for, and the
 output folder `out` is that of any run. NVIDIA FLARE ends a job when a process of it dies and takes
-no site back into it; the supervisor then submits another, which goes on where that one was.
+no site back into it; the supervisor then submits another, which goes on where that one was. It does
+so too when a site is back that the run goes on without.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 _FAILURE: Final = "failure.json"
 _JOB: Final = "job.id"
 _DONE: Final = "FINISHED"
+_STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
 
 
 class Jobs(Protocol):
@@ -52,6 +54,10 @@ class Jobs(Protocol):
         """End a job."""
         ...
 
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the sites that are connected."""
+        ...
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -64,6 +70,7 @@ class Standing:
     gap: float | None
     bytes: int
     problem: str  # what ended it, or why it waits
+    away: tuple[ClientId, ...] = ()  # sites that it goes on without
 
 
 def request(
@@ -181,7 +188,13 @@ def _standing(own: Path) -> Standing:
         last.get("gap_relative"),
         last.get("bytes", 0),
         "" if failure is None or state == "finished" else failure["sentence"],
+        _away(own) if state == "running" else (),
     )
+
+
+def _away(own: Path) -> tuple[ClientId, ...]:
+    path = own / "out" / remote_running.AWAY
+    return tuple(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
 
 
 def _failure(own: Path) -> dict[str, Any] | None:
@@ -238,7 +251,7 @@ def _kept_going(
         job = path.read_text(encoding="utf-8")
         status = jobs.status(job)
         if status and not status.startswith(_DONE):
-            if not fresh:
+            if not fresh and not _returned(own, jobs):
                 return
             with contextlib.suppress(OSError):  # it may run in no process any more
                 jobs.abort(job)
@@ -247,4 +260,14 @@ def _kept_going(
     least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
     written = write_job(own / "job", own.name, sites, least)
     path.unlink(missing_ok=True)
+    (own / "out" / remote_running.AWAY).unlink(missing_ok=True)
     write_atomically(path, jobs.submit(written).encode())
+
+
+def _returned(own: Path, jobs: Jobs) -> bool:
+    """Return whether sites that a job goes on without are there again: it takes none back."""
+    away = _away(own)
+    if not away:
+        return False
+    since = (own / "out" / remote_running.AWAY).stat().st_mtime
+    return time.time() - since > _STEADY and not set(jobs.clients()).isdisjoint(away)

@@ -45,9 +45,11 @@ from intarsia.sketch import Held, Sketch, agreed
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
 
-__all__ = ["resume_over", "run_over"]
+__all__ = ["AWAY", "resume_over", "run_over"]
 
 Watcher = Callable[[Progress], None]
+
+AWAY = "away.json"  # sites that the run goes on without, while there are some
 
 _SET_UP = "set-up.state"
 _RUN = "run.id"
@@ -157,7 +159,8 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
     if release is not None and algorithm.private is not None:
         algorithm = algorithm.private(release)
     part: Literal["train", "test"] = "test" if ready.tested else "train"
-    task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
+    noted = _noting(caller, folder, progress)
+    task = training.Task(description, algorithm, options, engine, part, store, clock, noted)
     outcome = trained(task)
     sizes = len(engine.schema("train").samples), len(engine.schema("train").clients)
     schema, conclusion = engine.schema("train"), outcome.conclusion
@@ -188,11 +191,31 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
         privacy=promise,
         structure=Structures(None, of_models(schema.clients, conclusion.structure)),
     )
+    (folder / AWAY).unlink(missing_ok=True)
     _keep_conclusion(folder, outcome)
     run_folder.draw(folder, schema)
     audit.write(folder, engine.books.mode, engine.books.crossings.summary())
     run_folder.finish(folder, made)
     return made
+
+
+def _noting(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
+    """Return what writes down after each round who is away; in a new process nobody is."""
+    known: set[ClientId] = set()
+    (folder / AWAY).unlink(missing_ok=True)
+
+    def noted(found: Progress) -> None:
+        nonlocal known
+        if caller.away != known:
+            known = set(caller.away)
+            if known:
+                write_atomically(folder / AWAY, json.dumps(sorted(known)).encode())
+            else:
+                (folder / AWAY).unlink(missing_ok=True)
+        if progress is not None:
+            progress(found)
+
+    return noted
 
 
 def _keep_conclusion(folder: Path, outcome: Outcome) -> None:
