@@ -302,7 +302,8 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
 
 
 def test_a_level_that_is_frozen_stays():
-    options = FeMAM(levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"})
+    plan = {**LEVELS, "prune": "never"}
+    options = FeMAM(levels=("global", 2, "personal"), calibrated=False, **plan)
     short, *_ = run(FEMAM, dataclasses.replace(options, levels=("global", 2)), rounds=100)
     whole, *_ = run(FEMAM, options, rounds=100)
     for name, parameters in networks(short).items():

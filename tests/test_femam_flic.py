@@ -174,8 +174,9 @@ OPTIONS = FeMAMFlic(flic=GLOBAL, femam=FeMAM(**PLAN, **{**LEVELS, "validation": 
 
 
 def test_rows_for_validation_train_neither_level():
-    """Other labels there change no network, but for what is pruned."""
-    options = dataclasses.replace(OPTIONS, femam=dataclasses.replace(OPTIONS.femam, prune="never"))
+    """Other labels there change no network, but for what is pruned and calibrated."""
+    levels = dataclasses.replace(OPTIONS.femam, prune="never", calibrated=False)
+    options = dataclasses.replace(OPTIONS, femam=levels)
     blocks = clients()
     one, _, _ = run(FEMAM_FLIC, options, blocks)
     changed = {}

@@ -15,18 +15,21 @@ before it are known at each client. A round, at the clients that are there:
    K-means (`send_model`, Eq. 4); a personal level sends nothing
 
 When a level's accuracy on the rows for validation is steady, or its rounds are over, a client that
-it does not help drops it (`close_level`, Eq. 9), and the next begins (`begin_level`).
+it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are is set right
+(`calibrate`, `scale_levels`), and the next begins (`begin_level`).
 
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
 round `first_clustering` of a level, until which each client trains for itself; a level starts as no
 change, at level 1's hidden layers with a last layer of zeros (`start`), from which clients tell
 models by how they differ, so that the server never reads level 1; a level stays where the rows for
 validation of all clients say so (`prune`, `criterion`, see `femam_pruning`), by which "auto"
-chooses a number of clusters (`compare_models`). Gradients are not scaled by n_i/n; level 1 trains
+chooses a number of clusters (`compare_models`), and by which scores are calibrated before a level
+begins (`calibrated`, see `femam_calibration`). Gradients are not scaled by n_i/n; level 1 trains
 for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
-"random", `prune` = "margin", `criterion` = "loss", `margin` = 0; the authors' code `combination` =
-"mean", `start` = "level-1", `cluster_on` = "last", `scaled`, `proximal` = 0.01 with
-`proximal_norm` = "plain" and `proximal_levels` = "all", `embedding` = "residual-batch".
+"random", `prune` = "margin", `criterion` = "loss", `margin` = 0, `calibrated` = false; the authors'
+code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster_on` = "last",
+`scaled`, `proximal` = 0.01 with `proximal_norm` = "plain" and `proximal_levels` = "all",
+`embedding` = "residual-batch".
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
@@ -34,7 +37,7 @@ One level is federated averaging; "global" and "personal" is the residual model 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,9 +49,11 @@ from intarsia.algorithms.client_network import (
     drawn,
     part_vector,
 )
+from intarsia.algorithms.femam_calibration import best_factor
 from intarsia.algorithms.femam_client import (
     Client,
     begin_level,
+    calibrate,
     choose_model,
     close_level,
     compare_models,
@@ -58,6 +63,7 @@ from intarsia.algorithms.femam_client import (
     open_level,
     part_of_loss,
     predict,
+    scale_levels,
     send_model,
     send_part,
     train_level,
@@ -71,6 +77,7 @@ from intarsia.algorithms.femam_messages import (
     Candidate,
     Closing,
     Latest,
+    Scale,
     Share,
 )
 from intarsia.algorithms.femam_options import FeMAM, check_groups
@@ -177,6 +184,7 @@ def _caught_up(server: Server, clients: Clients) -> Server:
             continue
         if number > 1:
             server = _closed(server, clients, number - 1, late)
+            server = _calibrated(server, clients, number - 1, late)
         own_each = apart(server.options, number, level)
         begins = [Begin(number, level.absolute, own if own_each else None) for own in level.models]
         clients.ask(begin_level, {one: begins[group_of(level, one)] for one in late})
@@ -217,6 +225,21 @@ def _closed(
         levels=_replaced(server.levels, number, evolve(level, kept={**level.kept, **kept})),
         closed={**server.closed, **dict.fromkeys(late, number)},
     )
+
+
+def _calibrated(server: Server, clients: Clients, number: int, asked: Sequence[ClientId]) -> Server:
+    """Let clients that closed a level set right how sure the levels so far are."""
+    if not server.options.calibrated or not server.options.validation:
+        return server
+    level = server.levels[number - 1]
+    factor = level.factor
+    if factor is None:
+        # discloses the losses of all rows for validation with each factor; those that come later
+        # get what these came to
+        factor = best_factor(clients.reveal(clients.sum(calibrate, dict.fromkeys(asked, Ask())).at))
+        level = evolve(level, factor=factor)
+    clients.ask(scale_levels, dict.fromkeys(asked, Scale(factor)))
+    return evolve(server, levels=_replaced(server.levels, number, level))
 
 
 def _replaced(levels: tuple[Level, ...], number: int, level: Level) -> tuple[Level, ...]:
@@ -376,6 +399,8 @@ FEMAM = Algorithm(
         compare_models,
         weigh_level,
         close_level,
+        calibrate,
+        scale_levels,
         part_of_loss,
     ),
     states=(Server, Client, FeMAM, Level),

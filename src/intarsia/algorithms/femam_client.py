@@ -22,9 +22,11 @@ from intarsia.algorithms.client_network import (
     training_of,
     with_parts,
 )
+from intarsia.algorithms.femam_calibration import losses_by_factor
 from intarsia.algorithms.femam_messages import (
     Ask,
     Begin,
+    Calibrated,
     Candidate,
     Candidates,
     Choice,
@@ -34,6 +36,7 @@ from intarsia.algorithms.femam_messages import (
     Latest,
     Model,
     Right,
+    Scale,
     Share,
     Weight,
 )
@@ -57,6 +60,7 @@ from intarsia.maths.tensors import Tensor, nn, torch
 __all__ = [
     "Client",
     "begin_level",
+    "calibrate",
     "choose_model",
     "close_level",
     "compare_models",
@@ -66,6 +70,7 @@ __all__ = [
     "open_level",
     "part_of_loss",
     "predict",
+    "scale_levels",
     "send_model",
     "send_part",
     "train_level",
@@ -342,6 +347,30 @@ def close_level(
             count=client.count + 1,
         )
     return evolve(client, latest={}), Kept(kept)
+
+
+@client_function
+def calibrate(
+    client: Client, block: Block, message: Ask, rng: RandomKey
+) -> tuple[Client, Calibrated]:
+    """Send the losses of the rows for validation with each factor of the levels' scores."""
+    _, y = _labelled(block)
+    rows = client.held_out
+    scores = _combined(client, client.base[rows], client.count)
+    return client, Calibrated(losses_by_factor(scores, y[rows]))
+
+
+@client_function
+def scale_levels(
+    client: Client, block: Block, message: Scale, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Multiply the scores of all levels that are kept, by their last layers."""
+    kept = {
+        name: (values * message.factor).astype(values.dtype) if ".classifier." in name else values
+        for name, values in client.kept.items()
+    }
+    base = (client.base * message.factor).astype(client.base.dtype)
+    return evolve(client, kept=kept, base=base), Ready()
 
 
 @client_function

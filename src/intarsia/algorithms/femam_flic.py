@@ -301,7 +301,8 @@ def network(client: Combined) -> Arrays:
     first: dict[str, Any] = {}
     for name, values in shared_parts.network(_first(client)).items():
         (labels if name.startswith("labels.") else first)[name] = values
-    return {**client.levels.kept, **as_level(1, first), **labels}
+    # the head as later levels have calibrated it, once level 1 is closed
+    return {**as_level(1, first), **client.levels.kept, **labels}
 
 
 # ---- at the server

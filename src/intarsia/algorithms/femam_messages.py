@@ -9,6 +9,7 @@ from intarsia.data import Array
 __all__ = [
     "Ask",
     "Begin",
+    "Calibrated",
     "Candidate",
     "Candidates",
     "Choice",
@@ -18,6 +19,7 @@ __all__ = [
     "Latest",
     "Model",
     "Right",
+    "Scale",
     "Share",
     "Weight",
 ]
@@ -99,6 +101,20 @@ class Weight:
     """A client's part of what a level is worth (see `femam_pruning.pooled`)."""
 
     at: Array  # (6,)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A client's part of the losses with each factor of its scores (see `femam_calibration`)."""
+
+    at: Array  # (1 + factors,)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the scores of the levels so far are multiplied by."""
+
+    factor: float
 
 
 @dataclass(frozen=True)

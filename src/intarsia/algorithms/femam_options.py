@@ -56,6 +56,8 @@ class FeMAM:
     # … of the share of wrong classes, or of the loss, of which one row can be most
     criterion: Literal["errors", "loss"] = "errors"
     margin: float = 0.02  # ε of Eq. (9)
+    # whether scores are multiplied, before a level begins, by what suits the rows for validation
+    calibrated: bool = True
     first_rounds: int = 400  # of level 1
     level_rounds: int = 75  # of each other level, at most
     window: int = 50  # rounds in which a level's accuracy is steady once it has converged; 0: never

@@ -27,6 +27,7 @@ class Level:
     accuracies: tuple[float, ...] = ()  # in percent, of the last rounds
     trials: tuple[float, ...] = ()  # mean loss with each of the numbers of clusters that were tried
     worth: Array | None = None  # (6,) what the level is worth to those that closed it first
+    factor: float | None = None  # of the scores up to it, once the next level begins
 
 
 @dataclass(frozen=True)
