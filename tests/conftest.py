@@ -19,3 +19,15 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the data sets are not at {folder}; set INTARSIA_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def four(tmp_path_factory):
+    """Return a federation over NVIDIA FLARE that is up: starting one takes long."""
+    pytest.importorskip("nvflare", reason="nvflare is not installed: intarsia[nvflare]")
+    from federation_of_four import Federation
+
+    made = Federation(tmp_path_factory.mktemp("four"))
+    made.start_all()
+    yield made
+    made.stop_all()
