@@ -164,6 +164,49 @@ def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_pa
     assert len(jobs.submitted) == 2
 
 
+def test_a_run_that_was_stopped_is_ended_and_goes_on_when_it_is_resumed(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    federation_server.stop_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert jobs.aborted == ["job-1"]
+    assert not (own / "job.id").exists()
+    assert federation_server.standings(tmp_path)[0].state == "stopped"
+    with pytest.raises(ExperimentError, match="'four' is stopped; it must be waiting or running"):
+        federation_server.stop_run(tmp_path, "four")
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert len(jobs.submitted) == 2
+
+
+def test_a_run_that_failed_goes_on_when_it_is_resumed(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    failure = {"error": "TableError", "sentence": "no column", "again": False}
+    (own / "failure.json").write_text(json.dumps(failure))
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 2
+    with pytest.raises(ExperimentError, match=r"no run 'fore'.*'four'"):
+        federation_server.resume_run(tmp_path, "fore")
+
+
+def test_a_run_at_work_is_not_replaced_until_it_is_stopped(tmp_path):
+    _, jobs = asked(tmp_path), Jobs()
+    description = remote.described(tmp_path)
+    again = {"overwrite": True, "alive": True}
+    turns(tmp_path, jobs)
+    with pytest.raises(ExperimentError, match="is running; stop it"):
+        federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+    federation_server.stop_run(tmp_path, "four")
+    turns(tmp_path, jobs)
+    federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+    assert federation_server.standings(tmp_path)[0].state == "waiting"
+
+
 def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):
     asked(tmp_path)
     jobs = Jobs()

@@ -110,6 +110,7 @@ def submit(
     from intarsia import experiment as experiments
     from intarsia.federation_folder import sites_of
     from intarsia.federation_server import request
+    from intarsia.kit_process import is_running
 
     sites, patience = sites_of(kit.resolve())
     description = experiments.load(experiment)
@@ -120,7 +121,12 @@ def submit(
             f"{sorted(sites)}; both must have the same names."
         )
     own = request(
-        kit.resolve() / "local", description, named or sites, patience, overwrite=overwrite
+        kit.resolve() / "local",
+        description,
+        named or sites,
+        patience,
+        overwrite=overwrite,
+        alive=is_running(kit.resolve()),
     )
     _say(f"asked for {description.name}; its results will be in {own / 'out'}")
 
@@ -182,12 +188,29 @@ def logs(
 
 
 @app.command()
-def stop(kit: Kit) -> None:
-    """Stop what runs from KIT; runs go on when it is started again."""
+def stop(
+    kit: Kit,
+    run: Annotated[str, typer.Option(metavar="NAME", help="Stop this run alone.")] = "",
+) -> None:
+    """Stop what runs from KIT; runs go on when it is started again. With --run: stop one run."""
+    from intarsia.federation_server import stop_run
     from intarsia.kit_process import stop as stop_process
 
     kit = kit.resolve()
+    if run:
+        stop_run(kit / "local", run)
+        _say(f"stops {run}; it goes on with intarsia federation resume {kit} {run}")
+        return
     _say(f"stopped {kit.name}" if stop_process(kit) else f"{kit.name} was not running")
+
+
+@app.command()
+def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None:
+    """Let a RUN of the server of KIT go on that was stopped, or failed and can go on now."""
+    from intarsia.federation_server import resume_run
+
+    resume_run(kit.resolve() / "local", run)
+    _say(f"{run} goes on when the server and the sites are running")
 
 
 def _line(one: Standing) -> str:

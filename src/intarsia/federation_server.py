@@ -25,8 +25,20 @@ from intarsia.engines.calling import Patience, Transport
 from intarsia.errors import AbsentError, ExperimentError, IntarsiaError
 from intarsia.experiment import Experiment
 from intarsia.hyperparameters import hyperparameters
+from intarsia.spelling import nearest
 
-__all__ = ["PING", "Jobs", "Standing", "ping", "request", "run_in_job", "standings", "supervise"]
+__all__ = [
+    "PING",
+    "Jobs",
+    "Standing",
+    "ping",
+    "request",
+    "resume_run",
+    "run_in_job",
+    "standings",
+    "stop_run",
+    "supervise",
+]
 
 PING: Final = "ping"  # name of the run that measures how long calls take
 
@@ -35,6 +47,7 @@ _PINGS: Final = 30  # calls of each size
 _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 _FAILURE: Final = "failure.json"
 _JOB: Final = "job.id"
+_STOPPED: Final = "stopped"
 _DONE: Final = "FINISHED"
 _STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
 
@@ -59,12 +72,15 @@ class Jobs(Protocol):
         ...
 
 
+State = Literal["waiting", "running", "stopped", "finished", "failed"]
+
+
 @dataclass(frozen=True)
 class Standing:
     """How far a run is."""
 
     name: str
-    state: Literal["waiting", "running", "finished", "failed"]
+    state: State
     round: int
     loss: float | None
     gap: float | None
@@ -80,16 +96,22 @@ def request(
     patience: Patience,
     *,
     overwrite: bool = False,
+    alive: bool = False,
 ) -> Path:
-    """Ask for a run over sites; return its folder.
+    """Ask for a run over sites; return its folder. `alive`: the server is running.
 
     Raises
     ------
     ExperimentError
-        If there is a run of this name.
+        If there is a run of this name, or one that is to be replaced is running.
     """
     own = folder / "runs" / description.name
     if own.exists():
+        if overwrite and alive and _at_work(own):
+            raise ExperimentError(
+                f"The run {description.name!r} is running; stop it with `intarsia federation stop "
+                f"{folder.parent} --run {description.name}` before it is replaced."
+            )
         if not overwrite:
             raise ExperimentError(
                 f"There is a run {description.name!r} in {own}; give the experiment another name, "
@@ -173,11 +195,13 @@ def _standing(own: Path) -> Standing:
     lines = Checkpoints(out).history() if out.is_dir() else []
     last: dict[str, Any] = lines[-1] if lines else {}
     failure = _failure(own)
-    state: Literal["waiting", "running", "finished", "failed"] = "waiting"
+    state: State = "waiting"
     if (out / "result.json").is_file():
         state = "finished"
     elif failure is not None and not failure["again"]:
         state = "failed"
+    elif (own / _STOPPED).is_file():
+        state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
     return Standing(
@@ -190,6 +214,48 @@ def _standing(own: Path) -> Standing:
         "" if failure is None or state == "finished" else failure["sentence"],
         _away(own) if state == "running" else (),
     )
+
+
+def _at_work(own: Path) -> bool:
+    return (own / _JOB).is_file() and _standing(own).state in ("running", "stopped")
+
+
+def stop_run(folder: Path, name: str) -> None:
+    """Let a run stop where it is.
+
+    Raises
+    ------
+    ExperimentError
+        If it is not there, or does not run.
+    """
+    own = _in_state(folder, name, "waiting", "running")
+    write_atomically(own / _STOPPED, b"")
+
+
+def resume_run(folder: Path, name: str) -> None:
+    """Let a run that was stopped, or failed, go on from its last checkpoint.
+
+    Raises
+    ------
+    ExperimentError
+        If it is not there, or needs no going on.
+    """
+    own = _in_state(folder, name, "stopped", "failed")
+    (own / _FAILURE).unlink(missing_ok=True)
+    (own / _STOPPED).unlink(missing_ok=True)
+
+
+def _in_state(folder: Path, name: str, *wanted: State) -> Path:
+    found = {one.name: one for one in standings(folder)}
+    if name not in found:
+        raise ExperimentError(
+            f"There is no run {name!r} in {folder / 'runs'}; {nearest(name, found)}."
+        )
+    if found[name].state not in wanted:
+        raise ExperimentError(
+            f"The run {name!r} is {found[name].state}; it must be {' or '.join(wanted)}."
+        )
+    return folder / "runs" / name
 
 
 def _away(own: Path) -> tuple[ClientId, ...]:
@@ -235,6 +301,9 @@ def supervise(
                 with contextlib.suppress(OSError):
                     _kept_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
                     own.add(name)
+            elif standing.state == "stopped":
+                with contextlib.suppress(OSError):
+                    _ended(folder / "runs" / standing.name, jobs)
         time.sleep(pause)
 
 
@@ -262,6 +331,18 @@ def _kept_going(
     path.unlink(missing_ok=True)
     (own / "out" / remote_running.AWAY).unlink(missing_ok=True)
     write_atomically(path, jobs.submit(written).encode())
+
+
+def _ended(own: Path, jobs: Jobs) -> None:
+    """End the job of a run, if it has one."""
+    path = own / _JOB
+    if path.is_file():
+        job = path.read_text(encoding="utf-8")
+        status = jobs.status(job)
+        if status and not status.startswith(_DONE):
+            with contextlib.suppress(OSError):  # it may run in no process any more
+                jobs.abort(job)
+        path.unlink()
 
 
 def _returned(own: Path, jobs: Jobs) -> bool:
