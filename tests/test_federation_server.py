@@ -164,6 +164,32 @@ def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_pa
     assert len(jobs.submitted) == 2
 
 
+def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    journal = own / "out" / "journal" / "000000000000.journal"
+    journal.parent.mkdir(parents=True)
+    for count in range(1, 8):
+        turns(tmp_path, jobs)
+        assert len(jobs.submitted) == count
+        jobs.known[f"job-{count}"] = "FINISHED:EXECUTION_EXCEPTION"
+        if count == 2:
+            journal.write_bytes(b"further")
+        if count == 4:  # it says what ended it
+            absent = {"error": "AbsentError", "sentence": "bank is away", "again": True}
+            (own / "failure.json").write_text(json.dumps(absent))
+    for count in (8, 9):
+        turns(tmp_path, jobs)
+        jobs.known[f"job-{count}"] = "FINISHED:EXECUTION_EXCEPTION"
+    turns(tmp_path, jobs, 3)
+    (standing,) = federation_server.standings(tmp_path)
+    assert standing.state == "failed"
+    assert "5 jobs in a row ended without a word" in standing.problem
+    submitted = len(jobs.submitted)
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert len(jobs.submitted) == submitted + 1
+
+
 def test_a_run_that_was_stopped_is_ended_and_goes_on_when_it_is_resumed(tmp_path):
     own, jobs = asked(tmp_path), Jobs()
     turns(tmp_path, jobs)

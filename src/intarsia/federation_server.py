@@ -48,6 +48,8 @@ _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 _FAILURE: Final = "failure.json"
 _JOB: Final = "job.id"
 _STOPPED: Final = "stopped"
+_ENDS: Final = "ends.json"
+_MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
 _DONE: Final = "FINISHED"
 _STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
 
@@ -324,6 +326,8 @@ def _kept_going(
                 return
             with contextlib.suppress(OSError):  # it may run in no process any more
                 jobs.abort(job)
+        elif _hopeless(own):
+            return
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
     sites, patience = tuple(asked["sites"]), asked["patience"]
     least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
@@ -331,6 +335,34 @@ def _kept_going(
     path.unlink(missing_ok=True)
     (own / "out" / remote_running.AWAY).unlink(missing_ok=True)
     write_atomically(path, jobs.submit(written).encode())
+
+
+def _hopeless(own: Path) -> bool:
+    """Return whether jobs of a run end again and again, which is then written down as a failure.
+
+    A job that said what ended it does not count, nor one that got further than those before.
+    """
+    said, job = own / _FAILURE, own / _JOB
+    if said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns:
+        (own / _ENDS).unlink(missing_ok=True)
+        return False
+    journals = sorted((own / "out" / "journal").glob("*.journal"))
+    newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
+    reached = [_standing(own).round, newest]
+    ends = own / _ENDS
+    before: dict[str, Any] = json.loads(ends.read_bytes()) if ends.is_file() else {"reached": None}
+    count = int(before["count"]) + 1 if before["reached"] == reached else 1
+    if count < _MOST_ENDS:
+        write_atomically(ends, json.dumps({"reached": reached, "count": count}).encode())
+        return False
+    ends.unlink()
+    sentence = (
+        f"{count} jobs in a row ended without a word; see the logs of the kits, and let the run go "
+        "on with `intarsia federation resume`."
+    )
+    failure = {"error": "SiteError", "sentence": sentence, "again": False}
+    write_atomically(said, json.dumps(failure).encode())
+    return True
 
 
 def _ended(own: Path, jobs: Jobs) -> None:
