@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from femam_runs import runs
 from tables import show, write
 from threadpoolctl import threadpool_limits
 
-import intarsia
 from intarsia import experiment
 from intarsia.experiment import Experiment
 from intarsia.maths.tensors import torch
@@ -33,36 +33,31 @@ _CELLS = Path(__file__).parent / "runs" / "femam_table.json"
 _EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 PROBLEMS = ("pair", "permutation", "classes", "dirichlet", "levels", "iid")
 _PLANTED = ("pair", "permutation", "classes", "levels")  # groups of several clients
-_TRAINING = {"optimiser": "sgd", "rate": 0.05, "batch": 32, "local_epochs": 2}
-_FASTER = {"rate": 0.1}
-_LATER = {"first_clustering": 20}
+_TRAINING = {"optimiser": "sgd", "batch": 32, "local_epochs": 2}
+_SLOWER, _FASTER = {"rate": 0.1}, {"rate": 0.2}
+_RATES = (_SLOWER, _FASTER)
 _ROUNDS = 180  # those of FeMAM's level 1
-# name → algorithm and its settings, the first where nothing was tuned
-METHODS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
-    "femam": ("femam", ({},)),  # as the experiment has it
-    "local": ("local", ({},)),
-    "fedavg": ("fedavg-ft", ({"final_epochs": 0},)),
-    "fedavg-ft": (
-        "fedavg-ft",
-        tuple({"final_epochs": n, **more} for more in ({}, _FASTER) for n in (20, 60)),
-    ),
-    "fedprox": ("fedprox", ({"proximal": 0.01},)),
-    "ditto": (
-        "ditto",
-        tuple({"own_epochs": 2, "pull": pull, **m} for m in ({}, _FASTER) for pull in (0.1, 0.5)),
-    ),
-    "pfedme": ("pfedme", ({"pull": 1.0, "local_rounds": 6, "steps": 2, "step_size": 0.5},)),
-    "fesem": ("fesem", ({}, _LATER)),
-    "fesem+": (
-        "fesem",
-        tuple({"final_epochs": n, **more} for more in ({}, _LATER, _FASTER) for n in (20, 60)),
-    ),
-    "ifca": ("ifca", ({},)),
-    "fedrep": (
-        "fedrep",
-        tuple({"shared_epochs": 2, "final_epochs": n} for n in (20, 60)),
-    ),
+# algorithm → numbers of last epochs that are tried after one training
+_FINALS = {"fedavg-ft": (0, 20, 60), "fesem": (0, 20, 60), "ifca": (0,), "fedrep": (20, 60)}
+_TUNED = (20, 60)
+_LATER = {"first_clustering": 20}
+_CLUSTERED = (_SLOWER, {**_LATER, **_SLOWER}, {**_LATER, **_FASTER})
+_PFEDME = {"local_rounds": 6, "steps": 2, "step_size": 0.5}
+# name → algorithm, its settings, the first where nothing was tuned, and numbers of last epochs
+METHODS: dict[str, tuple[str, tuple[dict[str, Any], ...], tuple[int | None, ...]]] = {
+    "femam": ("femam", ({},), (None,)),  # as the experiment has it
+    "local": ("local", _RATES, (None,)),
+    "fedavg": ("fedavg-ft", _RATES, (0,)),
+    "fedavg-ft": ("fedavg-ft", _RATES, _TUNED),
+    "fedprox": ("fedprox", tuple({"proximal": 0.01, **rate} for rate in _RATES), (None,)),
+    "ditto": ("ditto", tuple({"own_epochs": 2, "pull": 0.1, **rate} for rate in _RATES), (None,)),
+    "pfedme": ("pfedme", tuple({"pull": pull, **_PFEDME, **_SLOWER} for pull in (1, 5)), (None,)),
+    "fesem": ("fesem", _CLUSTERED, (0,)),
+    "fesem+": ("fesem", _CLUSTERED, _TUNED),
+    "ifca": ("ifca", _RATES, (0,)),
+    "fedrep": ("fedrep", tuple({"shared_epochs": 2, **rate} for rate in _RATES), _TUNED),
 }
+Setting = tuple[dict[str, Any], int | None]  # of the training, and how many last epochs
 
 
 def main() -> None:
@@ -86,8 +81,8 @@ def main() -> None:
 _NOTES = (
     "MNIST, 20 clients of at most 100 training samples, the experiments' perceptron. Accuracy in "
     "per cent as the mean over clients, and macro-F1; the mean ± the deviation over seeds, of "
-    "which [n] were run. FeMAM as the experiments have it; the others with SGD, rate 0.05, batches "
-    f"of 32, two local epochs, {_ROUNDS} rounds; five clusters. "
+    "which [n] were run. FeMAM as the experiments have it; the others with SGD, batches of 32, two "
+    f"local epochs, {_ROUNDS} rounds; five clusters. A setting with which a run diverged is out. "
 )
 _STRUCTURE_NOTES = (
     "Adjusted Rand index of the true groups with the learned level that is most like them "
@@ -98,79 +93,95 @@ _STRUCTURE_NOTES = (
 
 def _fill(cells: dict[str, Any], arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
-        for method in arguments.method:
-            for problem in arguments.problem:
-                if arguments.tune and seed == arguments.seeds[0]:
-                    for place in range(len(METHODS[method][1])):
-                        _cell(cells, problem, method, 0, place, tune=True)
-                place = _chosen(cells, problem, method)
-                _cell(cells, problem, method, seed, place, tune=False)
+        for problem in arguments.problem:
+            for method in arguments.method:
+                settings = _settings(method)
+                if arguments.tune and seed == arguments.seeds[0] and len(settings) > 1:
+                    for setting in settings:
+                        _cell(cells, problem, method, 0, setting, tune=True)
+                chosen = _chosen(cells, problem, method)
+                _cell(cells, problem, method, seed, chosen, tune=False)
 
 
-def _chosen(cells: dict[str, Any], problem: str, method: str) -> int:
-    """Return the place of the setting that is best on validation rows, of those that were tried."""
-    tried = {
-        place: cells[key]["accuracy"]
-        for place in range(len(METHODS[method][1]))
-        if (key := _key(problem, method, 0, place, tune=True)) in cells
-    }
-    return max(tried, key=lambda place: tried[place]) if tried else 0
+def _settings(method: str) -> list[Setting]:
+    _, settings, finals = METHODS[method]
+    return list(product(settings, finals))
 
 
-def _key(problem: str, method: str, seed: int, place: int, *, tune: bool) -> str:
-    words = json.dumps(METHODS[method][1][place], sort_keys=True)
-    return f"{problem} {method} {seed} {words}{' validation' if tune else ''}"
+def _chosen(cells: dict[str, Any], problem: str, method: str) -> Setting:
+    """Return the setting that is best on validation rows, of those that were tried."""
+    settings = _settings(method)
+    tried = [
+        one
+        for one in settings
+        if (tuned := cells.get(_key(problem, method, 0, one, tune=True))) and _trains(tuned)
+        # on all training rows it may diverge where it did not on fewer
+        if all(
+            _trains(cells[key])
+            for seed in range(100)
+            if (key := _key(problem, method, seed, one, tune=False)) in cells
+        )
+    ]
+    if not tried:
+        return settings[0]
+    return max(tried, key=lambda one: _grade(cells[_key(problem, method, 0, one, tune=True)]))
+
+
+def _trains(cell: dict[str, Any]) -> bool:
+    """Return whether a run did not diverge."""
+    return bool(cell["accuracy"] > 0)
+
+
+def _grade(cell: dict[str, Any]) -> tuple[float, float]:
+    return cell["accuracy"], -cell["loss"]
+
+
+def _words(setting: Setting) -> dict[str, Any]:
+    chosen, final = setting
+    return chosen if final is None else {**chosen, "final_epochs": final}
+
+
+def _key(problem: str, method: str, seed: int, setting: Setting, *, tune: bool) -> str:
+    words = json.dumps(_words(setting), sort_keys=True)
+    return f"{problem} {METHODS[method][0]} {seed} {words}{' validation' if tune else ''}"
 
 
 def _cell(
-    cells: dict[str, Any], problem: str, method: str, seed: int, place: int, *, tune: bool
+    cells: dict[str, Any], problem: str, method: str, seed: int, setting: Setting, *, tune: bool
 ) -> None:
-    key = _key(problem, method, seed, place, tune=tune)
-    if key in cells:
+    if _key(problem, method, seed, setting, tune=tune) in cells:
         return
-    started = time.process_time()
-    result = intarsia.run(_description(problem, method, seed, place, tune=tune), out=None)
-    mean = result.metrics.clients_mean
-    kept = [
-        sum(group is not None for group in groups)
-        for groups in (result.structure.learned.levels if result.structure.learned else {}).values()
-    ]
-    cells[key] = {
-        "accuracy": mean.accuracy,
-        "macro_f1": mean.macro_f1,
-        "worst": result.metrics.clients_worst.accuracy,
-        "kept": kept,
-        "agreement": result.structure.agreement,
-        "rounds": result.rounds,
-        "notes": list(result.notes),
-        "seconds": time.process_time() - started,
-    }
+    chosen, _ = setting
+    finals = _FINALS.get(METHODS[method][0], ())
+    for final, came in runs(_description(problem, method, seed, chosen, tune=tune), finals).items():
+        key = _key(problem, method, seed, (chosen, final), tune=tune)
+        cells[key] = came
+        print(f"{key}: {100 * came['accuracy']:.1f} {came['kept']}", flush=True)
     _CELLS.parent.mkdir(exist_ok=True)
     new = _CELLS.with_suffix(".new")
     new.write_text(json.dumps(cells, indent=1))
     new.replace(_CELLS)
-    print(f"{key}: {100 * mean.accuracy:.1f} {kept}", flush=True)
 
 
-def _description(problem: str, method: str, seed: int, place: int, *, tune: bool) -> Experiment:
+def _description(
+    problem: str, method: str, seed: int, chosen: dict[str, Any], *, tune: bool
+) -> Experiment:
     found = experiment.load(_EXPERIMENTS / f"femam-mnist-{problem}.toml")
     found = replace(found, seed=seed, evaluate_every=0, yardsticks=False)
     if tune:
         found = replace(found, split=replace(found.split, validation=0.1))
-    if method == "femam":
-        return found
-    name, settings = METHODS[method]
-    training: dict[str, Any] = dict(_TRAINING)
+    name = METHODS[method][0]
+    if name == "femam":
+        return replace(found, hyperparameters={**found.hyperparameters, **chosen})
+    known: dict[str, Any] = dict(_TRAINING)
     if name == "pfedme":
-        del training["local_epochs"]
-    return replace(
-        found, algorithm=name, hyperparameters={**training, **settings[place]}, rounds=_ROUNDS
-    )
+        del known["local_epochs"]
+    return replace(found, algorithm=name, hyperparameters={**known, **chosen}, rounds=_ROUNDS)
 
 
 def _of_seeds(cells: dict[str, Any], problem: str, method: str) -> list[dict[str, Any]]:
-    place = _chosen(cells, problem, method)
-    keys = (_key(problem, method, seed, place, tune=False) for seed in range(100))
+    chosen = _chosen(cells, problem, method)
+    keys = (_key(problem, method, seed, chosen, tune=False) for seed in range(100))
     return [cells[key] for key in keys if key in cells]
 
 
@@ -182,15 +193,15 @@ def _table(cells: dict[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...
     return rows, ("accuracy; macro-F1 [seeds]", *PROBLEMS)
 
 
-def _said(runs: list[dict[str, Any]]) -> str:
-    if not runs:
+def _said(cells: list[dict[str, Any]]) -> str:
+    if not cells:
         return "–"
-    accuracy, f1 = _spread(runs, "accuracy"), _spread(runs, "macro_f1")
-    return f"{accuracy}; {f1} [{len(runs)}]"
+    accuracy, f1 = _spread(cells, "accuracy"), _spread(cells, "macro_f1")
+    return f"{accuracy}; {f1} [{len(cells)}]"
 
 
-def _spread(runs: Iterable[dict[str, Any]], name: str) -> str:
-    each = 100 * np.array([run[name] for run in runs])
+def _spread(cells: Iterable[dict[str, Any]], name: str) -> str:
+    each = 100 * np.array([run[name] for run in cells])
     deviation = f" ± {each.std(ddof=1):.1f}" if len(each) > 1 else ""
     return f"{each.mean():.1f}{deviation}"
 
@@ -198,34 +209,33 @@ def _spread(runs: Iterable[dict[str, Any]], name: str) -> str:
 def _structure(cells: dict[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     rows = []
     for problem in PROBLEMS:
-        runs = _of_seeds(cells, problem, "femam")
+        found = _of_seeds(cells, problem, "femam")
         agreements = [
-            "; ".join(
-                f"{true}: {max(found.values()):.2f} ({max(found, key=lambda one: found[one])})"
-                for true, found in run["agreement"].items()
-                if problem in _PLANTED
-            )
-            for run in runs
+            "; ".join(_most_alike(*one) for one in cell["agreement"].items())
+            for cell in found
+            if problem in _PLANTED
         ]
-        kept = ["/".join(map(str, run["kept"][1:])) for run in runs]
+        kept = ["/".join(map(str, cell["kept"][1:])) for cell in found]
         rows.append((problem, " · ".join(filter(None, agreements)) or "–", ", ".join(kept) or "–"))
     return rows, ("problem", "index (level)", "kept by")
+
+
+def _most_alike(true: str, found: dict[str, float]) -> str:
+    level = max(found, key=lambda one: found[one])
+    return f"{true}: {found[level]:.2f} ({level})"
 
 
 def _tuned(cells: dict[str, Any]) -> str:
     """Return which settings were chosen on validation rows."""
     said = []
-    for method, (_, settings) in METHODS.items():
+    for method in METHODS:
+        settings = _settings(method)
         for problem in PROBLEMS:
-            tried = [
-                place
-                for place in range(len(settings))
-                if _key(problem, method, 0, place, tune=True) in cells
-            ]
-            if len(tried) > 1:
-                chosen = settings[_chosen(cells, problem, method)]
+            count = sum(_key(problem, method, 0, one, tune=True) in cells for one in settings)
+            if count > 1:
+                chosen = _words(_chosen(cells, problem, method))
                 words = ", ".join(f"{name} {value}" for name, value in chosen.items())
-                said.append(f"{method} on {problem}: {words} (of {len(tried)})")
+                said.append(f"{method} on {problem}: {words or 'as it is'} (of {count})")
     return f"Chosen on validation rows: {'; '.join(said)}." if said else "Nothing was tuned."
 
 
