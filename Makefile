@@ -3,7 +3,9 @@ BIN := .venv/bin
 STAMP := .venv/setup.stamp
 QUICK := not slow and not gpu
 
-.PHONY: help setup demo test test-slow bench lint format
+FLOWER := .venv-flower
+
+.PHONY: help setup demo test test-slow test-flower bench lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +13,7 @@ help:
 	@echo "make demo       two real federations: who holds what, training, the comparison"
 	@echo "make test       lint, then the quick tests"
 	@echo "make test-slow  the slow tests"
+	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
@@ -37,6 +40,18 @@ test: lint
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
+
+test-flower: $(FLOWER)/setup.stamp
+	$(FLOWER)/bin/python -m pytest -q -m "not gpu" tests/test_flower.py tests/test_flower_deployment.py
+
+# flwr 1.41 and its libraries do not go with the versions of constraints.txt (it wants packaging below
+# 26, for one); of these only torch is pinned here, which a bare pip would fetch with all of CUDA.
+$(FLOWER)/setup.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(FLOWER) (once, a few minutes)"
+	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	@grep '^torch==' constraints.txt > $(FLOWER)/constraints.txt
+	@PIP_CONSTRAINT=$(FLOWER)/constraints.txt $(FLOWER)/bin/python -m pip install -qq -e '.[flower,privacy,torch]' 'flwr[simulation]' hypothesis psutil pytest
+	@touch $@
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write
