@@ -287,3 +287,40 @@ def test_without_the_library_the_commands_say_what_to_install(tmp_path, capfd):
     (tmp_path / "federation.toml").write_text(GOOD)
     assert main(["federation", "provision", str(tmp_path / "federation.toml")]) == 2
     assert "install intarsia[nvflare]" in one_error(said(capfd)[1])
+
+
+@pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])
+def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
+    tmp_path, monkeypatch, capsys, words
+):
+    from types import SimpleNamespace
+
+    from intarsia import federation_commands, kit_process
+
+    kit = tmp_path / "server"
+    (kit / "admin").mkdir(parents=True)
+    (kit / "local").mkdir()
+    federation_folder.finish_kits(
+        described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
+    )
+    jobs = Jobs()
+    jobs.connected, jobs.close = ("telecom", "bank"), lambda: None
+    monkeypatch.setattr(kit_process, "is_running", lambda kit: True)
+    module = SimpleNamespace(Jobs=lambda kit: jobs)
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    assert main(["federation", "status", str(kit), *words]) == 0
+    shown = capsys.readouterr()
+    if words:
+        assert json.loads(shown.out)["sites"] == {"bank": True, "telecom": True, "retailer": False}
+    else:
+        assert shown.err.splitlines() == [
+            "server is running",
+            "  connected: bank, telecom",
+            "  not connected: retailer",
+        ]
+
+
+def described(folder):
+    path = folder / "federation.toml"
+    path.write_text(GOOD)
+    return federation_folder.load(path)

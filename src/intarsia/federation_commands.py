@@ -76,6 +76,7 @@ def server(kit: Kit) -> None:
     sites_of(kit)
     process = KitProcess(kit, nvflare.parent_command(kit, server=True))
     jobs = nvflare.Jobs(kit / "admin")
+    _say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         supervise(kit / "local", jobs, nvflare.write_job, stopped=process.stopped)
     jobs.close()
@@ -96,6 +97,7 @@ def site(kit: Kit) -> None:
             "both must be the name that experiments use."
         )
     process = KitProcess(kit, nvflare.parent_command(kit, server=False))
+    _say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()
 
@@ -132,17 +134,38 @@ def submit(
 
 
 @app.command()
-def status(kit: Kit, as_json: AsJson = False) -> None:
-    """Show whether KIT is running, and a server's runs: round, loss, gap, bytes."""
+def status(
+    kit: Kit,
+    as_json: AsJson = False,
+    ask: Annotated[
+        bool | None,
+        typer.Option(
+            "--sites/--no-sites",
+            help="Ask the server which sites are connected; default: yes, but with --json no.",
+        ),
+    ] = None,
+) -> None:
+    """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
     from intarsia.federation_server import standings
     from intarsia.kit_process import is_running
 
     kit = kit.resolve()
-    found, alive = standings(kit / "local"), is_running(kit)
+    alive, is_server = is_running(kit), (kit / "admin").is_dir()
+    found = standings(kit / "local") if is_server else []
+    asked = alive and is_server and (ask if ask is not None else not as_json)
+    sites = _connected(kit) if asked else None
     if as_json:
-        typer.echo(json.dumps({"running": alive, "runs": [asdict(one) for one in found]}))
+        content: dict[str, Any] = {"running": alive, "runs": [asdict(one) for one in found]}
+        if sites is not None:
+            content["sites"] = sites
+        typer.echo(json.dumps(content))
         return
     _say(f"{kit.name} is {'running' if alive else 'not running'}")
+    if sites is not None:
+        for there, words in ((True, "connected"), (False, "not connected")):
+            names = [name for name, one in sites.items() if one is there]
+            if names:
+                _say(f"  {words}: {', '.join(names)}")
     for one in found:
         _say(_line(one))
 
@@ -211,6 +234,20 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
 
     resume_run(kit.resolve() / "local", run)
     _say(f"{run} goes on when the server and the sites are running")
+
+
+def _connected(kit: Path) -> dict[str, bool] | None:
+    """Return which sites are connected to the server; None if it does not answer."""
+    from intarsia.federation_folder import sites_of
+
+    jobs = _nvflare().Jobs(kit / "admin")
+    try:
+        there = set(jobs.clients())
+    except OSError:  # it is starting
+        return None
+    finally:
+        jobs.close()
+    return {name: name in there for name in sites_of(kit)[0]}
 
 
 def _line(one: Standing) -> str:
