@@ -81,8 +81,9 @@ def main() -> None:
 _NOTES = (
     "MNIST, 20 clients of at most 100 training samples, the experiments' perceptron. Accuracy in "
     "per cent as the mean over clients, and macro-F1; the mean ± the deviation over seeds, of "
-    "which [n] were run. FeMAM as the experiments have it; the others with SGD, batches of 32, two "
-    f"local epochs, {_ROUNDS} rounds; five clusters. A setting with which a run diverged is out. "
+    "which [n] were run. FeMAM as the experiments have it (300 or 340 rounds); the others by SGD, "
+    f"batches of 32, two local epochs, {_ROUNDS} rounds; five clusters. A setting with which a run "
+    "diverged is out. "
 )
 _STRUCTURE_NOTES = (
     "Adjusted Rand index of the true groups with the learned level that is most like them "
