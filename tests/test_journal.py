@@ -72,3 +72,31 @@ def test_a_full_disk_leaves_no_half_of_an_entry(tmp_path, monkeypatch):
     again = Journal(tmp_path)
     assert [again.answer(one, "a") for one in (3, 4, 5)] == [b"\3" * 50, None, b"z"]
     again.close()
+
+
+def test_a_run_that_begins_anew_again_and_again_finds_all_answers_since_its_checkpoint(tmp_path):
+    journal = Journal(tmp_path)
+    for sequence in range(1, 11):
+        journal.add(sequence, "a", b"x")
+        if sequence in (2, 4):
+            journal.checkpoint(sequence)
+    journal.close()
+    for reached in range(11, 16):  # processes that end early, all from the checkpoint after 4
+        journal = Journal(tmp_path)
+        assert all(journal.answer(one, "a") for one in range(5, reached))
+        journal.add(reached, "a", b"x")
+        journal.close()
+    journal = Journal(tmp_path)
+    journal.checkpoint(6)  # one that gets as far as a checkpoint, and goes on
+    assert all(journal.answer(one, "a") for one in range(7, 16))
+    journal.add(16, "a", b"x")
+    journal.close()
+    again = Journal(tmp_path)
+    assert all(again.answer(one, "a") for one in range(7, 17))
+    for sequence in (16, 17, 18):
+        again.add(sequence, "a", b"x")
+        again.checkpoint(sequence)
+    assert again.answer(16, "a") is None  # no checkpoint that is kept goes back to it
+    assert again.answer(17, "a")
+    assert len(list(tmp_path.glob("*.journal"))) <= 3
+    again.close()

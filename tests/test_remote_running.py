@@ -213,6 +213,40 @@ def test_a_site_that_is_offline_for_50_rounds_catches_up(tmp_path):
     assert not (tmp_path / "sites" / "away.json").exists()
 
 
+@pytest.mark.parametrize("extra", [2, 5])
+def test_a_round_without_a_site_goes_on_without_it_in_another_process(tmp_path, extra):
+    found = set_up(tmp_path)
+    running.run(described(tmp_path, "masked", rounds=1), out=None)  # compiles its functions
+    # checkpoints are rare: the next process begins some rounds back, and with all sites there
+    description = described(tmp_path, "masked", rounds=30, tolerance=1e-6, checkpoint_seconds=1e6)
+    gone, out, lock, since = "post", tmp_path / "sites", threading.Lock(), []
+
+    class Killed(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def line(client, number, data, deliver):
+        rounds = len(history(out)) if (out / "history.jsonl").exists() else 0
+        if client == gone and rounds >= 2:
+            raise ConnectionRefusedError
+        with lock:
+            if rounds >= 4 and data:
+                since.append(client)
+            if len(since) > extra:
+                raise Killed
+        return deliver(data)
+
+    patience = Patience(deadline=2.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    with pytest.raises(Killed):
+        remote_running.run_over(
+            description, sites.Lines(found, line), NAMES, out, patience=patience
+        )
+    assert (out / "away.json").exists()
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    result = remote_running.resume_over(out, sites.Lines(again), patience=patience)
+    assert result.certificate.gap_relative <= 1e-6
+    assert [one["gap_relative"] is None for one in history(out)][2:4] == [True, True]
+
+
 def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
     found = set_up(tmp_path, plain=False)
     description = described(tmp_path)

@@ -172,11 +172,23 @@ class Caller:
     def probe(self, *, wait: bool) -> None:
         """Ask the sites that were away whether they are there again; wait: until all are.
 
+        Who was left out from here on before the process ended, as the journal says, is so again.
+
         Raises
         ------
         AbsentError
             If one does not answer within the deadline.
         """
+        journal, following = self.journal, self.sequence + 1
+        known: set[ClientId] = set() if journal is None else journal.away(following)
+        if known and not wait:
+            self.away = known  # what is done again goes as it went
+            return
+        self._wait_for_return(wait=wait)
+        if self.away and journal is not None:
+            journal.leave_out(following, self.away)
+
+    def _wait_for_return(self, *, wait: bool) -> None:
         end = time.monotonic() + self.patience.deadline
         pause = threading.Event()
         while self.away:

@@ -90,6 +90,10 @@ class CombinationRecord:
 class Owners(Protocol):
     """Who opens the cells of totals: clients, which have the keys."""
 
+    def is_there(self, client: ClientId) -> bool:
+        """Return whether a client can be asked."""
+        ...
+
     def opened_cells(
         self, openers: Mapping[int, ClientId], total: Combination
     ) -> Mapping[int, tuple[Any, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from intarsia.errors import CodecError
 
 __all__ = ["Journal"]
 
+_AWAY = ""  # no client: who was left out from a call on
 _LENGTH = struct.Struct("<Q")
-_KEPT = 3  # two checkpoints are kept, and one may be in the making
+_KEPT = 3  # checkpoints that a run may go on from: two are kept, and one may be in the making
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,12 @@ class Journal:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._entries: dict[tuple[int, ClientId], bytes] = {}
+        self._last: dict[Path, int] = {}  # sequence of the last entry of a file
+        self._marks: list[int] = []  # checkpoints of this process
         for path in self._files():
-            self._entries.update(_whole(path))
+            found = _whole(path)
+            self._entries.update(found)
+            self._last[path] = max((one for one, _ in found), default=0)
         self._file = -1
         self._open(max((one for one, _ in self._entries), default=0))
 
@@ -73,6 +79,16 @@ class Journal:
             os.ftruncate(self._file, size)  # what came after half an entry could not be read
             raise
         self._entries[sequence, client] = answer
+        self._last[self._path] = max(sequence, self._last.get(self._path, 0))
+
+    def away(self, sequence: int) -> set[ClientId]:
+        """Return who was left out from a call on, as far as that was written down."""
+        known = self._entries.get((sequence, _AWAY))
+        return set() if known is None else set(codec.decode(known))
+
+    def leave_out(self, sequence: int, clients: Collection[ClientId]) -> None:
+        """Write down who is left out from a call on."""
+        self.add(sequence, _AWAY, codec.encode(tuple(sorted(clients))))
 
     def settle(self) -> None:
         """Come back when all is durable."""
@@ -81,16 +97,21 @@ class Journal:
     def checkpoint(self, sequence: int) -> None:
         """Begin a new file: a checkpoint is made after an exchange; drop what none goes back to."""
         self._open(sequence)
-        for path in self._files()[:-_KEPT]:
-            path.unlink()
-        first = int(self._files()[0].stem)
+        self._marks = [*self._marks, sequence][-_KEPT:]
+        if len(self._marks) < _KEPT:
+            return  # the run may go on from a checkpoint of a process before
+        first = self._marks[0]
+        for path in self._files():
+            if path != self._path and self._last.get(path, 0) <= first:
+                path.unlink()
+                self._last.pop(path, None)
         self._entries = {key: one for key, one in self._entries.items() if key[0] > first}
 
     def clear(self) -> None:
         """Forget all: a run begins from nothing."""
         for path in self._files():
             path.unlink()
-        self._entries = {}
+        self._entries, self._last, self._marks = {}, {}, []
         self._open(0)
 
     def close(self) -> None:
@@ -101,8 +122,8 @@ class Journal:
 
     def _open(self, sequence: int) -> None:
         self.close()
-        path = self._folder / f"{sequence:012d}.journal"
-        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        self._path = self._folder / f"{sequence:012d}.journal"
+        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.journal"))

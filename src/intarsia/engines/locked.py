@@ -137,12 +137,26 @@ class LockedTotals:
             return field, 0
         size = 0
         if total.sealed_anew is None:
-            total.sealed_anew, size = self._sealed_anew(total, field._name, round)
+            openers = {cell: self._opener(total, cell) for cell in _cells(total)}
+            owners = {cell: one for cell, one in openers.items() if one is not None}
+            if len(owners) < len(openers):
+                return field, 0  # some cells are those of clients that are away alone
+            total.sealed_anew, size = self._sealed_anew(total, field._name, round, owners)
         return SealedField(total.sealed_anew, field._layout, field._part, field._name), size
 
-    def _sealed_anew(self, total: Combination, name: str, round: int) -> tuple[Combination, int]:
+    def _opener(self, total: Combination, cell: int) -> ClientId | None:
+        """Return who is to open a cell: the first contributor that is there."""
+        known = (one for _, piece in total.pieces(cell) for one in piece.contributors)
+        return next((one for one in known if self._owners.is_there(one)), None)
+
+    def is_there(self, client: ClientId) -> bool:
+        """Return whether a client can be asked: here all are."""
+        return True
+
+    def _sealed_anew(
+        self, total: Combination, name: str, round: int, owners: Mapping[int, ClientId]
+    ) -> tuple[Combination, int]:
         self._begin_exchange()
-        owners = {cell: total.pieces(cell)[0][1].contributors[0] for cell in _cells(total)}
         streams = {cell: self.stream(round, "refresh", name, cell) for cell in owners}
         found = self._owners.sealed_anew(owners, total, streams)
         pieces = {cell: piece for cell, (piece, _) in found.items()}
@@ -233,7 +247,10 @@ class LockedTotals:
         self, total: Combination, cells: Sequence[int]
     ) -> dict[int, tuple[Any, int]]:
         """Return cells as one contributor of each opens them, and the bytes that cross."""
-        openers = {cell: total.pieces(cell)[0][1].contributors[0] for cell in cells}
+        openers = {
+            cell: self._opener(total, cell) or total.pieces(cell)[0][1].contributors[0]
+            for cell in cells
+        }
         opened = self._owners.opened_cells(openers, total).items() if openers else ()
         return {
             cell: (value, extra + 2 * int(np.size(value)) * 8) for cell, (value, extra) in opened

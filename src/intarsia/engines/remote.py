@@ -142,6 +142,8 @@ class Remote:
         left = [client for client in self._present if client not in absent.clients]
         if patience.absent != "continue" or len(left) < patience.quorum:
             return False
+        if self._caller.away.issuperset(absent.clients):
+            return False  # it cannot do without them: it would begin again for ever
         self._caller.away.update(absent.clients)
         self._caller.go_back()
         self._begin(self.books.round, left)
@@ -280,6 +282,10 @@ class _Owners:
 
     def __init__(self, engine: Remote) -> None:
         self._engine = engine
+
+    def is_there(self, client: ClientId) -> bool:
+        """Return whether a client can be asked: one that is away cannot."""
+        return client not in self._engine._caller.away
 
     def opened_cells(
         self, openers: Mapping[int, ClientId], total: Combination
