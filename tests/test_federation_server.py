@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -26,6 +27,10 @@ WRONG = {
     "the server's name": (GOOD + '[[site]]\nname = "server"\n', "cannot be that of a folder"),
     "a path at a site": (GOOD + '[[site]]\nname = "x"\npath = "y"\n', "a name and nothing else"),
     "no patience": (GOOD.replace("deadline = 600", "deadline = 0"), "above 0 seconds"),
+    "no table": ("federation = 3", "must be a table"),
+    "no table of patience": ("patience = 3\n[federation]\n", "must be a table"),
+    "sites that differ in case": (GOOD + '[[site]]\nname = "Bank"\n', "more than case"),
+    "a quorum of more than all": (GOOD.replace("quorum = 1", "quorum = 9"), "quorum is 9 of 3"),
     "no such port": (GOOD.replace("8702", "70000"), "between 1 and 65534"),
 }
 
@@ -241,6 +246,18 @@ def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):
     jobs.there = True
     turns(tmp_path, jobs)
     assert len(jobs.submitted) == 1
+
+
+@pytest.mark.parametrize("name", ["..", "../evil", "/evil", ".hidden", "a/b", "ping", "a b", ""])
+def test_a_name_that_is_no_folder_of_a_run_is_refused(tmp_path, name):
+    remote.write_tables(tmp_path)
+    description = dataclasses.replace(remote.described(tmp_path), name=name)
+    kept = tmp_path / "runs" / "other"
+    kept.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ExperimentError, match=r"experiment\.name"):
+        federation_server.request(tmp_path, description, remote.NAMES, Patience(), overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_run_of_the_same_name_is_not_replaced_unasked(tmp_path):

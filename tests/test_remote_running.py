@@ -10,7 +10,9 @@ import pytest
 
 import federations
 import sites
-from intarsia import experiment, remote_running, running, site_work
+from federations import BINARY
+from intarsia import catalogue, experiment, guarantee, remote_running, running, site_work
+from intarsia.data import Block, Schema
 from intarsia.engines import codec
 from intarsia.engines.calling import Patience
 from intarsia.engines.calls import Answer
@@ -22,7 +24,7 @@ from intarsia.errors import (
     TamperedError,
 )
 from intarsia.privacy.keys import SharedKey
-from intarsia.site_folder import SiteSettings, alone_in
+from intarsia.site_folder import SiteSettings, alone_in, check_files, read_settings
 from intarsia.site_work import site_in
 
 NAMES = ("bank", "telecom", "retailer", "post")
@@ -263,11 +265,9 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
     description = experiment.from_dict(
         {"dataset": place, "partition": {"kind": "grid"}, "algorithm": {"name": "hyfdca"}}, tmp_path
     )
-    said = []
-    found["bank"]._report = said.append
     with pytest.raises(ExperimentError, match="does not fit the site"):
         remote_running.run_over(description, sites.Lines(found), ["bank"], tmp_path / "out")
-    assert "opens only files that its own folder names" in str(said[0])
+    assert "opens only files that its own folder names" in (tmp_path / "errors.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -276,14 +276,47 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
         {"name": "own-networks", "model": "networks:Small"},
         {"name": "own-networks", "model": "a:B", "models": {"bank": "networks:Small"}},
         {"name": "hyfem", "extractor": "networks:Small"},
+        {"name": "own-networks", "model": "networks: Small"},
+        {"name": "own-networks", "model": "networks:Small:x"},
+        {"name": "own-networks", "model": ["a:B", "networks:Small"]},
     ],
 )
 def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
     tree = {"experiment": {"rounds": 1}, "algorithm": algorithm, "privacy": {"mode": "plain"}}
     settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
-    with pytest.raises(ExperimentError, match="runs only functions"):
+    with pytest.raises(ExperimentError, match=r"networks.*runs only functions"):
         site_work._check_allowed(tree, settings)
-    site_work._check_allowed(tree, dataclasses.replace(settings, modules=("a:B", "networks:Small")))
+    named = ("a:B", *site_work._functions_in(algorithm))
+    site_work._check_allowed(tree, dataclasses.replace(settings, modules=named))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("site = 3", "must be a table"),
+        ("[[table]]\nx = 1", "must be a table"),
+        ('[site]\nname = "a"\nplain = false', "there is no key"),
+        ('[site]\nname = "a"\nkey = "none.key"', r"\[site\] key is .*none.key"),
+        ('[site]\nname = "a"\nplain = true\n[table]\npath = "no.csv"', r"\[table\] path is"),
+    ],
+)
+def test_what_is_wrong_in_a_site_s_folder_is_said_when_it_starts(tmp_path, text, said):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(ExperimentError, match=said):
+        check_files(read_settings(tmp_path))
+
+
+def test_sealed_averages_need_as_many_sites_as_a_quorum_may_leave(tmp_path):
+    pytest.importorskip("torch")
+    description = described(tmp_path, "masked")
+    description = dataclasses.replace(description, algorithm="fedavg-ft", hyperparameters={})
+    algorithm, options = catalogue.choose(description)
+    x, y = np.ones((3, 2)), np.array([1.0, -1.0, 1.0])
+    blocks = {name: Block(np.arange(3) + 3 * k, ("a", "b"), x, y) for k, name in enumerate(NAMES)}
+    schema = Schema.of(blocks, BINARY)
+    guarantee.check_summands(description, algorithm, options, schema, quorum=3)
+    with pytest.raises(ExperimentError, match=r"can have 1 of 4 clients.*quorum"):
+        guarantee.check_summands(description, algorithm, options, schema, quorum=1)
 
 
 def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):

@@ -86,7 +86,7 @@ def server(kit: Kit) -> None:
 def site(kit: Kit) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
     from intarsia.kit_process import KitProcess
-    from intarsia.site_folder import read_settings
+    from intarsia.site_folder import check_files, read_settings
 
     nvflare = _nvflare()
     kit = kit.resolve()
@@ -96,6 +96,7 @@ def site(kit: Kit) -> None:
             f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
             "both must be the name that experiments use."
         )
+    check_files(settings)
     process = KitProcess(kit, nvflare.parent_command(kit, server=False))
     _say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
@@ -146,11 +147,12 @@ def status(
     ] = None,
 ) -> None:
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
+    from intarsia.federation_folder import is_of_server
     from intarsia.federation_server import standings
     from intarsia.kit_process import is_running
 
     kit = kit.resolve()
-    alive, is_server = is_running(kit), (kit / "admin").is_dir()
+    alive, is_server = is_running(kit), is_of_server(kit)
     found = standings(kit / "local") if is_server else []
     asked = alive and is_server and (ask if ask is not None else not as_json)
     sites = _connected(kit) if asked else None
@@ -202,12 +204,17 @@ def ping(kit: Kit) -> None:
 def logs(
     kit: Kit, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.")] = 30
 ) -> None:
-    """Print the last lines of the log of KIT on standard output."""
-    path = kit / "log.txt"
-    if not path.is_file():
+    """Print the last lines of the log of KIT on standard output, and of a site's own errors."""
+    from intarsia.site_folder import ERRORS
+
+    path, errors = kit / "log.txt", kit / "local" / ERRORS
+    if not path.is_file() and not errors.is_file():
         raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-        typer.echo(line)
+    for one in (path, errors):
+        if one.is_file():
+            _say(str(one))
+            for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
+                typer.echo(line)
 
 
 @app.command()

@@ -29,7 +29,7 @@ from intarsia.errors import ExperimentError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.spelling import nearest
 
-__all__ = ["EXAMPLE", "FederationFile", "finish_kits", "load", "sites_of"]
+__all__ = ["EXAMPLE", "FederationFile", "finish_kits", "is_of_server", "load", "sites_of"]
 
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
@@ -59,7 +59,7 @@ _SITE: Final = """\
 # What this site takes part with. The server names no path and reads nothing of this.
 [site]
 name = "{name}"
-plain = false            # true: the server may read what this site contributes
+plain = false            # false: refuse runs in which the server could read what it sends to sums
 scales = false           # true: it gets the columns' means and scales, so that its model predicts
 # key = "shared.key"     # of the clients: intarsia keys
 
@@ -92,6 +92,16 @@ class FederationFile:
                     f"The name {name!r} cannot be that of a folder and a certificate; take "
                     'letters, digits, "-" and "_", and neither "server" nor "admin".'
                 )
+        if len({name.lower() for name in self.sites}) < len(self.sites) or not self.server:
+            raise ExperimentError(
+                f"The server is {self.server!r} and the sites are {list(self.sites)}; the server "
+                "needs a name, and those of the sites must differ in more than case."
+            )
+        if self.patience.quorum > len(self.sites):
+            raise ExperimentError(
+                f"quorum is {self.patience.quorum} of {len(self.sites)} sites; it can be that many "
+                "at most."
+            )
         if not 1 <= self.port < 65535:
             raise ExperimentError(f"port is {self.port}; it must be between 1 and 65534.")
 
@@ -111,6 +121,8 @@ def load(path: Path) -> FederationFile:
     for key in tree:
         if key not in _TABLES:
             raise ExperimentError(f"{path}: [{key}] is not known; {nearest(key, _TABLES)}.")
+        if key != "site" and not isinstance(tree[key], dict):
+            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
     sites = tree.get("site", [])
     if not isinstance(sites, list) or not all(
         isinstance(one, dict) and set(one) == {"name"} and isinstance(one["name"], str)
@@ -138,6 +150,11 @@ def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
             write_atomically(path, _SITE.format(name=name).encode())
 
 
+def is_of_server(kit: Path) -> bool:
+    """Return whether a kit is the server's."""
+    return (kit / "local" / _SITES).is_file()
+
+
 def sites_of(kit: Path) -> tuple[tuple[str, ...], Patience]:
     """Return the sites of a server's kit, and how long it waits for them.
 
@@ -147,7 +164,7 @@ def sites_of(kit: Path) -> tuple[tuple[str, ...], Patience]:
         If it is no server's kit.
     """
     path = kit / "local" / _SITES
-    if not path.is_file():
+    if not is_of_server(kit):
         raise ExperimentError(
             f"{kit} is no kit of a server; give the folder server that `intarsia federation "
             "provision` wrote."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -46,6 +47,7 @@ _REQUEST: Final = "request.json"
 _PINGS: Final = 30  # calls of each size
 _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 _FAILURE: Final = "failure.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _JOB: Final = "job.id"
 _STOPPED: Final = "stopped"
 _ENDS: Final = "ends.json"
@@ -107,6 +109,12 @@ def request(
     ExperimentError
         If there is a run of this name, or one that is to be replaced is running.
     """
+    if not _NAME.fullmatch(description.name) or description.name == PING:
+        raise ExperimentError(
+            f"The experiment's name is {description.name[:80]!r}, and a run's folder has it; take "
+            f'letters, digits, ".", "-" and "_", a letter or a digit first, and not {PING!r} '
+            "(experiment.name)."
+        )
     own = folder / "runs" / description.name
     if own.exists():
         if overwrite and alive and _at_work(own):

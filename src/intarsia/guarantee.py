@@ -168,8 +168,16 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_summands(description: Experiment, algorithm: Any, options: Any, schema: Schema) -> None:
+def check_summands(
+    description: Experiment,
+    algorithm: Any,
+    options: Any,
+    schema: Schema,
+    quorum: int | None = None,
+) -> None:
     """Refuse rounds whose totals would tell a client what another one sent.
+
+    `quorum` is how few clients a round may go on with where some do not answer; None: all.
 
     Raises
     ------
@@ -184,13 +192,16 @@ def check_summands(description: Experiment, algorithm: Any, options: Any, schema
         return
     clients = schema.clients
     there = fewest(description, clients)
+    if quorum is not None:
+        there = min(there, quorum)
     if there >= settings.least_clients:
         _check_parts(description, algorithm, options, schema)
         return
     raise ExperimentError(
         f'privacy.mode is "{settings.mode}" and a round of {algorithm.name} can have {there} of '
         f"{len(clients)} clients, who open the total of what they learned: {_told(there)}. Let "
-        f"{settings.least_clients} or more take part (experiment.participation), or accept it "
+        f"{settings.least_clients} or more take part (experiment.participation; [patience] quorum, "
+        "where a federation goes on without those that do not answer), or accept it "
         f"with privacy.least_clients = {there}."
     )
 

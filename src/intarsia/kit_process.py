@@ -108,15 +108,17 @@ class KitProcess:
 
 
 def is_running(kit: Path) -> bool:
-    """Return whether a process keeps a kit running."""
-    return _keeper(kit) is not None
+    """Return whether a process keeps a kit running, or works on after that one was killed."""
+    return _keeper(kit) is not None or bool(_workers(kit))
 
 
 def stop(kit: Path, seconds: float = 30.0) -> bool:
     """Stop what keeps a kit running; return whether anything did."""
     keeper = _keeper(kit)
     if keeper is None:
-        return False
+        left = _workers(kit)  # of a keeper that was killed
+        _end(left)
+        return bool(left)
     keeper.terminate()
     with contextlib.suppress(psutil.TimeoutExpired):
         keeper.wait(seconds)

@@ -259,7 +259,14 @@ def _engine(
     check_task(schemas["train"].labels, options)
     engine = made(schemas)
     algorithm.init_server(options, schemas["train"], engine.key())
-    guarantee.check_summands(description, algorithm, options, schemas["train"])
+    patience = caller.patience
+    guarantee.check_summands(
+        description,
+        algorithm,
+        options,
+        schemas["train"],
+        patience.quorum if patience.absent == "continue" else None,
+    )
     notes += _prepared(description, algorithm, options, engine, caller, schemas)
     counts = {
         "traffic": dataclasses.asdict(engine.books.traffic),

@@ -18,23 +18,37 @@ label = "default"
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import time
 import tomllib
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from intarsia.checkpoint import write_atomically
-from intarsia.errors import BusyError, ExperimentError
+from intarsia.errors import BusyError, ExperimentError, IntarsiaError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
 
-__all__ = ["FolderShelf", "SiteSettings", "alone_in", "read_settings", "shelf_of"]
+__all__ = [
+    "ERRORS",
+    "FolderShelf",
+    "SiteSettings",
+    "alone_in",
+    "check_files",
+    "errors_in",
+    "read_settings",
+    "shelf_of",
+]
 
+ERRORS: Final = "errors.log"
+_MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
 _LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
 
@@ -73,6 +87,8 @@ def read_settings(folder: Path) -> SiteSettings:
         if key not in ("site", "table"):
             near = nearest(key, ["site", "table"])
             raise ExperimentError(f"{path}: [{key}] is not known; {near}.")
+        if not isinstance(tree[key], dict):
+            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
     own = dict(tree.get("site", {}))
     for file in ("key", "dictionary"):
         if own.get(file) and isinstance(own[file], str):
@@ -85,6 +101,52 @@ def read_settings(folder: Path) -> SiteSettings:
         table = located(source, folder)
     made: SiteSettings = hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
     return made
+
+
+def check_files(settings: SiteSettings) -> None:
+    """Check that what a site's settings name is there, before a run asks for it.
+
+    Raises
+    ------
+    ExperimentError
+        If a file is missing, or sums must be sealed and there is no key.
+    """
+    table = "" if settings.table is None else str(settings.table.path or "")
+    for what, path in (
+        ("[site] key", settings.key),
+        ("[site] dictionary", settings.dictionary),
+        ("[table] path", table),
+    ):
+        if path and not Path(path).exists():
+            raise ExperimentError(
+                f"site.toml: {what} is {path}, where nothing is; put the file there, or correct it."
+            )
+    if not settings.plain and not settings.key:
+        raise ExperimentError(
+            "site.toml: plain is false, so that sums must be sealed, and there is no key; set key "
+            "to the clients' shared key (intarsia keys), or plain = true."
+        )
+
+
+def errors_in(folder: Path) -> Callable[[Exception], None]:
+    """Return what writes errors into errors.log of a site's folder, for the site's own people.
+
+    The file before it is errors.log.1; both together have 4 MB at most.
+    """
+    path = folder / ERRORS
+
+    def report(error: Exception) -> None:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {type(error).__name__}: {error}{notes}\n"
+        if not isinstance(error, IntarsiaError):
+            text += "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
+            if path.is_file() and path.stat().st_size > _MOST_BYTES:
+                path.replace(path.with_name(f"{ERRORS}.1"))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    return report
 
 
 class FolderShelf:

@@ -7,7 +7,6 @@ them is public: see `sketch`. A site refuses what its own settings do not allow.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from intarsia.experiment import Experiment
 from intarsia.federation import build, held_out, table_of
 from intarsia.privacy import modes
 from intarsia.privacy.sealing import Sealing
-from intarsia.site_folder import SiteSettings, alone_in, read_settings, shelf_of
+from intarsia.site_folder import SiteSettings, alone_in, errors_in, read_settings, shelf_of
 from intarsia.site_models import Ended, Scales
 from intarsia.sketch import Held, sketch
 from intarsia.tables import Encoding, Table, encode
@@ -55,7 +54,6 @@ SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
 KEEP: Final = "keep"  # what the run came to → the site's own model, and what it says of its columns
 
-_FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
 
@@ -293,8 +291,8 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
 
 
 def _functions_in(value: Any) -> Iterator[str]:
-    """Yield what names a function, "package.module:name", anywhere in an experiment's keys."""
-    if isinstance(value, str) and _FUNCTION.fullmatch(value):
+    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
+    if isinstance(value, str) and ":" in value:
         yield value
     elif isinstance(value, Mapping):
         for one in value.values():
@@ -304,8 +302,10 @@ def _functions_in(value: Any) -> Iterator[str]:
             yield from _functions_in(one)
 
 
-def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) -> Site:
+def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:
     """Return the site whose configuration and states lie in a folder.
+
+    `report` is told of every error; None: they are written into the folder, see `errors_in`.
 
     Raises
     ------
@@ -317,6 +317,6 @@ def site_in(folder: Path, report: Callable[[Exception], None] = lambda _: None) 
         settings.name,
         lambda run: shelf_of(folder, run),
         lambda: Work(settings, folder),
-        report,
+        errors_in(folder) if report is None else report,
         lambda: alone_in(folder),
     )
