@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.errors import ExperimentError
+from intarsia.terminal import say
 
 if TYPE_CHECKING:
     from intarsia.federation_server import Standing
@@ -37,7 +38,7 @@ def init(file: File = Path("federation.toml")) -> None:
     if file.exists():
         raise ExperimentError(f"{file} is there already; name another file.")
     file.write_text(EXAMPLE, encoding="utf-8")
-    _say(f"wrote {file}; change it, then run intarsia federation provision {file}")
+    say(f"wrote {file}; change it, then run intarsia federation provision {file}")
 
 
 @app.command()
@@ -59,9 +60,9 @@ def provision(
     ports = description.port, description.port + 1
     kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
     finish_kits(description, dict(kits))
-    _say(f"wrote {len(description.sites) + 1} kits to {out}")
+    say(f"wrote {len(description.sites) + 1} kits to {out}")
     for name in description.sites:
-        _say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+        say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
 
 
 @app.command()
@@ -76,7 +77,7 @@ def server(kit: Kit) -> None:
     sites_of(kit)
     process = KitProcess(kit, nvflare.parent_command(kit, server=True))
     jobs = nvflare.Jobs(kit / "admin")
-    _say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
+    say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         supervise(kit / "local", jobs, nvflare.write_job, stopped=process.stopped)
     jobs.close()
@@ -98,7 +99,7 @@ def site(kit: Kit) -> None:
         )
     check_files(settings)
     process = KitProcess(kit, nvflare.parent_command(kit, server=False))
-    _say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
+    say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()
 
@@ -131,7 +132,7 @@ def submit(
         overwrite=overwrite,
         alive=is_running(kit.resolve()),
     )
-    _say(f"asked for {description.name}; its results will be in {own / 'out'}")
+    say(f"asked for {description.name}; its results will be in {own / 'out'}")
 
 
 @app.command()
@@ -162,14 +163,14 @@ def status(
             content["sites"] = sites
         typer.echo(json.dumps(content))
         return
-    _say(f"{kit.name} is {'running' if alive else 'not running'}")
+    say(f"{kit.name} is {'running' if alive else 'not running'}")
     if sites is not None:
         for there, words in ((True, "connected"), (False, "not connected")):
             names = [name for name, one in sites.items() if one is there]
             if names:
-                _say(f"  {words}: {', '.join(names)}")
+                say(f"  {words}: {', '.join(names)}")
     for one in found:
-        _say(_line(one))
+        say(_line(one))
 
 
 @app.command()
@@ -196,7 +197,7 @@ def ping(kit: Kit) -> None:
         time.sleep(0.2)
     found = json.loads(path.read_text(encoding="utf-8"))
     for size, seconds in found["seconds"].items():
-        _say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
+        say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
     typer.echo(json.dumps(found))
 
 
@@ -212,7 +213,7 @@ def logs(
         raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
     for one in (path, errors):
         if one.is_file():
-            _say(str(one))
+            say(str(one))
             for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
                 typer.echo(line)
 
@@ -229,9 +230,9 @@ def stop(
     kit = kit.resolve()
     if run:
         stop_run(kit / "local", run)
-        _say(f"stops {run}; it goes on with intarsia federation resume {kit} {run}")
+        say(f"stops {run}; it goes on with intarsia federation resume {kit} {run}")
         return
-    _say(f"stopped {kit.name}" if stop_process(kit) else f"{kit.name} was not running")
+    say(f"stopped {kit.name}" if stop_process(kit) else f"{kit.name} was not running")
 
 
 @app.command()
@@ -240,7 +241,7 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
     from intarsia.federation_server import resume_run
 
     resume_run(kit.resolve() / "local", run)
-    _say(f"{run} goes on when the server and the sites are running")
+    say(f"{run} goes on when the server and the sites are running")
 
 
 def _connected(kit: Path) -> dict[str, bool] | None:
@@ -278,7 +279,3 @@ def _nvflare() -> Any:
             "The library nvflare is not installed; install intarsia[nvflare]."
         ) from None
     return nvflare
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)

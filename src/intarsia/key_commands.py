@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.errors import KeyMaterialError, TamperedError
+from intarsia.terminal import say
 
 if TYPE_CHECKING:
     from intarsia.privacy.key_exchange import Card
@@ -100,8 +101,8 @@ def create(
 
     place = KeyFolder(folder)
     made = place.create(name, federation, replace=replace)
-    _say(f"identity of {made.name!r} in {made.federation!r}: {place.identity_file}")
-    _say(f"fingerprint of the card: {made.fingerprint}")
+    say(f"identity of {made.name!r} in {made.federation!r}: {place.identity_file}")
+    say(f"fingerprint of the card: {made.fingerprint}")
 
 
 @app.command()
@@ -124,8 +125,8 @@ def card(
         typer.echo(own.announce())
     else:
         write_atomically(out, f"{own.announce()}\n".encode())
-        _say(f"card of {own.name!r}: {out}")
-    _say(f"fingerprint, to be read to the other parties by telephone: {own.fingerprint}")
+        say(f"card of {own.name!r}: {out}")
+    say(f"fingerprint, to be read to the other parties by telephone: {own.fingerprint}")
 
 
 @app.command()
@@ -231,17 +232,17 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(content, ensure_ascii=False))
         return
-    _say(f"{own.name!r} in the federation {own.federation!r}")
-    _say(f"card:       {own.fingerprint}  {place.identity_file}")
+    say(f"{own.name!r} in the federation {own.federation!r}")
+    say(f"card:       {own.fingerprint}  {place.identity_file}")
     for key, label in (("shared", "shared key"), ("ckks", "CKKS keys")):
         one = content[key]
         if one is None:
-            _say(f"{label}: none")
+            say(f"{label}: none")
         else:
             more = ""
             if "range" in one:
                 more = f", range {one['range']:g}, error {one['error']:.2g}"
-            _say(
+            say(
                 f"{label}: {one['fingerprint']}  {one['file']} (generation {one['generation']}"
                 f"{more})"
             )
@@ -278,17 +279,17 @@ def _share(
         write_atomically(target / f"{_file_name(name)}.wrapped", bundle)
     place.keep(drawn)
     for name in drawn.bundles:
-        _say(f"for {name!r}, to be forwarded: {target / _file_name(name)}.wrapped")
+        say(f"for {name!r}, to be forwarded: {target / _file_name(name)}.wrapped")
     _tell(place.shared_file, place.ckks_file, drawn)
 
 
 def _tell(shared_file: Path, ckks_file: Path, drawn: Drawn) -> None:
     """Say what is in use now, for the parties to compare."""
-    _say(f"shared key, generation {drawn.shared.generation}: {shared_file}")
-    _say(f"fingerprint, the same at all parties: {drawn.shared.fingerprint}")
+    say(f"shared key, generation {drawn.shared.generation}: {shared_file}")
+    say(f"fingerprint, the same at all parties: {drawn.shared.fingerprint}")
     if drawn.ckks is not None:
-        _say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {ckks_file}")
-        _say(f"fingerprint, the same at all parties: {drawn.ckks.fingerprint}")
+        say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {ckks_file}")
+        say(f"fingerprint, the same at all parties: {drawn.ckks.fingerprint}")
 
 
 def _confirmed(files: Sequence[Path], heard: Sequence[str] | None, own: Card) -> list[Card]:
@@ -354,7 +355,3 @@ def _card(file: Path) -> Card:
 def _file_name(name: str) -> str:
     """Return a name as one of a file: a card that was forwarded must not choose a path."""
     return "".join(one if one.isalnum() or one in "-_" else f"%{ord(one):02x}" for one in name)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)

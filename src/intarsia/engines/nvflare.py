@@ -122,7 +122,7 @@ class SiteSide:
         self._site: Any = None
         self._lock = threading.Lock()
 
-    @collab.publish  # type: ignore[untyped-decorator]
+    @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a call."""
         with self._lock:
