@@ -486,9 +486,9 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
 
 def test_messages_come_back_from_bytes_and_all_functions_are_named():
     loss = {"clustering": "loss", "start": "random", "equal_starts": False, "final_epochs": 1}
-    seen = functions_called(EVERY) | functions_called(
-        dataclasses.replace(EVERY, levels=("global", 2), **loss)
-    )
+    seen = functions_called(EVERY)
+    seen |= functions_called(dataclasses.replace(EVERY, levels=("global", 2), **loss))
+    seen |= functions_called(dataclasses.replace(EVERY, levels=("global", "shares")))
     assert seen == {fn.name for fn in FEMAM.client_functions}
 
 
@@ -559,6 +559,12 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
         ({"levels": ("global", "auto"), "candidates": (0, 2)}, r"candidates is \[0, 2\]; give"),
         ({"levels": ("global", "auto"), "clustering": "nearest"}, '"auto" with validation = 0.1'),
         ({"clustering": "loss"}, 'clustering is "loss", by which'),
+        ({"levels": ("shares", "global")}, 'begins with "shares"; begin with'),
+        (
+            {"levels": ("global", "shares"), "validation": 0.0, "prune": "never"},
+            '"shares" with validation = 0',
+        ),
+        ({"levels": ("global", "shares"), "final_epochs": 2}, 'ends with "shares", and final'),
         ({"rate": 0.0}, "rate is 0.0"),
         ({"combination": "product"}, "combination is 'product'"),
     ],

@@ -18,6 +18,9 @@ When a level's accuracy on the rows for validation is steady, or its rounds are 
 it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are is set right
 (`calibrate`, `scale_levels`), and the next begins (`begin_level`).
 
+A level "shares" has no training: in its one round each client gets a bias by its own shares of the
+classes (`count_classes`, `try_offsets`, `take_offset`, see `femam_shares`); the paper has none.
+
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
 round `first_clustering` of a level, until which each client trains for itself; a level starts as no
 change, at level 1's hidden layers with a last layer of zeros (`start`), from which clients tell
@@ -57,6 +60,7 @@ from intarsia.algorithms.femam_client import (
     choose_model,
     close_level,
     compare_models,
+    count_classes,
     fine_tune,
     init_client,
     network,
@@ -66,8 +70,10 @@ from intarsia.algorithms.femam_client import (
     scale_levels,
     send_model,
     send_part,
+    take_offset,
     train_level,
     try_model,
+    try_offsets,
     weigh_level,
 )
 from intarsia.algorithms.femam_clusters import clustered
@@ -77,10 +83,13 @@ from intarsia.algorithms.femam_messages import (
     Candidate,
     Closing,
     Latest,
+    Offset,
+    Prior,
     Scale,
     Share,
 )
 from intarsia.algorithms.femam_options import FeMAM, check_groups
+from intarsia.algorithms.femam_shares import best_weight, spread
 from intarsia.algorithms.femam_state import Level, Server, apart, group_of
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
@@ -188,6 +197,8 @@ def _caught_up(server: Server, clients: Clients) -> Server:
         own_each = apart(server.options, number, level)
         begins = [Begin(number, level.absolute, own if own_each else None) for own in level.models]
         clients.ask(begin_level, {one: begins[group_of(level, one)] for one in late})
+        if level.offset is not None:
+            clients.ask(take_offset, dict.fromkeys(late, level.offset))
         server = evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
     return server
 
@@ -264,6 +275,20 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     """Let the clients that are there train the latest level; average it over each group."""
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients)
     number, level = len(server.levels), server.levels[-1]
+    if level.kind == "shares":
+        level = _offset(level, clients)
+    else:
+        level = _trained(server, number, level, clients, rng)
+    server = evolve(server, levels=_replaced(server.levels, number, level))
+    counted = f", {len(level.models)} clusters" if level.trials else ""
+    info = Info(phase=f"level {number}{counted}", finished=_finished(server))
+    if info.finished or not _converged(server.options, level, number):
+        return server, info
+    return with_level(server), info
+
+
+def _trained(server: Server, number: int, level: Level, clients: Clients, rng: RandomKey) -> Level:
+    """Return the level after a round of training."""
     # step 1: the groups' models
     messages = _latest(server, number, clients.ids)
     if level.kind == "clusters" and server.options.clustering == "loss":
@@ -280,12 +305,21 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
         found = level.kind == "clusters" and server.options.clustering != "loss"
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
-    server = evolve(server, levels=_replaced(server.levels, number, level))
-    counted = f", {len(level.models)} clusters" if level.trials else ""
-    info = Info(phase=f"level {number}{counted}", finished=_finished(server))
-    if info.finished or not _converged(server.options, level, number):
-        return server, info
-    return with_level(server), info
+    return level
+
+
+def _offset(level: Level, clients: Clients) -> Level:
+    """Return the level of shares, which the clients that are there have found and taken."""
+    # discloses how many rows of each class all clients together train on, and the sums of their
+    # squares at each client, over its rows
+    counts = clients.reveal(clients.sum(count_classes, dict.fromkeys(clients.ids, Ask())).at)
+    prior = Prior(*spread(counts))
+    # discloses the losses of all rows for validation with each weight
+    graded = clients.sum(try_offsets, dict.fromkeys(clients.ids, prior))
+    weight = best_weight(clients.reveal(graded.at))
+    offset = Offset(prior.shares, prior.correlation, weight)
+    clients.ask(take_offset, dict.fromkeys(clients.ids, offset))
+    return evolve(level, rounds=level.rounds + 1, offset=offset)
 
 
 def _finished(server: Server) -> bool:
@@ -401,7 +435,10 @@ FEMAM = Algorithm(
         close_level,
         calibrate,
         scale_levels,
+        count_classes,
+        try_offsets,
+        take_offset,
         part_of_loss,
     ),
-    states=(Server, Client, FeMAM, Level),
+    states=(Server, Client, FeMAM, Level, Offset),
 )

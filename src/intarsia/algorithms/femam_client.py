@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,9 +32,12 @@ from intarsia.algorithms.femam_messages import (
     Choice,
     Closing,
     Compared,
+    Counted,
     Kept,
     Latest,
     Model,
+    Offset,
+    Prior,
     Right,
     Scale,
     Share,
@@ -42,6 +45,7 @@ from intarsia.algorithms.femam_messages import (
 )
 from intarsia.algorithms.femam_options import FeMAM
 from intarsia.algorithms.femam_pruning import falls, helps, losses, pooled, summary
+from intarsia.algorithms.femam_shares import counted, losses_by_weight, offsets
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.algorithms.network_structure import as_level, levels_of
 from intarsia.algorithms.network_targets import (
@@ -64,6 +68,7 @@ __all__ = [
     "choose_model",
     "close_level",
     "compare_models",
+    "count_classes",
     "fine_tune",
     "init_client",
     "network",
@@ -73,8 +78,10 @@ __all__ = [
     "scale_levels",
     "send_model",
     "send_part",
+    "take_offset",
     "train_level",
     "try_model",
+    "try_offsets",
     "weigh_level",
 ]
 
@@ -326,7 +333,10 @@ def _falls(client: Client, total: Array, y: Array) -> Array:
     rows = client.held_out
     before = _combined(client, client.base[rows], client.count)
     after = _combined(client, total[rows], client.count + 1)
-    return falls(client.options, before, after, y[rows])
+    options = client.options
+    if options.kind(client.level) == "shares":  # a bias that makes likelier what is likely anyway
+        options = replace(options, criterion="loss")
+    return falls(options, before, after, y[rows])
 
 
 @client_function
@@ -371,6 +381,48 @@ def scale_levels(
     }
     base = (client.base * message.factor).astype(client.base.dtype)
     return evolve(client, kept=kept, base=base), Ready()
+
+
+@client_function
+def count_classes(
+    client: Client, block: Block, message: Ask, rng: RandomKey
+) -> tuple[Client, Counted]:
+    """Send how many rows of each class models are trained on, and their squares."""
+    _, y = _labelled(block)
+    return client, Counted(counted(y[~client.held_out], client.outputs))
+
+
+@client_function
+def try_offsets(
+    client: Client, block: Block, message: Prior, rng: RandomKey
+) -> tuple[Client, Calibrated]:
+    """Send the losses of the rows for validation with each weight of the client's shares."""
+    _, y = _labelled(block)
+    rows = client.held_out
+    scores = _combined(client, client.base[rows], client.count + 1)
+    return client, Calibrated(losses_by_weight(scores, _offsets(client, message, y), y[rows]))
+
+
+@client_function
+def take_offset(
+    client: Client, block: Block, message: Offset, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Take for the latest level a network of which only the bias counts."""
+    _, y = _labelled(block)
+    weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
+    moved = message.weight * _offsets(client, message, y)
+    moved /= _combined(client, np.ones(1), client.count + 1)  # a mean of levels takes part of it
+    own = {
+        "classifier.weight": np.zeros_like(weight),
+        "classifier.bias": moved.astype(bias.dtype).reshape(bias.shape),
+    }
+    return evolve(client, latest={**client.start, **own}), Ready()
+
+
+def _offsets(client: Client, prior: Prior, y: Array) -> Array:
+    """Return what the client's scores get at a weight of 1, (outputs,)."""
+    rows = counted(y[~client.held_out], client.outputs)[: client.outputs]
+    return offsets(rows, prior.shares, prior.correlation)
 
 
 @client_function

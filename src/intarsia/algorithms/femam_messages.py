@@ -15,9 +15,12 @@ __all__ = [
     "Choice",
     "Closing",
     "Compared",
+    "Counted",
     "Kept",
     "Latest",
     "Model",
+    "Offset",
+    "Prior",
     "Right",
     "Scale",
     "Share",
@@ -115,6 +118,28 @@ class Scale:
     """What the scores of the levels so far are multiplied by."""
 
     factor: float
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A client's part of how classes are spread over clients (see `femam_shares.counted`)."""
+
+    at: Array  # (2 outputs + 1,)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How the classes are spread over all clients."""
+
+    shares: Array  # (outputs,)
+    correlation: float  # of two rows of one client
+
+
+@dataclass(frozen=True)
+class Offset(Prior):
+    """How much a client's own shares of the classes move its scores, beside those of all."""
+
+    weight: float
 
 
 @dataclass(frozen=True)

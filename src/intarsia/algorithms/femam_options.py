@@ -14,9 +14,9 @@ from intarsia.spelling import listed, nearest
 
 __all__ = ["FeMAM", "LevelKind", "check_groups"]
 
-LevelKind = Literal["global", "clusters", "given", "personal"]
+LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 
-_WORDS = ("global", "auto", "personal")
+_WORDS = ("global", "auto", "personal", "shares")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,9 @@ class FeMAM:
     """Hyperparameters, with the defaults of the paper or, where it says little, the better ones.
 
     `levels` names each level's models: "global" is one for all, a number that many clusters, "auto"
-    as many of `candidates` as the rows for validation call for, "personal" one for each client, and
-    any other word an entry of `groups`, which says for each client the name of its cluster.
+    as many of `candidates` as the rows for validation call for, "personal" one for each client,
+    "shares" one for each that is the bias of its shares of the classes (`femam_shares`), and any
+    other word an entry of `groups`, which says for each client the name of its cluster.
     """
 
     levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
@@ -131,12 +132,31 @@ class FeMAM:
                 )
         if "auto" in self.levels:
             self._check_candidates()
-        averaged = [word for word in self.levels[1:] if word != "personal"]
+        self._check_shares()
+        averaged = [word for word in self.levels[1:] if word not in ("personal", "shares")]
         if self.start != "random" and self.levels[0] != "global" and averaged:
             raise ExperimentError(
                 f"algorithm.levels begins with {self.levels[0]!r} and algorithm.start is "
                 f"{self.start!r}, from a model of level 1 that all clients have; begin with "
                 '"global", or set start = "random".'
+            )
+
+    def _check_shares(self) -> None:
+        if "shares" not in self.levels:
+            return
+        if self.levels[0] == "shares":
+            raise ExperimentError(
+                'algorithm.levels begins with "shares"; begin with "global", whose scores it moves.'
+            )
+        if self.validation == 0:
+            raise ExperimentError(
+                'algorithm.levels has "shares" with validation = 0, and rows that no model was '
+                'trained on say how much it counts; set validation = 0.1, or leave "shares" out.'
+            )
+        if self.levels[-1] == "shares" and self.final_epochs:
+            raise ExperimentError(
+                f'algorithm.levels ends with "shares", and final_epochs is {self.final_epochs}, of '
+                'a last level that trains; set final_epochs = 0, or put "personal" last.'
             )
 
     def _check_candidates(self) -> None:
@@ -160,11 +180,15 @@ class FeMAM:
             return "clusters"
         if word == "global":
             return "global"
+        if word == "shares":
+            return "shares"
         return "personal" if word == "personal" else "given"
 
     def rounds(self, number: int) -> int:
-        """Return for how many rounds a level trains at most."""
-        return self.first_rounds if number == 1 else self.level_rounds
+        """Return for how many rounds a level trains at most; "shares" is found in one."""
+        if number == 1:
+            return self.first_rounds
+        return 1 if self.kind(number) == "shares" else self.level_rounds
 
     @property
     def pools(self) -> bool:

@@ -21,10 +21,10 @@ from intarsia.algorithms.network_targets import label_tensor, row_losses
 from intarsia.data import Array
 from intarsia.maths.tensors import torch
 
-__all__ = ["Pooled", "errors", "falls", "helps", "losses", "pooled", "summary"]
+__all__ = ["CHANCE", "Pooled", "errors", "falls", "helps", "losses", "pooled", "summary"]
 
 _ONE_SIDED = 1.64  # standard errors that a fall exceeds by chance in a case of 20
-_CHANCE = 0.01  # clients differ where chance alone would have them differ so much this rarely
+CHANCE = 0.01  # clients differ where chance alone would have them differ so much this rarely
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def pooled(total: Array) -> Pooled:
         return Pooled(mean, (among + inner) / (rows - 1) / rows, 0.0, 0.0)
     within, between = inner / freedom, 0.0
     if clients > 1:
-        chance = float(chdtri(clients - 1, _CHANCE)) * within
+        chance = float(chdtri(clients - 1, CHANCE)) * within
         between = max((among - chance) / (rows - squared_rows / rows), 0.0)
     error = within / rows + between * squared_rows / rows**2
     return Pooled(mean, error, between, within)

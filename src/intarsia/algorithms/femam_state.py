@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia.algorithms.femam_messages import Offset
 from intarsia.algorithms.femam_options import FeMAM, LevelKind
 from intarsia.data import Array, ClientId
 
@@ -28,6 +29,7 @@ class Level:
     trials: tuple[float, ...] = ()  # mean loss with each of the numbers of clusters that were tried
     worth: Array | None = None  # (6,) what the level is worth to those that closed it first
     factor: float | None = None  # of the scores up to it, once the next level begins
+    offset: Offset | None = None  # of a level of shares, once it is found
 
 
 @dataclass(frozen=True)
@@ -56,5 +58,5 @@ def group_of(level: Level, client: ClientId) -> int:
 def apart(options: FeMAM, number: int, level: Level) -> bool:
     """Return whether each client has a model of its own, and the server none."""
     if level.kind != "clusters" or options.clustering == "loss" or len(level.models) == 1:
-        return level.kind == "personal"
+        return level.kind in ("personal", "shares")
     return level.rounds < min(options.first_clustering, options.rounds(number))
