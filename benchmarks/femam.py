@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from tables import number, show, write
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.algorithm import evolve
 from intarsia.algorithms.femam import FEMAM, FeMAM
@@ -40,6 +41,7 @@ _COLUMNS = (
     "s of a round of 50",
     "plain s",
     "goal s",
+    "least s",
 )
 _LEVELS = ("level", "kind", "clients timed", "s of a round", "ratio to level 1", "goal")
 
@@ -149,6 +151,17 @@ def options_of(network: str, **others: Any) -> FeMAM:
     return FeMAM(local_epochs=EPOCHS, batch=BATCH, embedding=network, **others)
 
 
+def least_seconds() -> float:
+    """Return the time of a round's multiplications alone, at the rate of large matrix products."""
+    network, images = Plain(), torch.randn(BATCH, 3, SIDE, SIDE)
+    with FlopCounterMode(display=False) as count:
+        network(images).sum().backward()
+    work = count.get_total_flops() / BATCH * CLIENTS * EPOCHS * IMAGES
+    one = torch.randn(1024, 1024)
+    spent = [seconds(lambda: one @ one) for _ in range(20)]
+    return work / (2 * 1024**3 / min(spent))
+
+
 def time_networks(arguments: argparse.Namespace) -> list[list[str]]:
     """Time rounds of level 1 and of the plain loop, in turns."""
     blocks = problem(arguments.clients, arguments.images, arguments.seed)
@@ -180,6 +193,7 @@ def time_networks(arguments: argparse.Namespace) -> list[list[str]]:
                 number(own / steps * STEPS),
                 number(plain / steps * STEPS),
                 number(AUTHORS_SECONDS / 3),
+                number(least_seconds()),
             ]
         )
     return rows
@@ -229,7 +243,9 @@ def main() -> None:
         "CPU seconds of one process, medians of rounds in turns; a round of 50 is scaled from the "
         f"clients timed ({STEPS} steps). Plain: PyTorch's modules with batch normalisation, one "
         "step after the other; the authors' code took 88 s in another run. Ratios are within one "
-        f"process; {arguments.images} images of a client."
+        f"process; {arguments.images} images of a client. Least: the multiplications of the "
+        "network's convolutions, forwards and backwards, at the rate of products of large "
+        "matrices (single precision, the best of twenty), with nothing else."
     )
     parts: list[tuple[str, tuple[str, ...], list[list[str]]]] = []
     if arguments.part != "levels":
