@@ -33,11 +33,11 @@ NOTES = (
     "By the clock, mutual TLS over loopback, to all sites at once: from the call until the last "
     "has answered. 8 MB go to each site, a few bytes come back. All processes (of FLARE: the "
     "server, its job, four sites and their jobs) share the cores of one machine, two here, with "
-    "others; load {load:.0f} when it ended. The least are nearest to a machine of its own. Wanted: "
-    "25 ms, and a ratio of 1.2, which is missed: FLARE's server hands on what its job sends, so "
-    "that every byte crosses two connections and is copied in Python in three processes, in frames "
-    "of 1 MB. Of its transports the one in use, websockets, takes the least CPU time: sockets 1.1, "
-    "gRPC 1.3 times as much (one run each); frames of 256 KB take longer, and none was faster."
+    "others; load {load:.0f} when it ended. Wanted: 25 ms for small ones, and a ratio of 1.2, "
+    "which is missed: FLARE's server hands on what its job sends, so that every byte crosses two "
+    "connections and is copied in Python in three processes, in frames of 1 MB. Of its transports "
+    "the one in use, websockets, takes the least CPU time: sockets 1.1, gRPC 1.3 times as much "
+    "(one run each); frames of 256 KB take longer, of 4 MB never arrive, and none was faster."
 )
 
 
