@@ -74,7 +74,8 @@ def write_tables(algorithm, folder):
 
 def site_toml(name, described, folder, more=""):
     """Return what a site takes part with."""
-    return f'[site]\nname = "{name}"\nkey = "{folder}/shared.key"\n{more}\n[table]\n{described}'
+    own = f'[site]\nname = "{name}"\nids = true\nkey = "{folder}/shared.key"\n{more}'
+    return f"{own}\n[table]\n{described}"
 
 
 def tree(algorithm, described, folder, name=None, mode="masked", **settings):

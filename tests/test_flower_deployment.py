@@ -66,7 +66,7 @@ def tables(folder: Path) -> None:
         ]
         (own / "table.csv").write_text("\n".join(lines) + "\n")
         (own / "site.toml").write_text(
-            f'[site]\nname = "{name}"\nplain = true\n'
+            f'[site]\nname = "{name}"\nplain = true\nids = true\n'
             '[table]\npath = "table.csv"\nid = "id"\nlabel = "y"\n'
         )
 

@@ -97,7 +97,7 @@ def set_up(folder, plain=True):
         own.mkdir()
         more = 'categorical = ["kind"]' if name == "post" else 'label = "label"'
         (own / "site.toml").write_text(
-            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nkey = "../shared.key"\n'
+            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nids = true\nkey = "../shared.key"\n'
             f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
         )
         found[name] = site_in(own)
@@ -254,6 +254,27 @@ def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
     description = described(tmp_path)
     with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
         remote_running.run_over(description, sites.Lines(found), NAMES, tmp_path / "sites")
+
+
+@pytest.mark.parametrize("ids", ["plain", "pseudonyms"])
+def test_a_site_shows_ids_of_rows_only_if_its_settings_allow_it(tmp_path, ids):
+    set_up(tmp_path)
+    for name in NAMES:
+        path = tmp_path / name / "site.toml"
+        path.write_text(path.read_text().replace("ids = true\n", ""))
+    found = {name: site_in(tmp_path / name) for name in NAMES}
+    tree = experiment.to_dict(described(tmp_path, rounds=1, tolerance=0.0))
+    tree["alignment"] = {"ids": ids} | ({"key": "shared.key"} if ids != "plain" else {})
+    description = experiment.from_dict(tree, tmp_path)
+    over = sites.Lines(found)
+    if ids == "plain":
+        with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+            remote_running.run_over(description, over, NAMES, tmp_path / "sites")
+        said = (tmp_path / NAMES[0] / "errors.log").read_text()
+        assert 'set alignment.ids = "pseudonyms" in the experiment, or ids = true' in said
+    else:
+        remote_running.run_over(description, over, NAMES, tmp_path / "sites")
+        assert (tmp_path / "sites" / "result.json").is_file()
 
 
 @pytest.mark.parametrize(

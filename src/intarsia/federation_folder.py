@@ -60,6 +60,7 @@ _SITE: Final = """\
 [site]
 name = "{name}"
 plain = false            # false: refuse runs in which the server could read what it sends to sums
+ids = false              # false: refuse runs in which the server could read the ids of its rows
 scales = false           # true: it gets the columns' means and scales, so that its model predicts
 # key = "shared.key"     # of the clients: intarsia keys
 

@@ -4,6 +4,7 @@
 [site]
 name = "bank"               # as the experiment calls this client
 plain = false               # whether the server may read what this site contributes
+ids = false                 # whether it may read the ids of this site's rows
 scales = false              # whether it gets means and scales of the columns, for its model
 key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
 dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
@@ -59,6 +60,7 @@ class SiteSettings:
 
     name: str
     plain: bool = False
+    ids: bool = False
     scales: bool = False
     key: str = ""  # file
     dictionary: str = ""  # file

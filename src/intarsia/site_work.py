@@ -141,9 +141,15 @@ class Work:
                 "The run's sums are not sealed, and site.toml does not allow that; set "
                 'privacy.mode = "masked" in the experiment, or plain = true at the site.'
             )
+        hidden = names.get("ids", "plain") != "plain"
+        if settings.table is not None and not hidden and not settings.ids:
+            raise ExperimentError(
+                "The run shows the server the ids of rows, and site.toml does not allow that; set "
+                'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site.'
+            )
         sealed = privacy.get("mode", "plain") != "plain"
         privacy["key"] = settings.key if sealed else ""
-        names["key"] = settings.key if names.get("ids", "plain") != "plain" else None
+        names["key"] = settings.key if hidden else None
         if (sealed or names["key"] == "") and not settings.key:
             raise ExperimentError("The run needs the clients' shared key; set key in site.toml.")
         if names.get("dictionary") is not None:
