@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import socket
 
 import pytest
 
@@ -85,7 +86,7 @@ def turns(folder, jobs, number=1):
         return left < 0
 
     federation_server.supervise(
-        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0
+        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
     )
 
 
@@ -162,7 +163,7 @@ def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_pa
         return step is None
 
     federation_server.supervise(
-        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0
+        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
     )
     # at first it may be an answer that was late; then nobody is back; then it is
     assert ended == [0, 0, 0, 0, 1, 1]
@@ -304,6 +305,36 @@ def test_without_the_library_the_commands_say_what_to_install(tmp_path, capfd):
     (tmp_path / "federation.toml").write_text(GOOD)
     assert main(["federation", "provision", str(tmp_path / "federation.toml")]) == 2
     assert "install intarsia[nvflare]" in one_error(said(capfd)[1])
+
+
+def test_a_server_whose_port_is_in_use_says_so(tmp_path, capfd):
+    pytest.importorskip("nvflare")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        kit = tmp_path / "server"
+        (kit / "startup").mkdir(parents=True)
+        service = {"service": {"target": f"localhost:{port}"}, "admin_port": port}
+        (kit / "startup" / "fed_server.json").write_text(json.dumps({"servers": [service]}))
+        (kit / "local").mkdir()
+        known = {"sites": ["bank"], "patience": {}}
+        (kit / "local" / "federation.json").write_text(json.dumps(known))
+        assert main(["federation", "server", str(kit)]) == 2
+    assert f"Port {port} of this machine cannot be used" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("size", [20_000_000, 20_000_001])
+def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
+    kit_process = pytest.importorskip("intarsia.kit_process", exc_type=ImportError)
+    log = tmp_path / "audit.log"
+    with log.open("wb") as file:
+        file.truncate(size)
+    kit_process._put_by(log)
+    assert (log.is_file(), (tmp_path / "audit.log.1").is_file()) == (
+        (True, False) if size == 20_000_000 else (False, True)
+    )
+    kit_process._put_by(tmp_path / "none.log")
 
 
 @pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])

@@ -18,6 +18,7 @@ from command_line import said
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
+from four_sites import VIEWS, whole  # noqa: E402
 from intarsia import running  # noqa: E402
 from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms import block_network, named_modules  # noqa: E402
@@ -25,7 +26,6 @@ from intarsia.cli import main  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.predictions import predict  # noqa: E402
 
-VIEWS = {"left": ("l1", "l2"), "middle": ("m1", "m2", "m3"), "right": ("r1", "r2")}
 HELD = {"north": ("left", "middle"), "south": ("middle", "right"), "east": ("left", "right")}
 SETTINGS = {
     "features": 4,
@@ -38,19 +38,9 @@ SETTINGS = {
 }
 
 
-def whole(rows=150):
-    """Return a table of three classes, which each view tells apart but for noise."""
-    rng = np.random.default_rng(0)
-    y = np.arange(rows) % 3
-    columns = [name for some in VIEWS.values() for name in some]
-    x = 2 * rng.normal(size=(3, len(columns)))[y] + rng.normal(size=(rows, len(columns)))
-    made = pd.DataFrame(5 + 3 * x, columns=columns)
-    return made.assign(kind=np.array(["p", "q", "r"])[y], row=np.arange(rows))
-
-
 def tables():
     """Return the clients' tables: all have the rows, so that together they hold every view."""
-    table = whole()
+    table = whole(150)
     return {
         client: table[[*(c for view in views for c in VIEWS[view]), "kind", "row"]]
         for client, views in HELD.items()
@@ -82,7 +72,7 @@ def test_a_run_grades_the_server_the_clients_and_both_yardsticks(run):
 def test_the_model_is_the_same_when_it_is_read_and_predicts_with_what_there_is(run):
     folder, result = run
     read = running.load(folder).model
-    table = whole()
+    table = whole(150)
     assert read.server.architecture.blocks == ("left", "middle", "right")
     np.testing.assert_array_equal(
         read.server.decision_function(table), result.model.server.decision_function(table)
@@ -107,7 +97,7 @@ def test_the_model_is_the_same_when_it_is_read_and_predicts_with_what_there_is(r
 
 def test_a_table_is_predicted_by_the_network_whose_columns_it_has(run, tmp_path):
     folder, result = run
-    table = whole()
+    table = whole(150)
     table.drop(columns="kind").to_csv(tmp_path / "all.csv", index=False)
     tables()["south"].drop(columns="kind").to_csv(tmp_path / "south.csv", index=False)
     for name, model in (("all", result.model.server), ("south", result.model["south"])):

@@ -97,7 +97,8 @@ def set_up(folder, plain=True):
         own.mkdir()
         more = 'categorical = ["kind"]' if name == "post" else 'label = "label"'
         (own / "site.toml").write_text(
-            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nids = true\nkey = "../shared.key"\n'
+            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nids = true\n'
+            'key = "../shared.key"\n'
             f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
         )
         found[name] = site_in(own)

@@ -19,7 +19,7 @@ import click
 import typer
 
 from intarsia import __version__, federation_commands, join_command, key_commands, predict_command
-from intarsia.command_options import AsJson, Folder, Quiet
+from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
 from intarsia.errors import IntarsiaError, UserError
 from intarsia.terminal import console, say
 
@@ -142,9 +142,7 @@ def run(
     file: File,
     override: Overrides = None,
     as_json: AsJson = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
-    ] = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train, with the two yardsticks beside the result.

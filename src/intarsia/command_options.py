@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "Folder", "Quiet"]
+__all__ = ["AsJson", "Folder", "Overwrite", "Quiet"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]

@@ -70,11 +70,13 @@ def server(kit: Kit) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.federation_folder import sites_of
     from intarsia.federation_server import supervise
-    from intarsia.kit_process import KitProcess
+    from intarsia.kit_process import KitProcess, is_running
 
     nvflare = _nvflare()
     kit = kit.resolve()
     sites_of(kit)
+    if not is_running(kit):  # what runs from it already is said in its own words
+        nvflare.check_ports(kit)
     process = KitProcess(kit, nvflare.parent_command(kit, server=True))
     jobs = nvflare.Jobs(kit / "admin")
     say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")

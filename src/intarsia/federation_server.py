@@ -288,6 +288,7 @@ def supervise(
     *,
     stopped: Callable[[], bool],
     pause: float = 2.0,
+    between: float = 10.0,
 ) -> None:
     """Keep every run going until it is finished, or cannot go on.
 
@@ -301,13 +302,20 @@ def supervise(
         Writes a job for a run and its sites into a folder, and how many of them must be there.
     stopped
         Says whether to stop.
+    pause, between
+        Seconds between looks at the folder, and between questions how a run's job stands, each of
+        which is a line of the library's audit.log.
     """
+    looked: dict[str, float] = {}
     # a job that ran when a process before this one ended may be listed as running for ever
     own: set[str] = set()
     while not stopped():
         for standing in standings(folder):
             if standing.state in ("waiting", "running"):
-                name = standing.name
+                name, now = standing.name, time.monotonic()
+                if standing.state == "running" and now - looked.get(name, -between) < between:
+                    continue
+                looked[name] = now
                 with contextlib.suppress(OSError):
                     _kept_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
                     own.add(name)

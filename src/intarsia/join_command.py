@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intarsia.command_options import AsJson, Folder, Quiet
+from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
 from intarsia.terminal import console
 
 __all__ = ["join"]
@@ -45,9 +45,7 @@ def join(
         typer.Option("--out", "-o", metavar="FOLDER", help="Where its model goes."),
     ] = None,
     as_json: AsJson = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
-    ] = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Let a new client join a finished run: by columns of its own (flic), by blocks (hyfem).

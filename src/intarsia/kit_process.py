@@ -28,6 +28,8 @@ _LOCK: Final = "intarsia.lock"
 _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
+_AUDIT: Final = "audit.log"
+_MOST_BYTES: Final = 20_000_000  # of that file, when a process starts to write it
 
 
 class KitProcess:
@@ -90,6 +92,7 @@ class KitProcess:
         while not self._stop.is_set():
             _end(_workers(self._kit))
             (self._kit / "transfer").mkdir(exist_ok=True)
+            _put_by(self._kit / _AUDIT)
             with (self._kit / "console.log").open("wb") as log:
                 begin = time.monotonic()
                 child = subprocess.Popen(
@@ -105,6 +108,13 @@ class KitProcess:
             # one that dies at once would else be started for ever
             pause = 1.0 if time.monotonic() - begin > _LONGEST else min(2 * pause, _LONGEST)
             self._stop.wait(pause)
+
+
+def _put_by(log: Path) -> None:
+    """Begin a log anew that has grown long; the one before it stays."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _MOST_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
 
 
 def is_running(kit: Path) -> bool:

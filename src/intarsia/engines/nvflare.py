@@ -26,6 +26,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from intarsia.data import ClientId
+from intarsia.errors import ExperimentError
 
 __all__ = [
     "ADMIN",
@@ -33,6 +34,7 @@ __all__ = [
     "Lines",
     "ServerSide",
     "SiteSide",
+    "check_ports",
     "parent_command",
     "provisioned",
     "write_job",
@@ -67,13 +69,10 @@ class Lines:
     ----------
     proxies
         What the Collab API gives for each site.
-    aborted
-        Says whether the job was ended.
     """
 
-    def __init__(self, proxies: Sequence[Any], aborted: Callable[[], bool]) -> None:
+    def __init__(self, proxies: Sequence[Any]) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
-        self._aborted = aborted
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -109,8 +108,7 @@ class ServerSide:
     def main(self) -> None:
         """Run the experiment, or go on with it."""
         context = collab.context
-        # a job's app is ended by a signal, in which no exchange must wait for a site
-        lines = Lines(list(context.clients), context.is_aborted)
+        lines = Lines(list(context.clients))
         folder = Path(context.workspace.get_site_config_dir())
         _named(_MAIN)(folder, self.run, lines)
 
@@ -250,6 +248,28 @@ class Jobs:
 
 
 # -- kits
+
+
+def check_ports(kit: Path) -> None:
+    """Raise if another process of this machine has a port that the server of a kit needs.
+
+    Raises
+    ------
+    ExperimentError
+        With the port.
+    """
+    known = json.loads((kit / "startup" / "fed_server.json").read_bytes())["servers"][0]
+    for port in (int(known["service"]["target"].rpartition(":")[2]), int(known["admin_port"])):
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("", port))
+            except OSError as problem:
+                raise ExperimentError(
+                    f"Port {port} of this machine cannot be used ({problem.strerror}), and the "
+                    "server of this federation needs it; end what uses it, or give the "
+                    "federation another port and provision it anew."
+                ) from None
 
 
 def parent_command(kit: Path, *, server: bool) -> list[str]:
