@@ -107,19 +107,21 @@ def taken(four: Federation) -> dict[str, float]:
             kind = f"{who} {'worker' if four._is_worker(process) else 'parent'}"
             found[kind] = max(found[kind], process.memory_info().rss)
     logs = [
-        sum(path.stat().st_size for path in (four.kits / name).rglob("log*.txt*"))
+        sum(_size(path) for path in (four.kits / name).rglob("log*.txt*"))
         for name in four.processes
     ]
     runs = {
-        name: sum(one.stat().st_size for one in _files(four.kits / name / "local" / "runs"))
+        name: sum(_size(path) for path in (four.kits / name / "local" / "runs").rglob("*"))
         for name in four.processes
     }
     server = runs.pop("server")
     return {**found, "logs": max(logs), "server's run": server, "a site's run": max(runs.values())}
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # replaced by the next
+        return path.stat().st_size if path.is_file() else 0
+    return 0
 
 
 def _row(one: dict[str, Any]) -> list[str]:
