@@ -19,7 +19,8 @@ it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are
 (`calibrate`, `scale_levels`), and the next begins (`begin_level`).
 
 A level "shares" has no training: in its one round each client gets a bias by its own shares of the
-classes (`count_classes`, `try_offsets`, `take_offset`, see `femam_shares`); the paper has none.
+classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `femam_shares`); the
+paper has none.
 
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
 round `first_clustering` of a level, until which each client trains for itself; a level starts as no
@@ -60,7 +61,8 @@ from intarsia.algorithms.femam_client import (
     choose_model,
     close_level,
     compare_models,
-    count_classes,
+    compare_shares,
+    count_rows,
     fine_tune,
     init_client,
     network,
@@ -82,6 +84,7 @@ from intarsia.algorithms.femam_messages import (
     Begin,
     Candidate,
     Closing,
+    Common,
     Latest,
     Offset,
     Prior,
@@ -89,7 +92,7 @@ from intarsia.algorithms.femam_messages import (
     Share,
 )
 from intarsia.algorithms.femam_options import FeMAM, check_groups
-from intarsia.algorithms.femam_shares import best_weight, spread
+from intarsia.algorithms.femam_shares import best_weight, correlation, shares_of
 from intarsia.algorithms.femam_state import Level, Server, apart, group_of
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
@@ -185,9 +188,15 @@ def _latest(server: Server, number: int, clients: Iterable[ClientId]) -> dict[Cl
     return {client: messages[group_of(level, client)] for client in clients}
 
 
-def _caught_up(server: Server, clients: Clients) -> Server:
+def _reached(server: Server) -> int:
+    """Return the latest level that clients can be at: one of shares begins in its round."""
+    last = server.levels[-1]
+    return len(server.levels) - (last.kind == "shares" and last.offset is None)
+
+
+def _caught_up(server: Server, clients: Clients, reached: int) -> Server:
     """Let the clients that are there close the levels that are over, and begin the next."""
-    for number, level in enumerate(server.levels, 1):
+    for number, level in enumerate(server.levels[:reached], 1):
         late = [one for one in clients.ids if server.begun[one] < number]
         if not late:
             continue
@@ -273,7 +282,7 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Let the clients that are there train the latest level; average it over each group."""
-    server = _caught_up(evolve(server, rounds=server.rounds + 1), clients)
+    server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
     number, level = len(server.levels), server.levels[-1]
     if level.kind == "shares":
         level = _offset(level, clients)
@@ -310,15 +319,18 @@ def _trained(server: Server, number: int, level: Level, clients: Clients, rng: R
 
 def _offset(level: Level, clients: Clients) -> Level:
     """Return the level of shares, which the clients that are there have found and taken."""
-    # discloses how many rows of each class all clients together train on, and the sums of their
-    # squares at each client, over its rows
-    counts = clients.reveal(clients.sum(count_classes, dict.fromkeys(clients.ids, Ask())).at)
-    prior = Prior(*spread(counts))
+    everybody = clients.ids
+    # discloses how many rows of each class all clients together train on
+    counts = clients.sum(count_rows, dict.fromkeys(everybody, Ask()))
+    shares = shares_of(clients.reveal(counts.at))
+    # discloses how much clients' shares differ, in two whole numbers over all classes and clients
+    differ = clients.sum(compare_shares, dict.fromkeys(everybody, Common(shares)))
+    prior = Prior(shares, correlation(clients.reveal(differ.at), shares))
     # discloses the losses of all rows for validation with each weight
-    graded = clients.sum(try_offsets, dict.fromkeys(clients.ids, prior))
+    graded = clients.sum(try_offsets, dict.fromkeys(everybody, prior))
     weight = best_weight(clients.reveal(graded.at))
     offset = Offset(prior.shares, prior.correlation, weight)
-    clients.ask(take_offset, dict.fromkeys(clients.ids, offset))
+    clients.ask(take_offset, dict.fromkeys(everybody, offset))
     return evolve(level, rounds=level.rounds + 1, offset=offset)
 
 
@@ -364,10 +376,11 @@ def _averaged(server: Server, level: Level, clients: Clients) -> Level:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
-    server = _caught_up(server, clients)
-    open_ones = [one for one in clients.ids if server.closed[one] < len(server.levels)]
+    reached = _reached(server)
+    server = _caught_up(server, clients, reached)
+    open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
-        clients.sum(open_level, _latest(server, len(server.levels), open_ones))
+        clients.sum(open_level, _latest(server, reached, open_ones))
     parts = clients.sum(part_of_loss, dict.fromkeys(clients.ids, Ask()))
     # discloses the sum of the cross-entropies and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
@@ -381,19 +394,20 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client close the last level; the networks stay at the clients."""
-    server = _caught_up(server, clients)
+    reached = _reached(server)
+    server = _caught_up(server, clients, reached)
     if server.options.final_epochs:
-        clients.sum(open_level, _latest(server, len(server.levels), clients.ids))
+        clients.sum(open_level, _latest(server, reached, clients.ids))
         clients.ask(fine_tune, dict.fromkeys(clients.ids, Ask()))
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
-    server = _closed(server, clients, len(server.levels), clients.ids, tuned=tuned)
+    server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
     return Conclusion(info, structure=structure, notes=_choices(server))
 
 
 def _choices(server: Server) -> tuple[str, ...]:
-    """Return which numbers of clusters were chosen."""
+    """Return what was chosen by rows for validation, and which levels never began."""
     said = []
     for number, level in enumerate(server.levels, 1):
         if level.trials:
@@ -403,6 +417,19 @@ def _choices(server: Server) -> tuple[str, ...]:
                 f"Level {number} has {len(level.models)} clusters, the fewest that do as well as "
                 f"the best on the rows for validation (loss by number of clusters: {losses})."
             )
+        if level.offset is not None:
+            said.append(
+                f"Level {number} moves scores by {level.offset.weight:g} times the log-odds of "
+                "each client's own shares of the classes (two rows of one client correlate by "
+                f"{level.offset.correlation:.3g})."
+            )
+    wanted, reached = len(server.options.levels), _reached(server)
+    if reached < wanted:
+        every = sum(server.options.rounds(number) for number in range(1, wanted + 1))
+        said.append(
+            f"Of {wanted} levels {reached} began: the run ended after {server.rounds} rounds, and "
+            f"all levels take {every} at most; set experiment.rounds = {every}."
+        )
     return tuple(said)
 
 
@@ -435,7 +462,8 @@ FEMAM = Algorithm(
         close_level,
         calibrate,
         scale_levels,
-        count_classes,
+        count_rows,
+        compare_shares,
         try_offsets,
         take_offset,
         part_of_loss,

@@ -26,13 +26,14 @@ from intarsia.algorithms.femam_calibration import losses_by_factor
 from intarsia.algorithms.femam_messages import (
     Ask,
     Begin,
-    Calibrated,
     Candidate,
     Candidates,
     Choice,
     Closing,
+    Common,
     Compared,
     Counted,
+    Differences,
     Kept,
     Latest,
     Model,
@@ -41,11 +42,12 @@ from intarsia.algorithms.femam_messages import (
     Right,
     Scale,
     Share,
+    Tried,
     Weight,
 )
 from intarsia.algorithms.femam_options import FeMAM
 from intarsia.algorithms.femam_pruning import falls, helps, losses, pooled, summary
-from intarsia.algorithms.femam_shares import counted, losses_by_weight, offsets
+from intarsia.algorithms.femam_shares import counted, differences, losses_by_weight, offsets
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.algorithms.network_structure import as_level, levels_of
 from intarsia.algorithms.network_targets import (
@@ -68,7 +70,8 @@ __all__ = [
     "choose_model",
     "close_level",
     "compare_models",
-    "count_classes",
+    "compare_shares",
+    "count_rows",
     "fine_tune",
     "init_client",
     "network",
@@ -360,14 +363,12 @@ def close_level(
 
 
 @client_function
-def calibrate(
-    client: Client, block: Block, message: Ask, rng: RandomKey
-) -> tuple[Client, Calibrated]:
+def calibrate(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Tried]:
     """Send the losses of the rows for validation with each factor of the levels' scores."""
     _, y = _labelled(block)
     rows = client.held_out
     scores = _combined(client, client.base[rows], client.count)
-    return client, Calibrated(losses_by_factor(scores, y[rows]))
+    return client, Tried(losses_by_factor(scores, y[rows]))
 
 
 @client_function
@@ -384,23 +385,30 @@ def scale_levels(
 
 
 @client_function
-def count_classes(
+def count_rows(
     client: Client, block: Block, message: Ask, rng: RandomKey
 ) -> tuple[Client, Counted]:
-    """Send how many rows of each class models are trained on, and their squares."""
-    _, y = _labelled(block)
-    return client, Counted(counted(y[~client.held_out], client.outputs))
+    """Send how many rows of each class models are trained on, for a sum over clients."""
+    return client, Counted(_rows(client, block))
+
+
+@client_function
+def compare_shares(
+    client: Client, block: Block, message: Common, rng: RandomKey
+) -> tuple[Client, Differences]:
+    """Send how much the client's shares of the classes differ, for a sum over clients."""
+    return client, Differences(differences(_rows(client, block), message.shares))
 
 
 @client_function
 def try_offsets(
     client: Client, block: Block, message: Prior, rng: RandomKey
-) -> tuple[Client, Calibrated]:
+) -> tuple[Client, Tried]:
     """Send the losses of the rows for validation with each weight of the client's shares."""
     _, y = _labelled(block)
     rows = client.held_out
     scores = _combined(client, client.base[rows], client.count + 1)
-    return client, Calibrated(losses_by_weight(scores, _offsets(client, message, y), y[rows]))
+    return client, Tried(losses_by_weight(scores, _offsets(client, block, message), y[rows]))
 
 
 @client_function
@@ -408,9 +416,8 @@ def take_offset(
     client: Client, block: Block, message: Offset, rng: RandomKey
 ) -> tuple[Client, Ready]:
     """Take for the latest level a network of which only the bias counts."""
-    _, y = _labelled(block)
     weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
-    moved = message.weight * _offsets(client, message, y)
+    moved = message.weight * _offsets(client, block, message)
     moved /= _combined(client, np.ones(1), client.count + 1)  # a mean of levels takes part of it
     own = {
         "classifier.weight": np.zeros_like(weight),
@@ -419,10 +426,15 @@ def take_offset(
     return evolve(client, latest={**client.start, **own}), Ready()
 
 
-def _offsets(client: Client, prior: Prior, y: Array) -> Array:
+def _rows(client: Client, block: Block) -> Array:
+    """Return how many rows of each class the client's models are trained on, (outputs,)."""
+    _, y = _labelled(block)
+    return counted(y[~client.held_out], client.outputs)
+
+
+def _offsets(client: Client, block: Block, prior: Prior) -> Array:
     """Return what the client's scores get at a weight of 1, (outputs,)."""
-    rows = counted(y[~client.held_out], client.outputs)[: client.outputs]
-    return offsets(rows, prior.shares, prior.correlation)
+    return offsets(_rows(client, block), prior.shares, prior.correlation)
 
 
 @client_function

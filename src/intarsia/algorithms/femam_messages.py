@@ -9,13 +9,14 @@ from intarsia.data import Array
 __all__ = [
     "Ask",
     "Begin",
-    "Calibrated",
     "Candidate",
     "Candidates",
     "Choice",
     "Closing",
+    "Common",
     "Compared",
     "Counted",
+    "Differences",
     "Kept",
     "Latest",
     "Model",
@@ -24,6 +25,7 @@ __all__ = [
     "Right",
     "Scale",
     "Share",
+    "Tried",
     "Weight",
 ]
 
@@ -107,8 +109,8 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """A client's part of the losses with each factor of its scores (see `femam_calibration`)."""
+class Tried:
+    """A client's part of the losses with each of some factors, or weights, and its rows."""
 
     at: Array  # (1 + factors,)
 
@@ -122,16 +124,29 @@ class Scale:
 
 @dataclass(frozen=True)
 class Counted:
-    """A client's part of how classes are spread over clients (see `femam_shares.counted`)."""
+    """How many rows of each class a client trains on, for a sum over clients."""
 
-    at: Array  # (2 outputs + 1,)
+    at: Array  # (outputs,)
 
 
 @dataclass(frozen=True)
-class Prior:
-    """How the classes are spread over all clients."""
+class Common:
+    """The shares of the classes over all clients."""
 
     shares: Array  # (outputs,)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """A client's part of how much clients' shares differ (see `femam_shares.differences`)."""
+
+    at: Array  # (4,)
+
+
+@dataclass(frozen=True)
+class Prior(Common):
+    """How the classes are spread over all clients."""
+
     correlation: float  # of two rows of one client
 
 

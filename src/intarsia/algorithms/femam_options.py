@@ -94,6 +94,7 @@ class FeMAM:
                 "evidence",
                 "margin",
                 "window",
+                "steadiness",
                 "final_epochs",
                 "weight_decay",
             ),
@@ -115,6 +116,12 @@ class FeMAM:
         self._check_levels()
 
     def _check_levels(self) -> None:
+        for word in self.groups:
+            if word in _WORDS:
+                raise ExperimentError(
+                    f"algorithm.groups has {word!r}, which in levels means something else; give "
+                    "these clusters another name."
+                )
         if not self.levels:
             raise ExperimentError(
                 'algorithm.levels is empty; name at least one, for example ["global"].'
@@ -144,6 +151,11 @@ class FeMAM:
     def _check_shares(self) -> None:
         if "shares" not in self.levels:
             return
+        if self.levels.count("shares") > 1:
+            raise ExperimentError(
+                f"algorithm.levels has {list(self.levels)}; a client has one level of its shares: "
+                'name "shares" once.'
+            )
         if self.levels[0] == "shares":
             raise ExperimentError(
                 'algorithm.levels begins with "shares"; begin with "global", whose scores it moves.'
@@ -192,9 +204,9 @@ class FeMAM:
 
     @property
     def pools(self) -> bool:
-        """Return whether averages of some level are sums that the server does not read."""
+        """Return whether some level has sums over clients of what is their own."""
         kinds = {self.kind(number) for number in range(1, len(self.levels) + 1)}
-        return bool(kinds & {"global", "given"}) or self.clustering == "loss"
+        return bool(kinds & {"global", "given", "shares"}) or self.clustering == "loss"
 
     @property
     def read_of_clients(self) -> str:

@@ -21,56 +21,82 @@ from scipy.special import chdtri
 from intarsia.algorithms.femam_pruning import CHANCE, losses
 from intarsia.data import Array
 
-__all__ = ["WEIGHTS", "best_weight", "counted", "losses_by_weight", "offsets", "spread"]
+__all__ = [
+    "WEIGHTS",
+    "best_weight",
+    "correlation",
+    "counted",
+    "differences",
+    "losses_by_weight",
+    "offsets",
+    "shares_of",
+]
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 def counted(y: Array, outputs: int) -> Array:
-    """Return a client's part of the sums that `spread` takes, (2 outputs + 1,).
+    """Return how many rows a client has of each class, (outputs,).
 
     Parameters
     ----------
     y
         (rows,) labels.
     """
-    rows = np.bincount(np.maximum(y, 0.0).astype(np.intp), minlength=outputs).astype(np.float64)
-    return np.concatenate([rows, rows**2 / max(len(y), 1), [float(len(y) > 0)]])
+    found = np.bincount(np.maximum(y, 0.0).astype(np.intp), minlength=outputs)
+    return found.astype(np.float64)
 
 
-def spread(total: Array) -> tuple[Array, float]:
-    """Return the shares of the classes over all clients, (outputs,), and how two rows correlate.
+def shares_of(rows: Array) -> Array:
+    """Return the shares of the classes, (outputs,), from the sum of `counted`."""
+    shares: Array = rows / max(float(rows.sum()), 1.0)
+    return shares
 
-    `total` is the sum of `counted`. A client's Σ_k n_ik² / n_i is 1 + (n_i - 1) (S + ρ (1 - S)) in
-    the mean, where S = Σ_k p_k². That clients do not differ is Pearson's χ² test of homogeneity.
+
+def differences(rows: Array, shares: Array) -> Array:
+    """Return a client's part of the sums that `correlation` takes, (4,).
+
+    They are its rows, 1, and Σ_k n_ik² / n_i and Σ_k n_ik² / (n_i p_k), over all classes and
+    rounded: from the exact sums, whose denominators n_i are known, each client's n_ik can be had.
     """
-    rows, squares, clients = np.split(total, [len(total) // 2, len(total) - 1])
-    number, holders = float(rows.sum()), float(clients[0])
-    shares = rows / max(number, 1.0)
+    number = float(rows.sum())
+    if not number:
+        return np.zeros(4)
     known = shares > 0
-    freedom = (holders - 1) * (known.sum() - 1)
-    if freedom < 1 or number <= holders:
-        return shares, 0.0
-    differ = (squares[known] / shares[known]).sum() - number
-    if differ <= chdtri(freedom, CHANCE):
-        return shares, 0.0
+    squares = rows[known] ** 2 / number
+    found = [number, 1.0, squares.sum(), (squares / shares[known]).sum()]
+    return np.round(np.array(found))
+
+
+def correlation(total: Array, shares: Array) -> float:
+    """Return how two rows of one client correlate, from the sum of `differences`.
+
+    Σ_k n_ik² / n_i is 1 + (n_i - 1) (S + ρ (1 - S)) in the mean, where S = Σ_k p_k². That clients
+    do not differ is Pearson's χ² test of homogeneity.
+    """
+    number, holders, squares, weighed = (float(one) for one in total)
+    freedom = (holders - 1) * (int((shares > 0).sum()) - 1)
+    if freedom < 1 or number <= holders or weighed - number <= chdtri(freedom, CHANCE):
+        return 0.0
     by_chance = float((shares**2).sum())
-    alike = (float(squares.sum()) - holders) / (number - holders)
-    correlation = (alike - by_chance) / (1 - by_chance)
+    alike = (squares - holders) / (number - holders)
+    found = (alike - by_chance) / (1 - by_chance)
     # of a class that a client has none of it may have some, in as many rows as all have
-    return shares, min(max(correlation, 0.0), 1 - 1 / (number + 1))
+    return min(max(found, 0.0), 1 - 1 / (number + 1))
 
 
-def offsets(rows: Array, shares: Array, correlation: float) -> Array:
+def offsets(rows: Array, shares: Array, alike: float) -> Array:
     """Return what a client's scores get at w = 1, (outputs,); 0 for classes that nobody has.
 
     Parameters
     ----------
     rows
         (outputs,) of the client, of each class.
+    alike
+        `correlation`.
     """
     known = shares > 0
-    own = correlation * rows + (1 - correlation) * shares
+    own = alike * rows + (1 - alike) * shares
     found = np.zeros(len(shares))
     found[known] = np.log(own[known] / own.sum() / shares[known])
     return found
