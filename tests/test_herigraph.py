@@ -90,3 +90,15 @@ def test_a_table_that_is_not_herigraphs_is_named(city):
     (city / "Attribute_Labels.csv").unlink()
     with pytest.raises(ExperimentError, match=r"Attribute_Labels\.csv is missing"):
         load("herigraph", path=str(city))
+
+
+def test_a_word_for_a_number_and_a_photograph_twice_are_named(city):
+    path = city / "Visual_Features.csv"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("\t11.0\t", "\tabc\t", 1), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != text
+    with pytest.raises(ExperimentError, match=r"column 'Vis_Feat_1' of .*Visual_Features\.csv"):
+        load("herigraph", path=str(city))
+    path.write_text(text + text.splitlines()[1] + "\n", encoding="utf-8")
+    with pytest.raises(ExperimentError, match=f"has the photograph '{IDS[0]}' more than once"):
+        load("herigraph", path=str(city))

@@ -151,6 +151,16 @@ def test_eurosat_is_read_from_folders_of_classes(tmp_path, inner):
     np.testing.assert_array_equal(whole.x[row].reshape(3, 64, 64), truth)
 
 
+def test_eurosat_s_images_need_not_be_square(tmp_path):
+    (tmp_path / "River").mkdir()
+    rows = np.arange(16 * 20 * 3, dtype=np.uint8).reshape(16, 20, 3)
+    Image.fromarray(rows).save(tmp_path / "River" / "River_1.jpg", quality=95)
+    found = load("eurosat", path=str(tmp_path), blocks="quadrants")
+    assert found.image == (3, 16, 20)
+    assert found.shapes["top-left"] == (3, 8, 10)
+    assert found.shape == (1, 3 * 16 * 20)
+
+
 # ModelNet40
 
 
@@ -208,4 +218,13 @@ def test_missing_views_and_wrong_folders_are_named(tmp_path):
             load("modelnet40", path=str(tmp_path), **options)
     (tmp_path / "tv_stand" / "train" / "tv_stand_0001.obj.shaded_v007.png").unlink()
     with pytest.raises(ExperimentError, match=r"'tv_stand_0001' in .* has 11 views and others"):
+        load("modelnet40", path=str(tmp_path))
+    # as many views as others, but not the same ones
+    odd = tmp_path / "tv_stand" / "train" / "tv_stand_0001.obj.shaded_v013.png"
+    Image.new("L", (224, 224)).save(odd)
+    with pytest.raises(ExperimentError, match=r"'0(07|13)' is missing"):
+        load("modelnet40", path=str(tmp_path))
+    odd.unlink()
+    Image.new("L", (224, 224)).save(odd.with_name("tv_stand_0001.obj.shaded_v006.jpg"))
+    with pytest.raises(ExperimentError, match="are one view of one object"):
         load("modelnet40", path=str(tmp_path))

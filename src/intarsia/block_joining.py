@@ -19,7 +19,7 @@ from intarsia.algorithm import RandomKey
 from intarsia.algorithms.evaluation import Grades, grading_loss
 from intarsia.algorithms.preparation import Preparation
 from intarsia.algorithms.server_evaluation import evaluate_own
-from intarsia.data import Block, ClientId, Labels, Schema
+from intarsia.data import Block, ClientId, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.federation import Federation
@@ -97,7 +97,7 @@ def join_blocks(
     whole: Any = server.architecture
     given = block_network.parts_of(whole, block_network.numbered(whole, server.parameters))
     taken = block_network.assembled(made_of, given, drawn)
-    classes = _classes(block, model.labels)
+    classes = hyfem_client.held_classes(block, made_of.outputs)
     client = hyfem_client.Client(options, made_of, taken, classes)
     each = options.steps * options.batch
     grades = _learnt(engine, client, math.ceil(epochs * block.shape[0] / each), tested)
@@ -157,11 +157,6 @@ def _missing(made_of: Any, block: Block) -> int:
         return 0
     own = {name for columns in made_of.columns for name in columns}
     return int(np.isnan(block.x[:, [name in own for name in block.features]]).sum())
-
-
-def _classes(block: Block, labels: Labels) -> Any:
-    y = np.zeros(0) if block.y is None else block.y[~np.isnan(block.y)]
-    return np.isin(np.arange(max(2, len(labels.classes))), np.maximum(y, 0.0))
 
 
 def _learnt(

@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from intarsia.errors import TableError
 from intarsia.spelling import first_line
 
-__all__ = ["decoded_bytes", "decoded_files", "kept"]
+__all__ = ["decoded_bytes", "decoded_files", "kept", "size_of"]
 
 _ROWS = 256  # images of one task
 _THREADS = 2  # Pillow decodes outside Python's lock
@@ -51,6 +51,18 @@ def decoded_files(files: Sequence[Path], side: int | None, mode: str = "RGB") ->
         If one is no image, or of another size than the first.
     """
     return _stacked(files, lambda at: str(files[at]), side, mode)
+
+
+def size_of(file: Path) -> tuple[int, int]:
+    """Return the height and the width of an image, in pixels.
+
+    Raises
+    ------
+    TableError
+        If it is none.
+    """
+    _, height, width = _pixels(file, str(file), None, "L").shape
+    return height, width
 
 
 def _stacked(

@@ -40,7 +40,7 @@ def herigraph(home: Path) -> Dataset:
     Raises
     ------
     ExperimentError
-        If a table is missing, or lacks a column.
+        If a table is missing, lacks a column, has words for numbers, or a photograph twice.
     """
     labels = _table(home, _LABELS, "ID")
     for column in ("category", "labelled"):
@@ -63,7 +63,7 @@ def herigraph(home: Path) -> Dataset:
                 "put the set's own file there."
             )
         groups[name] = tuple(columns)
-        parts.append(_rows(read[file], key, columns, samples))
+        parts.append(_rows(read[file], home / file, key, columns, samples))
     return Dataset(
         "herigraph",
         samples,
@@ -99,14 +99,30 @@ def _table(home: Path, name: str, key: str) -> pyarrow.Table:
 
 
 def _rows(
-    table: pyarrow.Table, key: str, columns: list[str], samples: NDArray[np.str_]
+    table: pyarrow.Table, path: Path, key: str, columns: list[str], samples: NDArray[np.str_]
 ) -> NDArray[np.float32]:
     """Return the values of samples, (samples, columns), NaN where they have none."""
-    place = {str(one): at for at, one in enumerate(table[key].to_pylist())}
+    names = [str(one) for one in table[key].to_pylist()]
+    place = {one: at for at, one in enumerate(names)}
+    if len(place) < len(names):
+        twice = next(one for at, one in enumerate(names) if place[one] != at)
+        raise ExperimentError(
+            f"{path} has the photograph {twice!r} more than once; leave one of its rows."
+        )
     rows = np.array([place.get(one, -1) for one in samples.tolist()], np.intp)
-    values = np.column_stack(
-        [np.asarray(table[name].cast(pyarrow.float32()).to_numpy()) for name in columns]
-    )
+    values = np.column_stack([_numbers(table, path, name) for name in columns])
     found = np.full((len(samples), len(columns)), np.nan, np.float32)
     found[rows >= 0] = values[rows[rows >= 0]]
+    return found
+
+
+def _numbers(table: pyarrow.Table, path: Path, name: str) -> NDArray[np.float32]:
+    """Return a column's numbers, NaN where it has none."""
+    try:
+        found: NDArray[np.float32] = table[name].cast(pyarrow.float32()).to_numpy()
+    except pyarrow.ArrowException as error:
+        raise ExperimentError(
+            f"The column {name!r} of {path} has something else than numbers "
+            f"({first_line(error)}); correct it, or put the set's own file there."
+        ) from error
     return found

@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow.parquet
 
 from intarsia.dataset import Dataset
-from intarsia.decoded_images import decoded_bytes, decoded_files, kept
+from intarsia.decoded_images import decoded_bytes, decoded_files, kept, size_of
 from intarsia.errors import ExperimentError
 from intarsia.images import pixels
 from intarsia.set_files import file_in
+from intarsia.spelling import listed
 
 __all__ = ["cifar10", "cifar100", "eurosat", "modelnet40", "tiny_imagenet32"]
 
@@ -98,15 +99,15 @@ def eurosat(home: Path) -> Dataset:
             "EuroSAT."
         )
     x = kept(_key("eurosat", root, files), lambda: decoded_files(files, None))
-    side = round((x.shape[1] // 3) ** 0.5)
+    height, width = size_of(files[0])
     return Dataset(
         "eurosat",
         np.array([file.stem for file in files]),
-        pixels(side, side, 3),
+        pixels(height, width, 3),
         x,
         np.array([file.parent.name for file in files]),
         scale=1 / 255,
-        image=(3, side, side),
+        image=(3, height, width),
     )
 
 
@@ -160,18 +161,25 @@ def _objects(home: Path) -> dict[tuple[str, str, str], dict[str, Path]]:
         fits = _VIEW.fullmatch(file.name)
         if fits and file.parent.name in ("train", "test"):
             key = (file.parent.parent.name, file.parent.name, fits["object"])
+            if fits["view"] in found[key]:
+                raise ExperimentError(
+                    f"{file} and {found[key][fits['view']].name} beside it are one view of one "
+                    "object; take one of them away."
+                )
             found[key][fits["view"]] = file
     if not found:
         raise ExperimentError(
             f"{home} holds no <class>/<train|test>/<object>.obj.shaded_v<NNN>.png; name the folder "
             "of the rendered views of ModelNet40."
         )
-    most = max(len(views) for views in found.values())
+    every = sorted(set().union(*found.values()))
     for (kind, part, name), views in found.items():
-        if len(views) < most:
+        missing = [view for view in every if view not in views]
+        if missing:
             raise ExperimentError(
                 f"The object {name!r} in {home / kind / part} has {len(views)} views and others "
-                f"have {most}; put the missing files there, or take the object away."
+                f"have {len(every)}: {listed(missing)} is missing; put the files there, or take "
+                "the object away."
             )
     return dict(found)
 

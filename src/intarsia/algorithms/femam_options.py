@@ -116,10 +116,10 @@ class FeMAM:
         self._check_levels()
 
     def _check_levels(self) -> None:
-        for word in self.groups:
-            if word in _WORDS:
+        for given in self.groups:
+            if given in _WORDS:
                 raise ExperimentError(
-                    f"algorithm.groups has {word!r}, which in levels means something else; give "
+                    f"algorithm.groups has {given!r}, which in levels means something else; give "
                     "these clusters another name."
                 )
         if not self.levels:

@@ -54,6 +54,7 @@ __all__ = [
     "Told",
     "Weight",
     "Whole",
+    "held_classes",
     "init_client",
     "local_training",
     "network",
@@ -241,10 +242,15 @@ def init_client(
     made_of = composition(options, schema, client)
     values_of(made_of, block)  # a missing value is said before anything trains
     kind = np.float64 if options.precision == "double" else np.float32
+    classes = held_classes(block, made_of.outputs)
+    return Client(options, made_of, drawn(made_of, kind, rng), classes)
+
+
+def held_classes(block: Block, outputs: int) -> NDArray[np.bool_]:
+    """Return of which classes a client has labels, (outputs,)."""
     held = np.zeros(0) if block.y is None else block.y[is_labelled(block)]
     # of two classes, the first is stored as -1
-    classes = np.isin(np.arange(made_of.outputs), np.maximum(held, 0.0))
-    return Client(options, made_of, drawn(made_of, kind, rng), classes)
+    return np.isin(np.arange(outputs), np.maximum(held, 0.0))
 
 
 @client_function

@@ -60,9 +60,15 @@ def named(name: str) -> Any:
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
     if not hasattr(module, last):
         raise ExperimentError(
-            f"The module {home!r} has no {last!r}; {nearest(last, sorted(vars(module)))}."
+            f"The module {home!r} has no {last!r}; {nearest(last, _public(module))}."
         )
     return getattr(module, last)
+
+
+def _public(module: Any) -> list[str]:
+    """Return the names of what a module offers to be called."""
+    names = sorted(vars(module))
+    return [one for one in names if one[0] != "_" and callable(getattr(module, one))]
 
 
 def made(name: str, features: int, outputs: int, seed: int) -> nn.Module:
