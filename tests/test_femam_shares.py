@@ -10,7 +10,7 @@ from scipy.stats import chi2_contingency
 
 pytest.importorskip("torch")
 
-from intarsia.algorithms import femam_client
+from intarsia.algorithms import femam_client, femam_offsets
 from intarsia.algorithms.femam import FEMAM
 from intarsia.algorithms.femam_options import FeMAM
 from intarsia.algorithms.femam_shares import (
@@ -337,7 +337,7 @@ def test_the_server_reads_sums_over_all_clients_only():
         assert [(one["kind"], one["with"]) for one in asked] == [("sum", {})]
     reveals = {name: one["values"] for name, one in summary["reveals"].items()}
     assert (reveals["Counted.at"], reveals["Differences.at"]) == (3, 4)
-    total = engine.sum(femam_client.count_rows, dict.fromkeys(engine.ids, femam_client.Ask()))
+    total = engine.sum(femam_offsets.count_rows, dict.fromkeys(engine.ids, femam_offsets.Ask()))
     with pytest.raises(SealedError):
         np.asarray(total.at)
 

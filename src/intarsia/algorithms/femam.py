@@ -19,7 +19,7 @@ it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are
 (`calibrate`, `scale_levels`), and the next begins (`begin_level`).
 
 A level "shares" has no training: in its one round each client gets a bias by its own shares of the
-classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `femam_shares`); the
+classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `femam_offsets`); the
 paper has none.
 
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
@@ -61,8 +61,6 @@ from intarsia.algorithms.femam_client import (
     choose_model,
     close_level,
     compare_models,
-    compare_shares,
-    count_rows,
     fine_tune,
     init_client,
     network,
@@ -72,10 +70,8 @@ from intarsia.algorithms.femam_client import (
     scale_levels,
     send_model,
     send_part,
-    take_offset,
     train_level,
     try_model,
-    try_offsets,
     weigh_level,
 )
 from intarsia.algorithms.femam_clusters import clustered
@@ -84,16 +80,20 @@ from intarsia.algorithms.femam_messages import (
     Begin,
     Candidate,
     Closing,
-    Common,
     Latest,
     Offset,
-    Prior,
     Scale,
     Share,
 )
+from intarsia.algorithms.femam_offsets import (
+    compare_shares,
+    count_rows,
+    take_offset,
+    try_offsets,
+    with_offset,
+)
 from intarsia.algorithms.femam_options import FeMAM, check_groups
-from intarsia.algorithms.femam_shares import best_weight, correlation, shares_of
-from intarsia.algorithms.femam_state import Level, Server, apart, group_of
+from intarsia.algorithms.femam_state import Level, Server, apart, group_of, notes_of, reached_of
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
@@ -188,12 +188,6 @@ def _latest(server: Server, number: int, clients: Iterable[ClientId]) -> dict[Cl
     return {client: messages[group_of(level, client)] for client in clients}
 
 
-def _reached(server: Server) -> int:
-    """Return the latest level that clients can be at: one of shares begins in its round."""
-    last = server.levels[-1]
-    return len(server.levels) - (last.kind == "shares" and last.offset is None)
-
-
 def _caught_up(server: Server, clients: Clients, reached: int) -> Server:
     """Let the clients that are there close the levels that are over, and begin the next."""
     for number, level in enumerate(server.levels[:reached], 1):
@@ -285,7 +279,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
     number, level = len(server.levels), server.levels[-1]
     if level.kind == "shares":
-        level = _offset(level, clients)
+        level = with_offset(level, clients)
     else:
         level = _trained(server, number, level, clients, rng)
     server = evolve(server, levels=_replaced(server.levels, number, level))
@@ -315,23 +309,6 @@ def _trained(server: Server, number: int, level: Level, clients: Clients, rng: R
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
     return level
-
-
-def _offset(level: Level, clients: Clients) -> Level:
-    """Return the level of shares, which the clients that are there have found and taken."""
-    everybody = clients.ids
-    # discloses how many rows of each class all clients together train on
-    counts = clients.sum(count_rows, dict.fromkeys(everybody, Ask()))
-    shares = shares_of(clients.reveal(counts.at))
-    # discloses how much clients' shares differ, in two whole numbers over all classes and clients
-    differ = clients.sum(compare_shares, dict.fromkeys(everybody, Common(shares)))
-    prior = Prior(shares, correlation(clients.reveal(differ.at), shares))
-    # discloses the losses of all rows for validation with each weight
-    graded = clients.sum(try_offsets, dict.fromkeys(everybody, prior))
-    weight = best_weight(clients.reveal(graded.at))
-    offset = Offset(prior.shares, prior.correlation, weight)
-    clients.ask(take_offset, dict.fromkeys(everybody, offset))
-    return evolve(level, rounds=level.rounds + 1, offset=offset)
 
 
 def _finished(server: Server) -> bool:
@@ -376,7 +353,7 @@ def _averaged(server: Server, level: Level, clients: Clients) -> Level:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
-    reached = _reached(server)
+    reached = reached_of(server)
     server = _caught_up(server, clients, reached)
     open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
@@ -394,7 +371,7 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client close the last level; the networks stay at the clients."""
-    reached = _reached(server)
+    reached = reached_of(server)
     server = _caught_up(server, clients, reached)
     if server.options.final_epochs:
         clients.sum(open_level, _latest(server, reached, clients.ids))
@@ -403,34 +380,7 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
-    return Conclusion(info, structure=structure, notes=_choices(server))
-
-
-def _choices(server: Server) -> tuple[str, ...]:
-    """Return what was chosen by rows for validation, and which levels never began."""
-    said = []
-    for number, level in enumerate(server.levels, 1):
-        if level.trials:
-            tried = zip(server.options.candidates, level.trials, strict=False)
-            losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)
-            said.append(
-                f"Level {number} has {len(level.models)} clusters, the fewest that do as well as "
-                f"the best on the rows for validation (loss by number of clusters: {losses})."
-            )
-        if level.offset is not None:
-            said.append(
-                f"Level {number} moves scores by {level.offset.weight:g} times the log-odds of "
-                "each client's own shares of the classes (two rows of one client correlate by "
-                f"{level.offset.correlation:.3g})."
-            )
-    wanted, reached = len(server.options.levels), _reached(server)
-    if reached < wanted:
-        every = sum(server.options.rounds(number) for number in range(1, wanted + 1))
-        said.append(
-            f"Of {wanted} levels {reached} began: the run ended after {server.rounds} rounds, and "
-            f"all levels take {every} at most; set experiment.rounds = {every}."
-        )
-    return tuple(said)
+    return Conclusion(info, structure=structure, notes=notes_of(server))
 
 
 FEMAM = Algorithm(

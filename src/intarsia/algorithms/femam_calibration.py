@@ -9,12 +9,14 @@ Pleiss, Sun and Weinberger, ICML 2017). No prediction of a class changes by that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from intarsia.algorithms.femam_pruning import losses
 from intarsia.data import Array
 
-__all__ = ["FACTORS", "best_factor", "losses_by_factor"]
+__all__ = ["FACTORS", "best_factor", "losses_by_factor", "losses_with"]
 
 # so fine that the loss between two of them hardly differs
 FACTORS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5)
@@ -30,10 +32,22 @@ def losses_by_factor(scores: Array, y: Array) -> Array:
     y
         (rows,) labels.
     """
+    return losses_with([scores * factor for factor in FACTORS], y)
+
+
+def losses_with(choices: Sequence[Array], y: Array) -> Array:
+    """Return how many rows there are, and the sum of their losses with each of some scores.
+
+    Parameters
+    ----------
+    choices
+        (rows, outputs) each.
+    y
+        (rows,) labels.
+    """
     if not len(y):
-        return np.zeros(1 + len(FACTORS))
-    of_factors = [float(losses(scores * factor, y).sum()) for factor in FACTORS]
-    return np.array([len(y), *of_factors], np.float64)
+        return np.zeros(1 + len(choices))
+    return np.array([len(y), *(float(losses(one, y).sum()) for one in choices)], np.float64)
 
 
 def best_factor(total: Array) -> float:

@@ -30,15 +30,10 @@ from intarsia.algorithms.femam_messages import (
     Candidates,
     Choice,
     Closing,
-    Common,
     Compared,
-    Counted,
-    Differences,
     Kept,
     Latest,
     Model,
-    Offset,
-    Prior,
     Right,
     Scale,
     Share,
@@ -47,7 +42,6 @@ from intarsia.algorithms.femam_messages import (
 )
 from intarsia.algorithms.femam_options import FeMAM
 from intarsia.algorithms.femam_pruning import falls, helps, losses, pooled, summary
-from intarsia.algorithms.femam_shares import counted, differences, losses_by_weight, offsets
 from intarsia.algorithms.labelled_rows import dense, is_labelled, labelled_rows
 from intarsia.algorithms.network_structure import as_level, levels_of
 from intarsia.algorithms.network_targets import (
@@ -69,11 +63,11 @@ __all__ = [
     "calibrate",
     "choose_model",
     "close_level",
+    "combined",
     "compare_models",
-    "compare_shares",
-    "count_rows",
     "fine_tune",
     "init_client",
+    "labelled",
     "network",
     "open_level",
     "part_of_loss",
@@ -81,10 +75,8 @@ __all__ = [
     "scale_levels",
     "send_model",
     "send_part",
-    "take_offset",
     "train_level",
     "try_model",
-    "try_offsets",
     "weigh_level",
 ]
 
@@ -156,12 +148,12 @@ def _latest_scores(client: Client, block: Block) -> Array:
     return network_scores(client.latest, client.options.architecture, block)
 
 
-def _combined(client: Client, total: Array, levels: int) -> Array:
+def combined(client: Client, total: Array, levels: int) -> Array:
     """Return the scores that a sum of the scores of some levels stands for."""
     return total / max(levels, 1) if client.options.combination == "mean" else total
 
 
-def _labelled(block: Block) -> tuple[Block, Array]:
+def labelled(block: Block) -> tuple[Block, Array]:
     """Return the labelled rows of a block, and their labels."""
     own = block.take(np.flatnonzero(is_labelled(block)))
     assert own.y is not None
@@ -193,7 +185,7 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomK
     kind = parameters["classifier.bias"].dtype
     x, y = labelled_rows(block)
     x, rows = pictures(training.model, x, block), ~client.held_out
-    scale = _combined(client, np.ones((1, 1)), client.count + 1)
+    scale = combined(client, np.ones((1, 1)), client.count + 1)
     return Learner(
         parameters=parameters,
         rows={
@@ -232,7 +224,7 @@ def open_level(
     client = _opened(client, message.model)
     if not client.held_out.any():
         return client, Right(np.zeros(2))
-    own, y = _labelled(block)
+    own, y = labelled(block)
     rows = np.flatnonzero(client.held_out)
     scores = client.base[rows] + _latest_scores(client, own.take(rows))
     right = scores.argmax(axis=1) == np.maximum(y[rows], 0.0)
@@ -245,9 +237,9 @@ def try_model(
 ) -> tuple[Client, Ready]:
     """Keep a model of the latest level if its loss is less than that of those before."""
     trial = _opened(client, message.model)
-    own, y = _labelled(block)
+    own, y = labelled(block)
     total = client.base + _latest_scores(trial, own)
-    mean = float(losses(_combined(client, total, client.count + 1), y)[~client.held_out].mean())
+    mean = float(losses(combined(client, total, client.count + 1), y)[~client.held_out].mean())
     if message.number == 0 or mean < client.least:
         client = evolve(client, best=message.model, choice=message.number, least=mean)
     return client, Ready()
@@ -310,12 +302,12 @@ def compare_models(
     trials = len(message.models)
     if not len(rows):
         return client, Compared(np.zeros(1 + trials + trials**2))
-    own, y = _labelled(block)
+    own, y = labelled(block)
     own = own.take(rows)
     each = []
     for model in message.models:
         total = client.base[rows] + _latest_scores(_opened(client, model), own)
-        each.append(losses(_combined(client, total, client.count + 1), y[rows]))
+        each.append(losses(combined(client, total, client.count + 1), y[rows]))
     found = np.array(each, np.float64)
     parts = (np.array([len(rows)]), found.sum(axis=1), (found @ found.T).ravel())
     return client, Compared(np.concatenate(parts))
@@ -327,15 +319,15 @@ def weigh_level(
 ) -> tuple[Client, Weight]:
     """Send what the latest level is worth on the rows for validation, for a sum over clients."""
     client = _opened(client, message.model)
-    own, y = _labelled(block)
+    own, y = labelled(block)
     return client, Weight(summary(_falls(client, client.base + _latest_scores(client, own), y)))
 
 
 def _falls(client: Client, total: Array, y: Array) -> Array:
     """Return what rows for validation gain by the latest level, (rows for validation,)."""
     rows = client.held_out
-    before = _combined(client, client.base[rows], client.count)
-    after = _combined(client, total[rows], client.count + 1)
+    before = combined(client, client.base[rows], client.count)
+    after = combined(client, total[rows], client.count + 1)
     options = client.options
     if options.kind(client.level) == "shares":  # a bias that makes likelier what is likely anyway
         options = replace(options, criterion="loss")
@@ -348,7 +340,7 @@ def close_level(
 ) -> tuple[Client, Kept]:
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
     client = _opened(client, message.model)
-    own, y = _labelled(block)
+    own, y = labelled(block)
     total = client.base + _latest_scores(client, own)
     level = None if message.summary is None else pooled(message.summary)
     kept = client.level == 1 or helps(client.options, _falls(client, total, y), level)
@@ -365,9 +357,9 @@ def close_level(
 @client_function
 def calibrate(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Tried]:
     """Send the losses of the rows for validation with each factor of the levels' scores."""
-    _, y = _labelled(block)
+    _, y = labelled(block)
     rows = client.held_out
-    scores = _combined(client, client.base[rows], client.count)
+    scores = combined(client, client.base[rows], client.count)
     return client, Tried(losses_by_factor(scores, y[rows]))
 
 
@@ -382,59 +374,6 @@ def scale_levels(
     }
     base = (client.base * message.factor).astype(client.base.dtype)
     return evolve(client, kept=kept, base=base), Ready()
-
-
-@client_function
-def count_rows(
-    client: Client, block: Block, message: Ask, rng: RandomKey
-) -> tuple[Client, Counted]:
-    """Send how many rows of each class models are trained on, for a sum over clients."""
-    return client, Counted(_rows(client, block))
-
-
-@client_function
-def compare_shares(
-    client: Client, block: Block, message: Common, rng: RandomKey
-) -> tuple[Client, Differences]:
-    """Send how much the client's shares of the classes differ, for a sum over clients."""
-    return client, Differences(differences(_rows(client, block), message.shares))
-
-
-@client_function
-def try_offsets(
-    client: Client, block: Block, message: Prior, rng: RandomKey
-) -> tuple[Client, Tried]:
-    """Send the losses of the rows for validation with each weight of the client's shares."""
-    _, y = _labelled(block)
-    rows = client.held_out
-    scores = _combined(client, client.base[rows], client.count + 1)
-    return client, Tried(losses_by_weight(scores, _offsets(client, block, message), y[rows]))
-
-
-@client_function
-def take_offset(
-    client: Client, block: Block, message: Offset, rng: RandomKey
-) -> tuple[Client, Ready]:
-    """Take for the latest level a network of which only the bias counts."""
-    weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
-    moved = message.weight * _offsets(client, block, message)
-    moved /= _combined(client, np.ones(1), client.count + 1)  # a mean of levels takes part of it
-    own = {
-        "classifier.weight": np.zeros_like(weight),
-        "classifier.bias": moved.astype(bias.dtype).reshape(bias.shape),
-    }
-    return evolve(client, latest={**client.start, **own}), Ready()
-
-
-def _rows(client: Client, block: Block) -> Array:
-    """Return how many rows of each class the client's models are trained on, (outputs,)."""
-    _, y = _labelled(block)
-    return counted(y[~client.held_out], client.outputs)
-
-
-def _offsets(client: Client, block: Block, prior: Prior) -> Array:
-    """Return what the client's scores get at a weight of 1, (outputs,)."""
-    return offsets(_rows(client, block), prior.shares, prior.correlation)
 
 
 @client_function
@@ -453,7 +392,7 @@ def _scores(client: Client, block: Block) -> Array:
         each.append(_latest_scores(client, block))
     if not each:
         return np.zeros((block.shape[0], client.outputs))
-    return _combined(client, np.add.reduce(each), len(each))
+    return combined(client, np.add.reduce(each), len(each))
 
 
 def predict(client: Client, block: Block) -> Array:

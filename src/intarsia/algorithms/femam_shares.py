@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import chdtri
 
-from intarsia.algorithms.femam_pruning import CHANCE, losses
+from intarsia.algorithms.femam_calibration import losses_with
+from intarsia.algorithms.femam_pruning import CHANCE
 from intarsia.data import Array
 
 __all__ = [
@@ -114,10 +115,7 @@ def losses_by_weight(scores: Array, moved: Array, y: Array) -> Array:
     y
         (rows,) labels.
     """
-    if not len(y):
-        return np.zeros(1 + len(WEIGHTS))
-    of_weights = [float(losses(scores + weight * moved, y).sum()) for weight in WEIGHTS]
-    return np.array([len(y), *of_weights], np.float64)
+    return losses_with([scores + weight * moved for weight in WEIGHTS], y)
 
 
 def best_weight(total: Array) -> float:

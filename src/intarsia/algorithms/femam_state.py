@@ -11,7 +11,7 @@ from intarsia.algorithms.femam_messages import Offset
 from intarsia.algorithms.femam_options import FeMAM, LevelKind
 from intarsia.data import Array, ClientId
 
-__all__ = ["Level", "Server", "apart", "group_of"]
+__all__ = ["Level", "Server", "apart", "group_of", "notes_of", "reached_of"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,36 @@ def apart(options: FeMAM, number: int, level: Level) -> bool:
     if level.kind != "clusters" or options.clustering == "loss" or len(level.models) == 1:
         return level.kind in ("personal", "shares")
     return level.rounds < min(options.first_clustering, options.rounds(number))
+
+
+def reached_of(server: Server) -> int:
+    """Return the latest level that clients can be at: one of shares begins in its round."""
+    last = server.levels[-1]
+    return len(server.levels) - (last.kind == "shares" and last.offset is None)
+
+
+def notes_of(server: Server) -> tuple[str, ...]:
+    """Return what was chosen by rows for validation, and which levels never began."""
+    said = []
+    for number, level in enumerate(server.levels, 1):
+        if level.trials:
+            tried = zip(server.options.candidates, level.trials, strict=False)
+            losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)
+            said.append(
+                f"Level {number} has {len(level.models)} clusters, the fewest that do as well as "
+                f"the best on the rows for validation (loss by number of clusters: {losses})."
+            )
+        if level.offset is not None:
+            said.append(
+                f"Level {number} moves scores by {level.offset.weight:g} times the log-odds of "
+                "each client's own shares of the classes (two rows of one client correlate by "
+                f"{level.offset.correlation:.3g})."
+            )
+    wanted, reached = len(server.options.levels), reached_of(server)
+    if reached < wanted:
+        every = sum(server.options.rounds(number) for number in range(1, wanted + 1))
+        said.append(
+            f"Of {wanted} levels {reached} began: the run ended after {server.rounds} rounds, and "
+            f"all levels take {every} at most; set experiment.rounds = {every}."
+        )
+    return tuple(said)
