@@ -70,7 +70,7 @@ def alike(count=3):
     return clients(dict.fromkeys(names, "u"), dict.fromkeys(names, (0, 1, 2)))
 
 
-def started(options, blocks, mode="plain", test=None):
+def started(options, blocks, mode="plain", test=None, recorder=None):
     sealing = None
     if mode != "plain":
         keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
@@ -79,7 +79,7 @@ def started(options, blocks, mode="plain", test=None):
     parts = {"train": (schema, blocks)}
     if test is not None:
         parts["test"] = (Schema.of(test, LABELS), test)
-    engine = InProcess(parts, 0, sealing)
+    engine = InProcess(parts, 0, sealing, recorder)
     engine.make_states(
         lambda name: HYFEM.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)
@@ -413,12 +413,19 @@ NEAR = HyFEM(**{**SMALL, "features": 8, "hidden": (24,), "rate": 0.05})
 MATCHED = dataclasses.replace(NEAR, matching="rounds")
 
 
-@pytest.mark.parametrize("cost", ["squared", "pfnm"])
-def test_from_a_common_start_matching_in_each_round_changes_nothing(cost):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cost": "squared"},
+        {"cost": "pfnm"},
+        {"cost": "pfnm", "matched_layers": "successive"},  # FedMA's
+    ],
+)
+def test_from_a_common_start_matching_in_each_round_changes_nothing(settings):
     present = {2: ("c0", "c3"), 3: ("c1", "c2", "c3")}
     # with all rows there is no exchange before training, and the batches are the same
     plain = run(dataclasses.replace(NEAR, unseen_rows="averaged"), clients(), present=present)[2]
-    matched = dataclasses.replace(MATCHED, cost=cost, unseen_rows="averaged")
+    matched = dataclasses.replace(MATCHED, **settings, unseen_rows="averaged")
     found = run(matched, clients(), present=present)[2]
     for name, values in plain.network.items():
         np.testing.assert_allclose(found.network[name], values, rtol=0, atol=1e-12)
@@ -503,6 +510,45 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
     assert own["c1"].accuracy == pytest.approx((mine.argmax(1) == test["c1"].y).mean(), abs=1e-12)
 
 
+class Records(list):
+    """What crosses, as a transcript has it."""
+
+    def record(self, crossed):
+        self.append(crossed)
+
+
+def test_of_samples_that_are_not_graded_no_score_crosses():
+    whole = held_block("uvw", (0, 1, 2), 9000, samples=20)
+
+    def part(names, rows, labelled):
+        places = [whole.features.index(f) for n in names for f in groups([n])[n]]
+        block = whole.take(np.array(rows, int), np.array(places))
+        known = np.isin(rows, labelled)
+        return dataclasses.replace(block, y=np.where(known, block.y, np.nan))
+
+    # of 0 to 14 all blocks are held; labels are there of 5 to 9 at c0, of 10 to 19 at c1
+    test = {"c0": part("uv", range(20), range(5, 10)), "c1": part("vw", range(15), range(10, 20)),
+            "c2": part("uvw", [], []), "c3": part("v", range(17), [])}  # fmt: skip
+    records = Records()
+    engine, _, conclusion = run(HyFEM(**SMALL), clients(), test=test, recorder=records)
+    records.clear()
+    made_of = HYFEM.architecture(HyFEM(**SMALL), engine.schema("train"), None)
+    evaluate_server(
+        *(engine, engine.schema("test"), HYFEM.server_model, made_of.blocks, CROSS_ENTROPY),
+        part="test",
+    )
+    schema = engine.schema("test")
+    sent = {one.client: one.fields["z"] for one in records if one.type == "PartialScores"}
+    assert set(sent) == {"c0", "c1", "c3"}
+    for client, z in sent.items():
+        ids = schema.samples.ids[schema.samples.own(client)]
+        graded = np.isin(ids, range(9005, 9015))
+        assert graded.sum() == 10
+        assert (z[:, ~graded] == 0).all()
+        assert (z[:, graded] != 0).any(axis=0).all()
+    assert conclusion.network
+
+
 # ---- what is refused
 
 
@@ -516,6 +562,7 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
         ({"extractor": "perceptrn"}, "'perceptrn'; use 'perceptron'"),
         ({"extractors": {"u": "resnet"}}, "algorithm.extractors.u is 'resnet'"),
         ({"variant": "proximal"}, "variant is 'proximal'"),
+        ({"matched_layers": "successive"}, "nothing is matched; set start"),
         ({"device": "abacus"}, "algorithm.device is 'abacus', which torch cannot use here"),
     ],
 )

@@ -14,7 +14,6 @@ from intarsia.maths.matched_classifiers import (
     Classifier,
     Matching,
     aggregate,
-    average_held,
     project,
     same_order,
 )
@@ -145,14 +144,6 @@ def test_single_precision_stays_so():
 
     assert {values.dtype for values in (*server.weights, *server.biases)} == {np.dtype("float32")}
     assert np.array_equal(flat(server), flat(single))
-
-
-def test_an_extractor_is_averaged_over_those_who_hold_its_block():
-    parts = [np.array([1.0, 2.0]), None, np.array([4.0, 8.0])]
-
-    assert average_held(parts, (1, 7, 2)) == pytest.approx([3.0, 6.0], rel=1e-15)
-    with pytest.raises(FederationError, match="None of the 2 clients"):
-        average_held([None, None])
 
 
 def test_classifiers_that_do_not_fit_are_refused():

@@ -15,7 +15,8 @@ from scipy.stats import multivariate_normal
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.matched_classifiers import Classifier, Matching, aggregate, project, same_order
 from intarsia.maths.matching_cost import BetaBernoulli, SquaredDistance
-from intarsia.maths.neuron_matching import match, match_fedma, match_pfnm
+from intarsia.maths.neuron_arrangement import Arrangement
+from intarsia.maths.neuron_matching import match
 
 CLASSES = 5
 
@@ -110,11 +111,14 @@ def test_the_marginal_cost_is_the_gaussian_likelihood():
         assert energy == pytest.approx(-likelihood - alone)
 
 
-@pytest.mark.parametrize("find", [match, match_fedma])
-def test_planted_permutations_of_three_layers_are_recovered(find):
+FEDMA = {"cost": BetaBernoulli(), "widths": math.inf, "outgoing": False}
+
+
+@pytest.mark.parametrize("settings", [{}, FEDMA])
+def test_planted_permutations_of_three_layers_are_recovered(settings):
     clients, orders = planted((50, 40, 60), 0.3)
 
-    matching = find(clients)
+    matching = match(clients, **settings)
 
     assert [agreement(matching, orders, layer) >= 0.99 for layer in range(3)] == [True] * 3
 
@@ -310,9 +314,10 @@ def test_pfnm_finds_the_posteriors_best_where_clients_are_alike(seed):
     first = classifier(rng, (2,), range(2), 2, 3)
     clients = [first, *(shuffled(first, rng, 0.2)[0] for _ in range(2))]
 
-    matching = match_pfnm(clients, sigma2=0.1, sigma02=1.0, gamma=1.0)
+    cost = BetaBernoulli(sigma2=0.1, sigma02=1.0, gamma=1.0)
+    matching = match(clients, cost=cost, widths=math.inf)
 
-    best = best_of_all(clients, (1, 1, 1), BetaBernoulli(sigma2=0.1))
+    best = best_of_all(clients, (1, 1, 1), cost)
     assert matching.objectives[-1] == pytest.approx(best)
 
 
@@ -359,11 +364,13 @@ def test_few_common_columns_do_not_look_like_a_good_match(cost):
     narrow = lone([1.0], [0])
     width = 2
 
-    both = [alike, narrow]
     start = Matching(((np.array([0]),), (np.array([1]),), (np.array([1]),)), (width,))
-    matching = match([*both, own], cost=cost, start=start, widths=width, fixed=(0, 1))
+    arrangement = Arrangement([alike, narrow, own], np.full(3, 1 / 3), cost, (width,), True)
+    arrangement.place(start)
+    arrangement.objective([0])
+    arrangement.turn(2, [0])
 
-    assert matching.neurons[2][0].tolist() == [0]
+    assert arrangement.places()[0][2][0].tolist() == [0]
 
 
 def test_neurons_that_nobody_else_has_are_opened_if_the_price_allows():
@@ -405,19 +412,6 @@ def test_a_common_start_stays_in_its_order():
     assert all(np.array_equal(neurons[0], np.arange(20)) for neurons in matching.neurons)
 
 
-def test_a_fixed_client_keeps_its_neurons():
-    rng = np.random.default_rng(0)
-    server = classifier(rng, (8,), range(3))
-    clients = [shuffled(server, rng, 0.1) for _ in range(2)]
-    start = same_order([server, *(one for one, _ in clients)])
-
-    matching = match([server, *(one for one, _ in clients)], start=start, fixed=[0])
-
-    assert np.array_equal(matching.neurons[0][0], np.arange(8))
-    for neurons, (_, orders) in zip(matching.neurons[1:], clients, strict=True):
-        assert np.array_equal(neurons[0], orders[0])
-
-
 def test_without_hidden_layers_there_is_nothing_to_match():
     rng = np.random.default_rng(0)
     clients = [classifier(rng, (), (0, block)) for block in (1, 2)]
@@ -431,7 +425,6 @@ def test_without_hidden_layers_there_is_nothing_to_match():
         ({"passes": -1}, ExperimentError, "number of passes is -1"),
         ({"widths": 3}, ExperimentError, r"may have \[3\] neurons"),
         ({"shares": [1.0, 0.0]}, ExperimentError, r"weights are \[1.0, 0.0\]"),
-        ({"fixed": [0]}, ExperimentError, "give `start`"),
         ({"start": Matching(((np.arange(4),),), (4,))}, FederationError, "same clients"),
         (
             {"start": Matching(((np.arange(4),), (np.zeros(4, int),)), (4,))},

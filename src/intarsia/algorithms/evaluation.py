@@ -10,11 +10,12 @@ That of networks is the cross-entropy of the class that a sample has, or half th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.algorithm import ClientFunction, Clients, PerSample, RandomKey
 from intarsia.data import Array, Block, ClientId, Labels, Schema, targets
@@ -26,6 +27,8 @@ __all__ = [
     "Grades",
     "PartialScores",
     "Totals",
+    "asked_scores",
+    "asking",
     "evaluate",
     "functions",
     "grade_scores",
@@ -40,14 +43,16 @@ CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-o
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for the client's part of the scores."""
+    """Ask for the client's part of the scores of some of its samples, or of all."""
+
+    graded: NDArray[np.bool_] | None = None  # (samples,) somebody has the label; None: all
 
 
 @dataclass(frozen=True)
 class PartialScores:
     """A client's part of the scores."""
 
-    z: PerSample  # (outputs, samples)
+    z: PerSample  # (outputs, samples) 0 where it was not asked for
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,14 @@ def evaluate(
 ) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the model's grades over all samples of a part, and over each client's own.
 
-    Every sample is scored by all parties that hold a part of it.
+    Every sample that somebody has the label of is scored by all parties that hold a part of it; of
+    the others no score crosses.
     """
     score = _partial_scores(predict, part)
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     if not holding:
         return None, {}
-    total = clients.sum(score, dict.fromkeys(holding, Ask()))
+    total = clients.sum(score, asking(schema, holding, schema.label_holders > 0))
     messages = {
         name: Totals(z=total.z, share=label_share(schema, name))
         for name in holding
@@ -126,6 +132,19 @@ def evaluate(
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
     return graded(clients, schema, _given_scores, messages, loss, part=part)
+
+
+def asking(
+    schema: Schema, clients: Sequence[ClientId], graded: NDArray[np.bool_]
+) -> dict[ClientId, Ask]:
+    """Return the message to each client; `graded` says which samples are asked for, (samples,)."""
+    every = bool(graded.all())
+    return {name: Ask(None if every else graded[schema.samples.own(name)]) for name in clients}
+
+
+def asked_scores(message: Ask, z: Array) -> Array:
+    """Return a client's scores, (outputs, samples), with 0 for those that were not asked for."""
+    return z if message.graded is None else np.where(message.graded, z, 0.0)
 
 
 def functions(
@@ -192,7 +211,7 @@ def _partial_scores(predict: Callable[[Any, Block], Array], part: str) -> Client
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: RandomKey
     ) -> tuple[Any, PartialScores]:
-        return state, PartialScores(predict(state, block.counted_once()))
+        return state, PartialScores(asked_scores(message, predict(state, block.counted_once())))
 
     return ClientFunction("partial_scores", partial_scores, "test" if part == "test" else "train")
 

@@ -174,6 +174,7 @@ def _with_classifiers(server: Server, clients: Clients) -> Server:
         again=not first,
         passes=options.passes,
         widest=options.widest,
+        outgoing=options.matched_layers == "together",
     )
     whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
     if options.matching == "none":  # from here on sums, of what the server does not read

@@ -48,6 +48,7 @@ def joined(
     again: bool = False,
     passes: int = 10,
     widest: Sequence[float] | None = None,
+    outgoing: bool = True,
 ) -> tuple[Composition, Parts]:
     """Return the server's classifier from those of the clients, with the extractors of `before`.
 
@@ -71,6 +72,8 @@ def joined(
         Of the matching, at most.
     widest
         How many neurons the server may come to have in each hidden layer; None: as many as clients.
+    outgoing
+        Whether outgoing weights count in a match, else layers are matched one after the other.
     """
     clients = sorted(replies)
     found = [
@@ -81,7 +84,14 @@ def joined(
     matching = same_order(found)
     if not in_order:
         start = matching if again else None
-        matching = match(found, weights, cost=cost, start=start, widths=widest, passes=passes)
+        matching = match(
+            *(found, weights),
+            cost=cost,
+            start=start,
+            widths=widest,
+            passes=passes,
+            outgoing=outgoing,
+        )
     starts = _starts(made_of)
     was = classifier_of(made_of, before, np.ones(made_of.outputs, bool))
     otherwise = _widened(was, _numbers(matching, made_of.hidden, drawn=not again))

@@ -47,6 +47,8 @@ class HyFEM:
     start: Literal["common", "matched", "unmatched"] = "common"
     # whether the server matches the classifiers' neurons in every round, and at what cost
     matching: Literal["none", "rounds"] = "none"
+    # hidden layers: together, by all their weights, or one after the other, by those that come in
+    matched_layers: Literal["together", "successive"] = "together"
     passes: int = 10  # of a matching over all clients at most; it ends where one changes nothing
     # squared distances; PFNM's posterior as published; the same with the server's weights
     # integrated out
@@ -94,6 +96,11 @@ class HyFEM:
                 f"algorithm.price is {self.price}; set it to 0 or more, inf to open no neuron."
             )
         _ = self.matching_cost  # says what is wrong with its numbers
+        if self.matched_layers != "together" and not matched:
+            raise ExperimentError(
+                f'algorithm.matched_layers is "{self.matched_layers}" and nothing is matched; set '
+                'start to "matched" or matching to "rounds", or leave matched_layers out.'
+            )
         self._check_growth(matched)
         check_device(self.device)
         check_kind(self.extractor, "extractor")

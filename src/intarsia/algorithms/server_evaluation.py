@@ -3,8 +3,10 @@
 1. `grade_own`: each client grades its own network on its samples.
 2. `partial_layer`: each client adds its blocks' terms of the first layer of the server's network,
    each block of a sample once; nobody but the sample's owners opens the sum.
-3. `grade_server`: clients with labels go on from there. Samples count of which the clients together
-   hold every block.
+3. `grade_server`: clients with labels go on from there.
+
+Samples count that somebody has the label of, and of which the clients together hold every block;
+of others no term crosses.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from intarsia.algorithms.evaluation import (
     Grades,
     PartialScores,
     Totals,
+    asked_scores,
+    asking,
     graded,
     grading,
     label_share,
@@ -93,16 +97,17 @@ def evaluate_server(
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    whole = _whole(schema, blocks)
+    whole = _whole(schema, blocks)[schema.samples.cell_of]
     grading = {
-        name: share * whole[schema.samples.cell_of[schema.samples.own(name)]]
+        name: share * whole[schema.samples.own(name)]
         for name, share in _shares(clients, schema).items()
     }
     grading = {name: share for name, share in grading.items() if share.any()}
     if not grading:
         return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
-    total = clients.sum(_partial_layer(server, schema, part), dict.fromkeys(holding, Ask()))
+    messages = asking(schema, holding, whole & (schema.label_holders > 0))
+    total = clients.sum(_partial_layer(server, schema, part), messages)
     # discloses how well the server's network does on each client's labelled samples
     return graded(
         clients,
@@ -143,7 +148,7 @@ def _partial_layer(server: ServerModel, schema: Schema, part: str) -> ClientFunc
         total: Any = 0.0
         for name, term in server.part(state, block).items():
             total = total + term / _holders(block, known[name].features[0])
-        return state, PartialScores(np.asarray(total, np.float64))
+        return state, PartialScores(asked_scores(message, np.asarray(total, np.float64)))
 
     return ClientFunction("partial_layer", partial_layer, "test" if part == "test" else "train")
 

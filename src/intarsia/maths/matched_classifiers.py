@@ -27,7 +27,6 @@ __all__ = [
     "Classifier",
     "Matching",
     "aggregate",
-    "average_held",
     "check_classifiers",
     "check_shares",
     "project",
@@ -141,24 +140,6 @@ def _layers(one: Classifier) -> list[tuple[Array, Array]]:
 def _mean(total: Array, mass: Array, otherwise: Array) -> Array:
     mean: Array = np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), otherwise)
     return mean
-
-
-def average_held(parts: Sequence[Array | None], shares: Sequence[float] | None = None) -> Array:
-    """Return the mean of a part over the clients that hold it (the others give None).
-
-    Raises
-    ------
-    FederationError
-        If no client holds it.
-    """
-    weighted = check_shares(shares, len(parts))
-    held = [(part, p) for part, p in zip(parts, weighted, strict=True) if part is not None]
-    if not held:
-        raise FederationError(
-            f"None of the {len(parts)} clients holds a part that is to be averaged; leave it out."
-        )
-    total: Array = sum(p * part for part, p in held) / sum(p for _, p in held)
-    return total
 
 
 def project(server: Classifier, neurons: Sequence[Array], inputs: Array) -> Classifier:

@@ -14,14 +14,14 @@ neuron of the server is found client by client (Zhang et al., TMLR 2024, Algorit
 Departures from the paper. The cost is the rise of the whole objective (11), in which the server's
 weights follow the assignment, rather than the distance to the others' mean: with many clients they
 agree, and this one never raises the objective. Outgoing weights count too, as (11) has them;
-without them (`outgoing=False`) layers are matched one after the other, as FedMA does. Clients take
-turns in their order rather than at random.
+without them (`outgoing=False`) layers are matched one after the other, as FedMA does (Wang et al.,
+ICLR 2020, Algorithm 1). Clients take turns in their order rather than at random.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,10 +32,10 @@ from intarsia.maths.matched_classifiers import (
     check_classifiers,
     check_shares,
 )
-from intarsia.maths.matching_cost import BetaBernoulli, Cost, SquaredDistance
+from intarsia.maths.matching_cost import Cost, SquaredDistance
 from intarsia.maths.neuron_arrangement import Arrangement
 
-__all__ = ["match", "match_fedma", "match_pfnm"]
+__all__ = ["match"]
 
 
 def match(
@@ -47,7 +47,6 @@ def match(
     widths: Sequence[float] | float | None = None,
     passes: int = 10,
     outgoing: bool = True,
-    fixed: Iterable[int] = (),
 ) -> Matching:
     """Return which neuron of the server each client's neuron is; every one of them has an owner.
 
@@ -69,9 +68,6 @@ def match(
         How often each client takes its turn at most, after all have joined.
     outgoing
         Whether outgoing weights count; else layers are matched one after the other.
-    fixed
-        Clients (their numbers) that stay where `start` has them: the server's own classifier among
-        the clients' stands for those who are away.
 
     Raises
     ------
@@ -86,12 +82,6 @@ def match(
         raise ExperimentError(f"The number of passes is {passes}; set it to 0 or more.")
     if layers == 0:  # output rows are matched by class, inputs by P_m
         return Matching(tuple(() for _ in classifiers), (), (0.0,))
-    held = set(fixed)
-    if held and (start is None or not held <= set(range(len(classifiers)))):
-        raise ExperimentError(
-            f"Clients {sorted(held)} are to stay where they are: give `start`, and numbers below "
-            f"{len(classifiers)}."
-        )
     limits = _limits(classifiers, widths)
     arrangement = Arrangement(
         classifiers,
@@ -102,9 +92,8 @@ def match(
     )
     if start is not None:
         arrangement.place(_checked(start, classifiers, limits))
-    turns = [client for client in range(len(classifiers)) if client not in held]
     together = [list(range(layers))] if outgoing else [[layer] for layer in range(layers)]
-    curves = [_matched(arrangement, turns, run, passes, start is None) for run in together]
+    curves = [_matched(arrangement, run, passes, start is None) for run in together]
     longest = max(map(len, curves))
     neurons, numbers = arrangement.places()
     return Matching(
@@ -115,48 +104,15 @@ def match(
     )
 
 
-def match_pfnm(
-    classifiers: Sequence[Classifier],
-    *,
-    sigma2: float = 1.0,
-    sigma02: float = 1.0,
-    gamma: float = 1.0,
-    passes: int = 10,
-) -> Matching:
-    """Return PFNM's matching: the Beta-Bernoulli posterior, all weights, any width."""
-    cost = BetaBernoulli(sigma2=sigma2, sigma02=sigma02, gamma=gamma)
-    return match(classifiers, cost=cost, widths=math.inf, passes=passes)
-
-
-def match_fedma(
-    classifiers: Sequence[Classifier],
-    *,
-    sigma2: float = 1.0,
-    sigma02: float = 1.0,
-    gamma: float = 1.0,
-    passes: int = 10,
-) -> Matching:
-    """Return FedMA's matching: as PFNM's, by incoming weights, one layer after the other.
-
-    FedMA trains the later layers again after each one (Wang et al., ICLR 2020, Algorithm 1); that
-    belongs to the federation, and is not done here.
-    """
-    cost = BetaBernoulli(sigma2=sigma2, sigma02=sigma02, gamma=gamma)
-    return match(classifiers, cost=cost, widths=math.inf, passes=passes, outgoing=False)
-
-
 def _matched(
-    arrangement: Arrangement,
-    turns: Sequence[int],
-    layers: Sequence[int],
-    passes: int,
-    joining: bool,
+    arrangement: Arrangement, layers: Sequence[int], passes: int, joining: bool
 ) -> list[float]:
     """Let clients take turns; return the objective before the passes and after each."""
+    turns = range(len(arrangement.classifiers))
     if joining:
         sizes = [arrangement.size(client, layers) for client in turns]
-        for place in np.argsort(-np.array(sizes), kind="stable"):
-            arrangement.turn(turns[place], layers)
+        for client in np.argsort(-np.array(sizes), kind="stable"):
+            arrangement.turn(int(client), layers)
     objectives = [arrangement.objective(layers)]
     for _ in range(passes):
         changed = [arrangement.turn(client, layers) for client in turns]
