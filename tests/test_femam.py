@@ -253,6 +253,16 @@ def test_the_number_of_clusters_is_chosen_by_validation():
     assert said.startswith("Level 2 has 3 clusters")
 
 
+def test_levels_that_come_to_nothing_are_named():
+    groups = {"region": dict.fromkeys(("c0", "c1", "c2"), "north")}
+    options = FeMAM(levels=("global", 5), groups=groups, **LEVELS)
+    _, server, conclusion = run(FEMAM, options, clients(3), 30)
+    assert len(server.levels[1].models) == 3
+    unnamed, narrow = conclusion.notes
+    assert unnamed.startswith("No level names 'region'")
+    assert narrow.startswith("Level 2 was to have 5 clusters and has 3, one for each client")
+
+
 def test_a_new_level_begins_as_no_change():
     blocks = clients(3)
     options = FeMAM(

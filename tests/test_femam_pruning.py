@@ -38,7 +38,7 @@ def test_what_a_level_is_worth_is_estimated_from_sums():
     assert found.mean == pytest.approx(rows.mean())
     assert found.within == pytest.approx(within)
     assert found.between == pytest.approx(between) != 0
-    assert found.error == pytest.approx(within / 19 + between * (n**2).sum() / 19**2)
+    assert found.uncertainty == pytest.approx(within / 19 + between * (n**2).sum() / 19**2)
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,11 @@ CASES: list[Case] = [
     ("nothing but positive labels", labelled("1 2 1", positive=("1", "2")), "'1'"),
     ("text in a regression target", labelled("1.5 2.5 x", task="regression"), "'x'"),
     ("text among number labels", labelled("0 1 oops"), "'oops'"),
+    (
+        "number labels at one, text at another",
+        several("id,a,y\n1,2,0\n2,3,1\n", "id,b,y\n1,2,no\n2,3,yes\n"),
+        "'no' at",
+    ),
     ("an infinite label", labelled("0.5 1.5 inf"), "inf"),
     ("dates as labels", parquet(a=[1.0], y=[pd.Timestamp("2026-01-01")]), "2026"),
     ("people as classes", labelled(" ".join(f"p{at}" for at in range(1100))), "1100"),

@@ -176,7 +176,7 @@ def meaning(
             "the labels."
         )
     if not settings.named:
-        _refuse_mixture(present, name)
+        _refuse_mixture(dict(zip(columns, found, strict=True)), name)
     classes = settings.named or ascending(present)
     if settings.positives:
         return _one_against_rest(classes, present, settings, name)
@@ -205,14 +205,17 @@ def _regression(found: list[NDArray[Any]], settings: LabelSettings) -> bool:
     return len(values) > 2 and not (whole and len(values) <= MOST_NUMBER_CLASSES)
 
 
-def _refuse_mixture(present: set[str], name: str) -> None:
-    text = sorted(one for one in present if number(one) is None)
-    if text and len(text) < len(present):
-        figure = min(present - set(text))
+def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
+    said = sorted(
+        (canonical(str(one)), client) for client, part in found.items() for one in part.tolist()
+    )
+    figures = [(one, client) for one, client in said if number(one) is not None]
+    text = [(one, client) for one, client in said if number(one) is None]
+    if text and figures:
         raise FederationError(
-            f"Label column {name!r} has numbers (such as {figure!r}) and text (such as "
-            f"{text[0]!r}); add {text[0]!r} to missing, correct it, or list all classes in "
-            "[labels]."
+            f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
+            f"and text (such as {text[0][0]!r} at {text[0][1]!r}); add {text[0][0]!r} to missing, "
+            "correct it, or list all classes in [labels]."
         )
 
 

@@ -78,7 +78,9 @@ def advise(schema: Schema) -> Advice:
     if same_features and not common_samples:
         why = (
             "horizontal: all clients have the same columns and no row in common; hyfdca then needs "
-            "no exchange over rows and is CoCoA (cocoa and fedavg are there as baselines)."
+            "no exchange over rows and is CoCoA (cocoa and fedavg are there as baselines). Where "
+            "the clients' populations differ, femam finds groups of them and trains networks for "
+            "all, for each group and for each client (it needs the library torch)."
         )
     elif same_samples and not common_features:
         why = (

@@ -32,7 +32,7 @@ class Pooled:
     """What a level is worth to the clients: the falls of what `criterion` names."""
 
     mean: float  # over all rows of all clients
-    error: float  # its variance
+    uncertainty: float  # variance of that mean
     between: float  # variance of the clients' means, beyond what is chance
     within: float  # variance of a client's rows
 
@@ -108,8 +108,8 @@ def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
 def _worth(fallen: Array, level: Pooled) -> tuple[float, float]:
     """Return what a level is worth to a client, shrunk towards all clients' mean; its variance."""
     if not len(fallen) or level.between == 0:
-        return level.mean, level.error + level.between
+        return level.mean, level.uncertainty + level.between
     own = level.within / len(fallen)
     weight = level.between / (level.between + own)
     worth = level.mean + weight * (float(fallen.mean()) - level.mean)
-    return worth, (1 - weight) * level.between + (1 - weight) ** 2 * level.error
+    return worth, (1 - weight) * level.between + (1 - weight) ** 2 * level.uncertainty

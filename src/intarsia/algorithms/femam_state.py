@@ -69,9 +69,21 @@ def reached_of(server: Server) -> int:
 
 
 def notes_of(server: Server) -> tuple[str, ...]:
-    """Return what was chosen by rows for validation, and which levels never began."""
+    """Return what was chosen by rows for validation, and what of the levels came to nothing."""
     said = []
-    for number, level in enumerate(server.levels, 1):
+    named = server.options.levels
+    for given in server.options.groups:
+        if given not in named:
+            said.append(
+                f"No level names {given!r}, which algorithm.groups has; put it into "
+                "algorithm.levels if it is to count."
+            )
+    for number, (level, word) in enumerate(zip(server.levels, named, strict=False), 1):
+        if isinstance(word, int) and word > len(level.models):
+            said.append(
+                f"Level {number} was to have {word} clusters and has {len(level.models)}, one for "
+                "each client: it groups nobody."
+            )
         if level.trials:
             tried = zip(server.options.candidates, level.trials, strict=False)
             losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)

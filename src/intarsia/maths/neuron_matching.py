@@ -20,7 +20,6 @@ ICLR 2020, Algorithm 1). Clients take turns in their order rather than at random
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
