@@ -1,21 +1,27 @@
-"""FeMAM beside its baselines on the planted problems of experiments/femam-mnist-*.toml.
+"""FeMAM beside its baselines: planted problems on MNIST, and CIFAR-100 reduced for two cores.
+
+The problems are those of experiments/femam-mnist-*.toml, and of experiments/femam-cifar100-*.toml
+with the keys below.
 
     python benchmarks/femam_table.py [--problem NAME...] [--method NAME...] [--seeds N...]
                                      [--tune] [--show] [--write]
 
 Each cell (problem, method, seed) is one run; what it came to is kept in runs/femam_table.json
-beside this file and not run again, so that a later call adds to the table (remove the file where
-the library has changed since). With `--tune` a method that has several settings below is first run
-with each on 90 % of the training samples of seed 0 and graded on the rest; the best of what has
-been tried is used, the first where nothing was. `--show` and `--write` show what there is.
+beside this file and not run again while its experiment says the same, so that a later call adds to
+the table (remove the file where the library has changed since). With `--tune` a method that has
+several settings below is first run with each on 90 % of the training samples of seed 0 and graded
+on the rest; the best of what has been tried is used, the first where nothing was. `--show` and
+`--write` show what there is.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,33 +37,70 @@ from intarsia.maths.tensors import torch
 
 _CELLS = Path(__file__).parent / "runs" / "femam_table.json"
 _EXPERIMENTS = Path(__file__).parent.parent / "experiments"
-PROBLEMS = ("pair", "permutation", "classes", "dirichlet", "levels", "iid")
-_PLANTED = ("pair", "permutation", "classes", "levels")  # groups of several clients
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An experiment file, keys of it, and how many clusters FeSEM and IFCA have."""
+
+    file: str
+    keys: tuple[str, ...] = ()
+    clusters: int = 5
+    planted: bool = True  # groups of several clients
+    rates: tuple[float, ...] = (0.1, 0.2)  # that are tried
+
+
+def _reduced(name: str, levels: str, first_rounds: int, clusters: int = 5) -> Problem:
+    """Return a problem of CIFAR-100 at 20 clients, small images, a perceptron and 180 rounds."""
+    keys = (
+        *("partition.clients=20", "partition.samples=225", "dataset.side=16"),
+        *("algorithm.embedding=perceptron", "algorithm.rate=0.1", "algorithm.first_clustering=12"),
+        *(f"algorithm.first_rounds={first_rounds}", "algorithm.level_rounds=20"),
+        f'algorithm.levels=["global", {levels}, "personal", "shares"]',
+    )
+    rates = (0.02, 0.05, 0.1)
+    return Problem(f"femam-cifar100-{name}", keys, clusters, name != "dirichlet", rates)
+
+
+_MNIST = {
+    **{
+        name: Problem(f"femam-mnist-{name}")
+        for name in ("pair", "permutation", "classes", "dirichlet", "levels", "iid")
+    },
+    "dirichlet": Problem("femam-mnist-dirichlet", planted=False),
+    "levels": Problem("femam-mnist-levels", clusters=6),
+    "iid": Problem("femam-mnist-iid", planted=False),
+}
+_CIFAR = {
+    "cifar-cluster": _reduced("cluster", "5", 139),
+    "cifar-dirichlet": _reduced("dirichlet", "5", 139),
+    "cifar-multilevel": _reduced("multilevel", "3, 6, 11", 99, clusters=11),
+}
+PROBLEMS = {**_MNIST, **_CIFAR}
 _TRAINING = {"optimiser": "sgd", "batch": 32, "local_epochs": 2}
-_SLOWER, _FASTER = {"rate": 0.1}, {"rate": 0.2}
-_RATES = (_SLOWER, _FASTER)
 _ROUNDS = 180  # those of all of FeMAM's levels
 # algorithm → numbers of last epochs that are tried after one training
 _FINALS = {"fedavg-ft": (0, 20, 60), "fesem": (0, 20, 60), "ifca": (0,), "fedrep": (20, 60)}
 _TUNED = (20, 60)
-_LATER = {"first_clustering": 20}
-_CLUSTERED = (_SLOWER, {**_LATER, **_SLOWER}, {**_LATER, **_FASTER})
+_CLUSTERED = ({}, {"first_clustering": 20})
 _PFEDME = {"local_rounds": 6, "steps": 2, "step_size": 0.5}
-# name → algorithm, its settings, the first where nothing was tuned, and numbers of last epochs
+_AS_IT_IS = "femam as it is"  # in the experiments' files, or with the keys above
+# name → algorithm, its settings, each tried with each rate, and numbers of last epochs; the first
+# of all are taken where nothing was tuned
 METHODS: dict[str, tuple[str, tuple[dict[str, Any], ...], tuple[int | None, ...]]] = {
     # with as many rounds as the others
     "femam": ("femam", ({}, {"validation": 0.05}), (None,)),
-    "femam as it is": ("femam", ({},), (None,)),  # in the experiments' files
-    "local": ("local", _RATES, (None,)),
-    "fedavg": ("fedavg-ft", _RATES, (0,)),
-    "fedavg-ft": ("fedavg-ft", _RATES, _TUNED),
-    "fedprox": ("fedprox", tuple({"proximal": 0.01, **rate} for rate in _RATES), (None,)),
-    "ditto": ("ditto", tuple({"own_epochs": 2, "pull": 0.1, **rate} for rate in _RATES), (None,)),
-    "pfedme": ("pfedme", tuple({"pull": pull, **_PFEDME, **_SLOWER} for pull in (1, 5)), (None,)),
+    _AS_IT_IS: ("femam", ({},), (None,)),
+    "local": ("local", ({},), (None,)),
+    "fedavg": ("fedavg-ft", ({},), (0,)),
+    "fedavg-ft": ("fedavg-ft", ({},), _TUNED),
+    "fedprox": ("fedprox", ({"proximal": 0.01},), (None,)),
+    "ditto": ("ditto", ({"own_epochs": 2, "pull": 0.1},), (None,)),
+    "pfedme": ("pfedme", tuple({"pull": pull, **_PFEDME} for pull in (1, 5)), (None,)),
     "fesem": ("fesem", _CLUSTERED, (0,)),
     "fesem+": ("fesem", _CLUSTERED, _TUNED),
-    "ifca": ("ifca", _RATES, (0,)),
-    "fedrep": ("fedrep", tuple({"shared_epochs": 2, **rate} for rate in _RATES), _TUNED),
+    "ifca": ("ifca", ({},), (0,)),
+    "fedrep": ("fedrep", ({"shared_epochs": 2},), _TUNED),
 }
 Setting = tuple[dict[str, Any], int | None]  # of the training, and how many last epochs
 
@@ -69,23 +112,28 @@ def main() -> None:
     if not arguments.show:
         with threadpool_limits(limits=1):
             _fill(cells, arguments)
-    rows, columns = _table(cells)
-    title = "FeMAM and its baselines, planted problems"
-    show(title, columns, rows)
-    structure, of_structure = _structure(cells)
-    title_of_structure = "FeMAM as its experiments have it, the structure it finds"
-    show(title_of_structure, of_structure, structure)
-    if arguments.write:
-        write(title, columns, rows, seed=0, notes=_NOTES + _tuned(cells))
-        write(title_of_structure, of_structure, structure, seed=0, notes=_STRUCTURE_NOTES)
+    for family, of_what, data in (
+        (_MNIST, "planted problems", "MNIST, 20 clients of at most 100 training samples, "),
+        (_CIFAR, "reduced CIFAR-100", "16 × 16 pixels, 20 clients of 225 training images, "),
+    ):
+        if not any(_of_seeds(cells, problem, method) for problem in family for method in METHODS):
+            continue
+        rows, columns = _table(cells, family)
+        title = f"FeMAM and its baselines, {of_what}"
+        show(title, columns, rows)
+        structure, of_structure = _structure(cells, family)
+        title_of_structure = f"FeMAM, the structure it finds, {of_what}"
+        show(title_of_structure, of_structure, structure)
+        if arguments.write:
+            write(title, columns, rows, seed=0, notes=data + _NOTES + _tuned(cells, family))
+            write(title_of_structure, of_structure, structure, seed=0, notes=_STRUCTURE_NOTES)
 
 
 _NOTES = (
-    "MNIST, 20 clients of at most 100 training samples, the experiments' perceptron. Accuracy in "
-    "per cent as the mean over clients, and macro-F1; the mean ± the deviation over seeds, of "
-    "which [n] were run. FeMAM's rate and rounds are its experiments'; all by SGD, "
-    f"batches of 32, two local epochs, {_ROUNDS} rounds; five clusters. A setting with which a run "
-    "diverged is out. "
+    "and a perceptron. Accuracy in per cent as the mean over clients, and macro-F1; the mean ± the "
+    "deviation over seeds, of which [n] were run. FeMAM's levels are its experiments'; all by SGD, "
+    f"batches of 32, two local epochs, {_ROUNDS} rounds; as many clusters as the finest level has. "
+    "A setting with which a run diverged is out. "
 )
 _STRUCTURE_NOTES = (
     "Adjusted Rand index of the true groups with the learned level that is most like them "
@@ -98,7 +146,7 @@ def _fill(cells: dict[str, Any], arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
         for problem in arguments.problem:
             for method in arguments.method:
-                settings = _settings(method)
+                settings = _settings(problem, method)
                 if arguments.tune and seed == arguments.seeds[0] and len(settings) > 1:
                     for setting in settings:
                         _cell(cells, problem, method, 0, setting, tune=True)
@@ -106,14 +154,15 @@ def _fill(cells: dict[str, Any], arguments: argparse.Namespace) -> None:
                 _cell(cells, problem, method, seed, chosen, tune=False)
 
 
-def _settings(method: str) -> list[Setting]:
+def _settings(problem: str, method: str) -> list[Setting]:
     _, settings, finals = METHODS[method]
-    return list(product(settings, finals))
+    rates = [{}] if method == _AS_IT_IS else [{"rate": rate} for rate in PROBLEMS[problem].rates]
+    return [({**one, **rate}, final) for one, rate, final in product(settings, rates, finals)]
 
 
 def _chosen(cells: dict[str, Any], problem: str, method: str) -> Setting:
     """Return the setting that is best on validation rows, of those that were tried."""
-    settings = _settings(method)
+    settings = _settings(problem, method)
     tried = [
         one
         for one in settings
@@ -146,7 +195,15 @@ def _words(setting: Setting) -> dict[str, Any]:
 
 def _key(problem: str, method: str, seed: int, setting: Setting, *, tune: bool) -> str:
     words = json.dumps(_words(setting), sort_keys=True)
-    return f"{problem} {METHODS[method][0]} {seed} {words}{' validation' if tune else ''}"
+    said = f"{problem} {METHODS[method][0]} {seed} {words}{' validation' if tune else ''}"
+    return f"{said} {_digest(problem, method, json.dumps(setting[0], sort_keys=True), tune)}"
+
+
+@cache
+def _digest(problem: str, method: str, chosen: str, tune: bool) -> str:
+    """Return what changes where an experiment does, whatever its seed."""
+    found = _description(problem, method, 0, json.loads(chosen), tune=tune)
+    return hashlib.blake2b(repr(found).encode(), digest_size=4).hexdigest()
 
 
 def _cell(
@@ -169,16 +226,23 @@ def _cell(
 def _description(
     problem: str, method: str, seed: int, chosen: dict[str, Any], *, tune: bool
 ) -> Experiment:
-    found = experiment.load(_EXPERIMENTS / f"femam-mnist-{problem}.toml")
+    posed = PROBLEMS[problem]
+    found = experiment.load(_EXPERIMENTS / f"{posed.file}.toml", list(posed.keys))
     found = replace(found, seed=seed, evaluate_every=0, yardsticks=False)
     if tune:
         found = replace(found, split=replace(found.split, validation=0.1))
     name = METHODS[method][0]
     if name == "femam":
         return replace(found, hyperparameters={**found.hyperparameters, **chosen})
-    known: dict[str, Any] = dict(_TRAINING)
+    # what the file says of the network is for all
+    network = {
+        key: found.hyperparameters[key] for key in ("embedding",) if key in found.hyperparameters
+    }
+    known: dict[str, Any] = {**_TRAINING, **network}
     if name == "pfedme":
         del known["local_epochs"]
+    if name in ("fesem", "ifca"):
+        known["clusters"] = posed.clusters
     return replace(found, algorithm=name, hyperparameters={**known, **chosen}, rounds=_ROUNDS)
 
 
@@ -188,12 +252,14 @@ def _of_seeds(cells: dict[str, Any], problem: str, method: str) -> list[dict[str
     return [cells[key] for key in keys if key in cells]
 
 
-def _table(cells: dict[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def _table(
+    cells: dict[str, Any], problems: Iterable[str]
+) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     rows = [
-        (method, *(_said(_of_seeds(cells, problem, method)) for problem in PROBLEMS))
+        (method, *(_said(_of_seeds(cells, problem, method)) for problem in problems))
         for method in METHODS
     ]
-    return rows, ("accuracy; macro-F1 [seeds]", *PROBLEMS)
+    return rows, ("accuracy; macro-F1 [seeds]", *problems)
 
 
 def _said(cells: list[dict[str, Any]]) -> str:
@@ -209,14 +275,16 @@ def _spread(cells: Iterable[dict[str, Any]], name: str) -> str:
     return f"{each.mean():.1f}{deviation}"
 
 
-def _structure(cells: dict[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def _structure(
+    cells: dict[str, Any], problems: Iterable[str]
+) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     rows = []
-    for problem in PROBLEMS:
-        found = _of_seeds(cells, problem, "femam as it is")
+    for problem in problems:
+        found = _of_seeds(cells, problem, _AS_IT_IS)
         agreements = [
             "; ".join(_most_alike(*one) for one in cell["agreement"].items())
             for cell in found
-            if problem in _PLANTED
+            if PROBLEMS[problem].planted
         ]
         kept = ["/".join(map(str, cell["kept"][1:])) for cell in found]
         rows.append((problem, " · ".join(filter(None, agreements)) or "–", ", ".join(kept) or "–"))
@@ -228,12 +296,12 @@ def _most_alike(true: str, found: dict[str, float]) -> str:
     return f"{true}: {found[level]:.2f} ({level})"
 
 
-def _tuned(cells: dict[str, Any]) -> str:
+def _tuned(cells: dict[str, Any], problems: Iterable[str]) -> str:
     """Return which settings were chosen on validation rows."""
     said = []
     for method in METHODS:
-        settings = _settings(method)
-        for problem in PROBLEMS:
+        for problem in problems:
+            settings = _settings(problem, method)
             count = sum(_key(problem, method, 0, one, tune=True) in cells for one in settings)
             if count > 1:
                 chosen = _words(_chosen(cells, problem, method))

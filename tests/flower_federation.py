@@ -32,12 +32,15 @@ from intarsia.privacy.sealing import Sealing
 from intarsia.privacy.settings import Privacy
 from test_remote import OneByOne
 
-ROUNDS = 2
+ROUNDS = 4
 SETTINGS = {
     "hyfdca": {"regularisation": 0.1},
     "flic": {"pretraining_epochs": 1, "hidden": 8, "latent": 4},
     "hyfem": test_hyfem.SMALL,
-    "femam": {"local_epochs": 2, "batch": 10, "embedding": "perceptron", "hidden": 6, "latent": 4},
+    "femam": {  # each level in a round
+        **{"levels": ("global", 2, "personal", "shares"), "first_rounds": 1, "level_rounds": 1},
+        **{"first_clustering": 1, "batch": 10, "hidden": 6, "latent": 4},
+    },
 }
 LABELS = {"hyfem": test_hyfem.LABELS, "femam": test_femam.LABELS}
 

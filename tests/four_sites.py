@@ -25,7 +25,10 @@ SETTINGS = {
         **{"features": 4, "extractor_hidden": [8], "hidden": [12], "steps": 8, "batch": 16},
         **{"rate": 0.2, "engine": "loop"},
     },
-    "femam": {"engine": "loop"},
+    "femam": {  # each level in a round
+        **{"levels": ["global", 2, "personal", "shares"], "first_rounds": 1, "level_rounds": 1},
+        **{"first_clustering": 1, "engine": "loop"},
+    },
 }
 
 

@@ -539,15 +539,16 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
     blocks = clients()
     tables = {client: (block.x, block.y.astype(int)) for client, block in blocks.items()}
     settings = {
-        "name": "femam", "levels": ["global", 2, "region", "personal"], "hidden": 6, "latent": 4,
-        "groups": EVERY.groups, "first_rounds": 3, "level_rounds": 2, "optimiser": "adam",
+        "name": "femam", "levels": ["global", 2, "region", "personal", "shares"],
+        "hidden": 6, "latent": 4, "groups": EVERY.groups, "first_rounds": 3, "level_rounds": 2,
+        "optimiser": "adam",
         "rate": 0.02, "prune": "margin", "validation": 0.2, "engine": "loop",
     }  # fmt: skip
     result = intarsia.run(
         tables=tables, algorithm=settings, classes=["0", "1", "2"], rounds=20, yardsticks=False,
         evaluate_every=3, privacy=mode, out=tmp_path / "run",
     )  # fmt: skip
-    assert (result.rounds, result.finished) == (9, "algorithm")
+    assert (result.rounds, result.finished) == (10, "algorithm")
     again = intarsia.load(tmp_path / "run").model
     for name, block in blocks.items():
         odds_of = result.model[name].decision_function(block.x)

@@ -15,6 +15,7 @@ from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms.client_network import embedded, scores  # noqa: E402
 from intarsia.algorithms.femam import FeMAM  # noqa: E402
 from intarsia.algorithms.femam_flic import FEMAM_FLIC, FeMAMFlic  # noqa: E402
+from intarsia.algorithms.femam_shares import offsets  # noqa: E402
 from intarsia.algorithms.flic import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.network_structure import levels_of  # noqa: E402
 from intarsia.algorithms.network_targets import odds  # noqa: E402
@@ -167,6 +168,28 @@ def test_later_levels_are_averages_of_heads_on_the_points_of_flic(variant):
                 odds((base + said(start, z)).numpy()),
                 atol=1e-9,
             )
+
+
+def test_a_level_of_shares_moves_the_scores_of_flic():
+    femam = FeMAM(
+        levels=("global", "shares"), first_rounds=3, calibrated=False,
+        **{**WHOLE, "validation": 0.3},
+    )  # fmt: skip
+    blocks = {
+        name: block.take(np.flatnonzero((block.y != number % 3) | (np.arange(len(block.y)) < 6)))
+        for number, (name, block) in enumerate(clients(60).items())
+    }
+    engine, server, _ = run(FEMAM_FLIC, FeMAMFlic(flic=GLOBAL, femam=femam), blocks)
+    prior = server.levels.levels[1].offset
+    assert prior.weight > 0
+    for name, block in blocks.items():
+        state = engine.get_states()[name]
+        own = np.bincount(block.y[~state.levels.held_out].astype(int), minlength=3) + 0.0
+        moved = prior.weight * offsets(own, prior.shares, prior.correlation)
+        network = FEMAM_FLIC.network(state)
+        np.testing.assert_allclose(level(2, network)["classifier.bias"], moved, rtol=1e-12)
+        first = scores(level(1, network), GLOBAL, block)
+        np.testing.assert_allclose(FEMAM_FLIC.predict(state, block), odds(first + moved), atol=1e-9)
 
 
 PLAN = {"levels": ("global", 2, "personal"), "first_rounds": 2, "level_rounds": 2}

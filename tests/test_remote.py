@@ -375,13 +375,20 @@ def test_a_network_algorithm_over_sites_comes_to_the_bits_of_the_in_process_engi
         )
         for k, client in enumerate(("one", "two"))
     }
-    options = algorithm.hyperparameters(**{"pretraining_epochs": 1} if name == "flic" else {})
+    plans = {  # of femam each level in a round
+        "flic": {"pretraining_epochs": 1},
+        "femam": {
+            **{"levels": ("global", 2, "personal", "shares"), "first_clustering": 1},
+            **{"first_rounds": 1, "level_rounds": 1},
+        },
+    }
+    options = algorithm.hyperparameters(**plans.get(name, {}))
     made = sites.federation(algorithm, options, blocks, BINARY)
     server = sites.begun(made, algorithm, options)
-    server, infos = rounds(algorithm, made.engine, server, [1, 2])
+    server, infos = rounds(algorithm, made.engine, server, range(1, 5))
     schema = Schema.of(blocks, BINARY)
     engine = OneByOne({"train": (schema, blocks)}, 0)
     expected = federations.initialise(algorithm, options, engine)
-    expected, expected_infos = rounds(algorithm, engine, expected, [1, 2])
+    expected, expected_infos = rounds(algorithm, engine, expected, range(1, 5))
     assert infos == expected_infos
     sites.same_states(made.states(), engine.get_states())
