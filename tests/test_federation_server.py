@@ -337,6 +337,20 @@ def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
     kit_process._put_by(tmp_path / "none.log")
 
 
+def test_the_folders_of_the_newest_jobs_stay(tmp_path):
+    kit_process = pytest.importorskip("intarsia.kit_process", exc_type=ImportError)
+    jobs = [tmp_path / f"cd46f980-21d4-4605-a065-203a415aaf{number:02d}" for number in range(23)]
+    others = [tmp_path / "local", tmp_path / "cd46f980", tmp_path / "storage"]
+    for path in (*jobs, *others):
+        (path / "app").mkdir(parents=True)
+    for at, path in enumerate(reversed(jobs)):  # the first is the newest
+        os.utime(path, (1000 + at, 1000 + at))
+    kit_process._clear_jobs(tmp_path)
+    assert [path for path in jobs if path.exists()] == jobs[:20]
+    assert all(path.exists() for path in others)
+    kit_process._clear_jobs(tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])
 def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
     tmp_path, monkeypatch, capsys, words

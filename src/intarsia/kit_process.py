@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,6 +32,8 @@ _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
 _AUDIT: Final = "audit.log"
 _MOST_BYTES: Final = 20_000_000  # of that file, when a process starts to write it
+_JOB: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job's folder, with logs
+_MOST_JOBS: Final = 20  # whose folders stay, when a process starts
 
 
 class KitProcess:
@@ -93,6 +97,7 @@ class KitProcess:
             _end(_workers(self._kit))
             (self._kit / "transfer").mkdir(exist_ok=True)
             _put_by(self._kit / _AUDIT)
+            _clear_jobs(self._kit)
             with (self._kit / "console.log").open("wb") as log:
                 begin = time.monotonic()
                 child = subprocess.Popen(
@@ -115,6 +120,15 @@ def _put_by(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > _MOST_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
+
+
+def _clear_jobs(kit: Path) -> None:
+    """Remove what the jobs before the newest left in a kit: their copies of logs and settings."""
+    with contextlib.suppress(OSError):
+        jobs = [path for path in kit.iterdir() if _JOB.fullmatch(path.name) and path.is_dir()]
+        jobs.sort(key=lambda path: path.stat().st_mtime)
+        for path in jobs[:-_MOST_JOBS]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def is_running(kit: Path) -> bool:
