@@ -22,27 +22,27 @@ def test_parameters_are_secure_and_leave_room_for_the_largest_total(power):
         assert sum(found.coeff_mod_bit_sizes) <= 218  # 128-bit security at degree 8,192
         bits = sum(found.coeff_mod_bit_sizes[:-1]) or found.coeff_mod_bit_sizes[0]
         assert np.sqrt(2) * found.range * found.scale <= 2.0 ** (bits - 2)
-        assert found.error(addends) <= max(1e-8, 2.0**power * 2.0**-46)
+        assert found.error(addends) <= addends * max(2.0**-27, 2.0**power * 2.0**-46)
         assert found.capacity >= 4096 - 1
 
 
-def test_sums_up_to_ten_thousand_are_within_1e_8_with_one_prime():
+def test_sums_up_to_ten_thousand_are_within_3e_8_with_one_prime():
     found = parameters(1e4, 16)
     assert found.coeff_mod_bit_sizes == (60,)
-    assert found.error(16) <= 1e-8
+    assert found.error(16) <= 3e-8
 
 
 def test_a_wider_error_takes_a_shorter_modulus():
     assert len(parameters(2.0**22, 4).coeff_mod_bit_sizes) == 3
-    assert parameters(2.0**22, 4, error=1e-5).coeff_mod_bit_sizes == (60,)
+    assert parameters(2.0**22, 16, error=1e-5).coeff_mod_bit_sizes == (60,)
 
 
 @pytest.mark.parametrize("power", [0, 14, 22, 40])
 @pytest.mark.parametrize("addends", [2, 16, 300])
-def test_the_grid_hides_the_noise(power, addends):
+def test_no_noise_takes_a_total_to_another_step_of_the_grid(power, addends):
     found = parameters(2.0**power, addends)
     deviation = 3.2 * np.sqrt(8192 / 2 * addends) / found.scale
-    assert found.grid >= 60 * deviation
+    assert found.grid / 2 >= 9 * deviation + 19 * 2.0**-53 * found.range
     assert found.grid == 2.0**-found.grid_bits
 
 

@@ -280,7 +280,8 @@ def _check_rounding(settings: Privacy, clients: int) -> None:
     if settings.mode == "masked":
         error = FixedPoint(range=settings.range, addends=clients).error(clients)
     elif settings.mode == "ckks":
-        error = parameters(settings.range, clients).error(clients)
+        wanted = settings.error or None
+        error = parameters(settings.range, clients, error=wanted).error(clients)
     if error > clipping.SLACK * settings.clip**2:
         raise ExperimentError(
             f"privacy.range is {settings.range:g}, for which the squared norm of a row may be off "

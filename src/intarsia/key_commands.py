@@ -59,8 +59,8 @@ Error = Annotated[
     float | None,
     typer.Option(
         "--error",
-        help="Of a total under the CKKS keys, at most, as privacy.error of the experiment; 1e-8 "
-        "if not given, or what the range allows. 1e-5 halves the work, for tolerances above 1e-4.",
+        help="Of a total under the CKKS keys, at most, as privacy.error of the experiment; as "
+        "little as the range allows if not given. 1e-5 halves the work.",
     ),
 ]
 Out = Annotated[

@@ -20,7 +20,7 @@ from intarsia.data import Array, Block
 
 __all__ = ["FUNCTIONS", "SLACK", "clip_rows", "clipped"]
 
-SLACK = 2.0**-20  # how far off a squared norm may be, over the squared bound
+SLACK = 2.0**-17  # how far off a squared norm may be, over the squared bound
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ What it does and does not protect
   the range 2^14 that is 1 in 50,000 for d = 1; where more is asked, use masks.
 * A client is not held to true values, and one that gives its key to the server opens everything.
 
-Opened totals are rounded, up or down at random but alike at every client, to a grid much wider
-than the noise (see ckks_parameters), since totals are acted upon and some are revealed.
-
-The mode is not reproducible to the bit: the noise of a ciphertext is drawn from the system and
-cannot be seeded. Two seals of the same values differ, and both open within
-`CkksParameters.error`.
+Values are rounded to a grid that is wider than the noise before they are sealed, up or down with
+the chances that keep the mean (see ckks_parameters). A total is the sum of these exactly. The noise
+of a ciphertext is drawn from the system, so that two seals of the same values differ; they open to
+the same bits.
 """
 
 from __future__ import annotations
@@ -117,7 +115,8 @@ class CkksSealer:
     Raises
     ------
     KeyMaterialError
-        If the keys were made for fewer clients, or the token key is short.
+        If the keys were made for fewer clients, or totals could not be told from their noise, or
+        the token key is short.
     """
 
     def __init__(self, keys: CkksKeys, *, clients: Sequence[str], token_key: bytes) -> None:
@@ -126,6 +125,11 @@ class CkksSealer:
                 f"The CKKS keys were made for sums over {keys.parameters.addends} clients, but "
                 f"there are {len(clients)}; draw new ones with the cards of all clients: "
                 "intarsia keys rotate --ckks CARD..."
+            )
+        if not keys.parameters.covers():
+            raise KeyMaterialError(
+                "The CKKS keys were made by an earlier version, whose totals were not exact; draw "
+                "new ones with the cards of all clients: intarsia keys rotate --ckks CARD..."
             )
         if len(token_key) < _LEAST_TOKEN_KEY:
             raise KeyMaterialError(
@@ -161,6 +165,7 @@ class CkksSealer:
             )
         self._ledger.refuse_used(client, stream)
         tokens = self._tokens(client, stream, array.shape)
+        flat = self._rounded(flat, stream.label(client))
         factors, capacity = self._factors_of(stream.session), self.parameters.capacity
         parts: list[Any] = []
         for k, token in enumerate(tokens):
@@ -171,7 +176,7 @@ class CkksSealer:
         return Piece(stream, array.shape, (client,), Ciphertexts(tuple(parts)))
 
     def open(self, piece: Piece) -> Values:
-        """Return the total of a piece's contributors, within `parameters.error` of their sum.
+        """Return the total of a piece's contributors: of their values as they were rounded.
 
         Raises
         ------
@@ -186,10 +191,12 @@ class CkksSealer:
         for k, (part, token) in enumerate(zip(parts, np.sum(tokens, axis=0), strict=True)):
             place = total[k * capacity : (k + 1) * capacity]
             slots = self._secret.decrypted(part)
-            place[:] = slots[: len(place)]
+            found = slots[: len(place)]
+            place[:] = np.rint(found * (1.0 / self.parameters.grid)) * self.parameters.grid
+            off = float(np.abs(found - place).max(initial=0.0))
             expected = token + factors[: len(place)] @ place
-            self._refuse_altered(piece, float(slots[len(place)] - expected))
-        return self._rounded(total, piece).reshape(piece.shape)
+            self._refuse_altered(piece, off, float(slots[len(place)] - expected))
+        return total.reshape(piece.shape)
 
     def to_bytes(self, piece: Piece) -> bytes:
         """Return a piece as bytes, with a checksum."""
@@ -230,11 +237,15 @@ class CkksSealer:
                 f"the clients are {sorted(self._clients)}, each once; repeat the exchange."
             )
 
-    def _refuse_altered(self, piece: Piece, difference: float) -> None:
-        # One noise of the check itself, and less than one of the values times their factors. The
-        # sentence does not say by how much: to a server that reads it, that is a secret factor.
-        bound = 2 * self.parameters.noise(len(piece.contributors))
-        if not abs(difference) <= bound:  # nor for nan
+    def _refuse_altered(self, piece: Piece, off: float, difference: float) -> None:
+        """Raise where a value is farther from the grid than noise takes it, or the check is off.
+
+        A server that moves values by less than a step of the grid, to learn from the rounding where
+        their noise lies, is found out by the first. The sentence does not say by how much: to a
+        server that reads it, that is a secret factor.
+        """
+        bound = self.parameters.noise(len(piece.contributors))
+        if not (off <= bound and abs(difference) <= 2 * bound):  # nor for nan
             raise TamperedError(
                 f"A total of {piece.stream} is not the sum of what {list(piece.contributors)} "
                 "sealed: its check is off by more than noise explains; repeat the exchange, and "
@@ -259,12 +270,10 @@ class CkksSealer:
             self._factors = session, (_uniform(key, capacity) - 0.5) / capacity
         return self._factors[1]
 
-    def _rounded(self, total: Values, piece: Piece) -> Values:
-        """Round to the grid, up with the probability that keeps the mean, alike at all clients."""
-        label = piece.stream.label("")
-        key = pseudorandom(self._token_key, "rounding", label, *piece.contributors)
-        draws = _uniform(key, total.size)
-        steps = np.floor(total * (1.0 / self.parameters.grid) + draws)
+    def _rounded(self, values: Values, label: bytes) -> Values:
+        """Round to the grid, up with the probability that keeps the mean."""
+        draws = _uniform(pseudorandom(self._token_key, "rounding", label), values.size)
+        steps = np.floor(values * (1.0 / self.parameters.grid) + draws)
         return np.multiply(steps, self.parameters.grid)
 
 

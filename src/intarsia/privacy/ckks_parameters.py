@@ -6,13 +6,12 @@ its two values, σ = 3.2 being the width of the noise that is added to each coef
 ciphertexts added are off by √n times as much. The coefficients are at most √2 · range · s and must
 stay below a quarter of the modulus q, so that a larger range takes a smaller scale or a longer q.
 
-An opened total carries that noise, and noise and ciphertext together give the secret key away: the
-noise is the secret of CKKS (Li and Micciancio, "On the security of homomorphic encryption on
-approximate numbers", Eurocrypt 2021). Totals are therefore rounded, up or down at random, to a grid
-that is at least 64 standard deviations of the noise wide, before anyone sees them. That leaves an
-observer of opened totals next to nothing about the noise of each, but is no proof: proofs by
-statistical distance ask for a grid of 2^30 deviations and more. One prime gives 2^6 to 2^9, three
-primes give 2^20 at the default range of 2^22.
+A decrypted total carries that noise, and noise and ciphertext together give the secret key away:
+the noise is the secret of CKKS (Li and Micciancio, "On the security of homomorphic encryption on
+approximate numbers", Eurocrypt 2021). Each client therefore rounds its values to the multiples of a
+power of two, the grid, before it seals them, and a total is rounded to the nearest of these. The
+grid is at least twice as wide as any noise, so that what is opened is the sum of the rounded values
+exactly: the same bits whatever the noise was, of which it tells nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ _DEGREE = 8192  # 8,192 values in a ciphertext; 128-bit security up to a modulus
 # ciphertexts have the others. 40-bit primes are the shortest to write out; 60 is the longest.
 _MODULI = ((60,), (40, 40, 40), (50, 50, 50), (60, 60, 60))
 _NOISE = 3.3  # σ of the noise and of rounding the coefficients to integers
-_DEVIATIONS = 10  # of a normal error beyond which no value ever is: 2e-23 of them
+_DEVIATIONS = 9  # of a normal error beyond which no value ever is: 2e-19 of them
 # Encoding and decoding in float64 are off by up to 19 · 2^-53 of the largest value (measured with
-# constant, random, alternating and single values); a value is taken for lost at 64 · 2^-53.
-_ROUNDING = 2.0**-47
-_COVER = 64  # standard deviations of the noise in a step of the grid
-_FINEST = 1e-8  # error that is aimed at where the range allows it
+# constant, random, alternating and single values); a value is taken for lost at 32 · 2^-53.
+_ROUNDING = 2.0**-48
+_FINEST = 2.0**-27  # step of the grid that is aimed at where the range allows it
 _SMALLEST, _LARGEST = 2.0**-64, 2.0**61
 
 
@@ -52,7 +50,7 @@ class CkksParameters:
     scale_bits
         log₂ of the factor by which values are multiplied before they are rounded to integers.
     grid_bits
-        Opened totals are multiples of 2^-grid_bits.
+        Sealed values, and so opened totals, are multiples of 2^-grid_bits.
     range
         The largest absolute value of a total.
     addends
@@ -73,7 +71,7 @@ class CkksParameters:
 
     @property
     def grid(self) -> float:
-        """Return the distance between neighbouring opened totals."""
+        """Return the distance between neighbouring values."""
         return math.ldexp(1.0, -self.grid_bits)
 
     @property
@@ -91,16 +89,19 @@ class CkksParameters:
         return max(1, -(-values // self.capacity))
 
     def noise(self, contributors: int) -> float:
-        """Return how far a total of so many contributions can be off before it is rounded."""
+        """Return how far a decrypted total is off from the sum of what was sealed, at most."""
         return _DEVIATIONS * self._deviation(contributors) + _ROUNDING * self.range
 
     def error(self, contributors: int) -> float:
-        """Return how far an opened total of so many contributions can be off."""
-        return self.noise(contributors) + self.grid
+        """Return how far an opened total of so many contributions can be off.
+
+        Each is rounded up or down, by less than a step of the grid.
+        """
+        return contributors * self.grid
 
     def covers(self) -> bool:
-        """Return whether the grid is wide enough to hide the noise."""
-        return self.grid >= _COVER * self._deviation(self.addends)
+        """Return whether the grid is so wide that no noise takes a total to another multiple."""
+        return self.grid >= 2 * self.noise(self.addends)
 
     def to_bytes(self) -> bytes:
         """Return the parameters as JSON."""
@@ -139,8 +140,8 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
     addends
         The largest number of contributions to a total.
     error
-        The largest error of an opened total; by default 1e-8, or range · 2^-46 where float64
-        allows no less.
+        The largest error of an opened total; by default 2^-27 for each addend, or range · 2^-46
+        where float64 allows no less.
 
     Raises
     ------
@@ -157,14 +158,15 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
         raise ExperimentError(
             f"A sealed sum over {addends} parties was asked for; it needs at least one."
         )
-    wanted = max(_FINEST, 2 * _ROUNDING * range) if error is None else error
+    least = 4 * _ROUNDING * range  # of a step: twice what float64 may be off by, and some noise
+    wanted = addends * max(_FINEST, least) if error is None else error
     for sizes in _MODULI:
         found = _within(sizes, float(range), addends, wanted)
         if found is not None:
             return found
     raise ExperimentError(
         f"CKKS cannot keep sums up to {range:.6g} over {addends} parties within {wanted:.3g}; "
-        f"ask for an error of at least {2 * _ROUNDING * range:.3g}, or lower privacy.range."
+        f"ask for an error of at least {addends * least:.3g}, or lower privacy.range."
     )
 
 
@@ -186,8 +188,5 @@ def _within(
             addends=addends,
         )
 
-    spare = error - made(0).noise(addends)
-    if spare <= 0:
-        return None
-    found = made(math.ceil(-math.log2(spare)))
-    return found if found.covers() else None
+    found = made(math.floor(-math.log2(2 * made(0).noise(addends))))  # the finest that covers
+    return found if found.error(addends) <= error else None

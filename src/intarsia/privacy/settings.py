@@ -27,7 +27,7 @@ class Privacy:
 
     mode: Mode = "plain"  # plain: whoever runs the server can read every contribution
     range: float = 2.0**22  # largest |total| of a sum over the clients
-    error: float = 0.0  # of a total under CKKS, at most; 0 = 1e-8, or what float64 allows
+    error: float = 0.0  # of a total under CKKS, at most; 0 = as little as the range allows
     key: str = ""  # file of the clients' shared key; "" = drawn for the run, beside its results
     transcript: bool = False  # write down every byte that the server could read
     # of a round, whose parts a total of networks has at least; with fewer, one tells another's
@@ -38,7 +38,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
-            ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: 1e-8)", "1e-5"),
+            ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: the least)", "1e-5"),
             ("least_clients", self.least_clients >= 1, "a whole number from 1 up", "3"),
             ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
             ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
