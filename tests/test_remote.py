@@ -42,6 +42,15 @@ def masked(blocks):
     return lambda: modes.sealing(Privacy(mode="masked"), list(blocks), SECRETS)
 
 
+def under_ckks(blocks):
+    pytest.importorskip("tenseal")
+    keys = modes.keys(Privacy(mode="ckks"), tuple(blocks), None, "test")
+    # ciphertexts for arrays that a run would put under masks
+    return lambda: dataclasses.replace(
+        modes.sealing(Privacy(mode="ckks"), list(blocks), keys), long=4
+    )
+
+
 def rounds(algorithm, engine, server, numbers, present=lambda number: None):
     infos = []
     for number in numbers:
@@ -89,6 +98,25 @@ def test_sites_come_to_the_bits_of_the_in_process_engine(name, sealed):
     server = sites.begun(made, algorithm, options)
     server, infos = rounds(algorithm, made.engine, server, range(1, ROUNDS + 1))
     identical(algorithm, made, concluded(algorithm, made.engine, server), infos, reference)
+
+
+@pytest.mark.parametrize("name", ["hyfdca", "fedavg"])
+def test_sites_come_to_the_bits_of_the_in_process_engine_under_ckks(name):
+    """Noise is drawn afresh by each; of it nothing is left in what they come to."""
+    algorithm = ALGORITHMS[name]
+    options = algorithm.hyperparameters(regularisation=0.1)
+    blocks = clients()
+    sealing = under_ckks(blocks)
+    expected, expected_infos, engine = in_process(algorithm, options, blocks, sealing=sealing)
+    made = sites.federation(algorithm, options, blocks, BINARY, sealing=sealing)
+    server = sites.begun(made, algorithm, options)
+    server, infos = rounds(algorithm, made.engine, server, range(1, ROUNDS + 1))
+    conclusion = concluded(algorithm, made.engine, server)
+    np.testing.assert_array_equal(conclusion.weights, expected.weights)
+    assert infos == expected_infos
+    sites.same_states(made.states(), engine.get_states())
+    sent = engine.books.traffic.summary()
+    assert sent["up"] > 1_000_000  # bytes, where masks need some thousand: there were ciphertexts
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "masked"])

@@ -56,6 +56,7 @@ Values = NDArray[np.float64]
 _KEY_MAGIC = b"INTK\x01"
 _LENGTH = struct.Struct("<I")
 _LEAST_TOKEN_KEY = 16  # bytes
+_ROUNDING = bytes(32)  # in the place of a key: which way values are rounded is no secret
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ class CkksSealer:
     clients
         The names of all clients; as many as the keys' parameters have addends at most.
     token_key
-        At least 16 secret bytes that the clients share, for the checks and for rounding.
+        At least 16 secret bytes that the clients share, for the checks.
 
     Raises
     ------
@@ -165,7 +166,7 @@ class CkksSealer:
             )
         self._ledger.refuse_used(client, stream)
         tokens = self._tokens(client, stream, array.shape)
-        flat = self._rounded(flat, stream.label(client))
+        flat = self._rounded(flat, client, stream)
         factors, capacity = self._factors_of(stream.session), self.parameters.capacity
         parts: list[Any] = []
         for k, token in enumerate(tokens):
@@ -192,7 +193,8 @@ class CkksSealer:
             place = total[k * capacity : (k + 1) * capacity]
             slots = self._secret.decrypted(part)
             found = slots[: len(place)]
-            place[:] = np.rint(found * (1.0 / self.parameters.grid)) * self.parameters.grid
+            steps = np.rint(found * (1.0 / self.parameters.grid)) + 0.0  # a zero without a sign
+            place[:] = steps * self.parameters.grid
             off = float(np.abs(found - place).max(initial=0.0))
             expected = token + factors[: len(place)] @ place
             self._refuse_altered(piece, off, float(slots[len(place)] - expected))
@@ -270,9 +272,14 @@ class CkksSealer:
             self._factors = session, (_uniform(key, capacity) - 0.5) / capacity
         return self._factors[1]
 
-    def _rounded(self, values: Values, label: bytes) -> Values:
-        """Round to the grid, up with the probability that keeps the mean."""
-        draws = _uniform(pseudorandom(self._token_key, "rounding", label), values.size)
+    def _rounded(self, values: Values, client: str, stream: Stream) -> Values:
+        """Round to the grid, up with the chance that keeps the mean.
+
+        Neither the key nor the session says which way, so that a run that is started again, or is
+        resumed, rounds as before; nobody but the client knows the values.
+        """
+        place = replace(stream, session="", sequence=0)
+        draws = _uniform(pseudorandom(_ROUNDING, "rounding", place.label(client)), values.size)
         steps = np.floor(values * (1.0 / self.parameters.grid) + draws)
         return np.multiply(steps, self.parameters.grid)
 
