@@ -17,6 +17,8 @@ import pytest
 
 import four_sites
 from intarsia.predictions import predict
+from intarsia.privacy.ckks import CkksKeys, parameters
+from intarsia.privacy.key_folder import CkksSecret
 from intarsia.privacy.keys import SharedKey
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
@@ -100,6 +102,30 @@ def test_hyfdca_on_credit_over_four_sites_comes_to_the_bits_of_one_process(four,
     assert reference.result.certificate.gap_relative <= 1e-6
     found = json.loads(intarsia("status", four.kits / "server", "--json").stdout)
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("calm", "finished")]
+
+
+def test_hyfdca_under_ckks_over_four_sites_comes_to_the_bits_of_one_process(four, credit):
+    pytest.importorskip("tenseal")
+    path, _ = credit
+    tree = tomllib.loads(path.read_text())
+    tree["experiment"] |= {"name": "ciphered", "rounds": 4, "tolerance": 0.0}
+    tree["privacy"] |= {"mode": "ckks", "key": str(path.parent / "shared.key")}
+    shared = SharedKey.load(path.parent / "shared.key")
+    fitting = parameters(2.0**22, len(TABLES))
+    secret = CkksSecret(CkksKeys.create(fitting).secret_bytes(), "credit", shared.generation)
+    secret.store(path.parent / "ckks.key")
+    reference = Reference(tree, path.parent / "ciphered")
+    (path.parent / "ciphered.toml").write_text(
+        path.read_text()
+        .replace('name = "calm"', 'name = "ciphered"\nrounds = 4')
+        .replace("tolerance = 1e-6", "tolerance = 0.0")
+        .replace('mode = "masked"', 'mode = "ckks"')
+    )
+    intarsia("submit", four.kits / "server", path.parent / "ciphered.toml")
+    four.finished("ciphered", 540)
+    reference.same(four, "ciphered", traffic=False)
+    # masks take 8 bytes for a value, ciphertexts 48
+    assert reference.result.bytes["up"] > 3 * 8 * 4 * 30_000
 
 
 @pytest.mark.parametrize("algorithm", ["flic", "femam", "hyfem"])
