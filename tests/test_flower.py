@@ -50,6 +50,7 @@ def test_the_example_over_flower_is_the_experiment_credit() -> None:
     [
         ("hyfdca", "plain", "context"),
         ("hyfdca", "masked", "disk"),
+        ("hyfdca", "ckks", "disk"),
         ("flic", "plain", "disk"),
         ("hyfem", "plain", "disk"),
         ("femam", "plain", "disk"),
@@ -75,5 +76,5 @@ def test_flowers_simulation_comes_to_the_bits_of_the_in_process_engine(
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["odd"] == []
-    assert told["rounds"] == 2
+    assert told["rounds"] == 4
     assert ("states" in told["compared"]) == (where == "disk")
