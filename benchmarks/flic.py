@@ -7,8 +7,9 @@
 `run` trains what is not there yet, one after the other, into a folder of its own for each problem,
 method and seed under --folder; `-c` sets keys of the experiment file, for settings that are reduced
 to what a small machine can do, under another name (--name). `table` compares all that is there with
-the figures in the experiment files, `pictures` draws accuracy against the number of clients. The
-problems are those of experiments/flic-*.toml.
+the figures in the experiment files (with `--write` lines of RESULTS.md that no run is there of
+stay), `pictures` draws accuracy against the number of clients. The problems are those of
+experiments/flic-*.toml.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tables import number, show, write
+from tables import number, show, write, written
 
 from intarsia import experiment, report, running
 from intarsia.catalogue import kind_of
@@ -60,7 +61,7 @@ _NOTES = (
     "Accuracy: the mean over clients of the test accuracy after the last local training, ± the "
     "standard deviation over seeds; pooled: over all test samples. Reached: at or above the "
     "paper's figure less its standard deviation. Training: seconds by the clock, on a machine with "
-    "much other work; the code was that of commits fea46cd to d221a9f, the commit above that of "
+    "much other work; the code was that of commits fea46cd to 31bf4bb, the commit above that of "
     "the table. perceptron: φ is a perceptron, where the paper's is convolutional; short: 20 local "
     "and final epochs for 100, and alignment in batches of 100 for 10; scale1: anchor_scale = 1, "
     "where the toys' files have 10; pre10: 10 epochs of alignment for 100; dropout0: without "
@@ -202,7 +203,10 @@ def compare(folder: Path, writing: bool) -> None:
             ]
         )
     show(_TITLE, _COLUMNS, rows)
-    if writing:
+    if writing:  # beside what was written before and is not there now
+        here = {(row[0], row[1]) for row in rows}
+        rows += [row for row in written(_TITLE, _COLUMNS) if (row[0], row[1]) not in here]
+        rows.sort(key=lambda row: (row[0], list(METHODS).index(row[1])))
         write(_TITLE, _COLUMNS, rows, seed=0, notes=_NOTES)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["RESULTS", "number", "show", "write"]
+__all__ = ["RESULTS", "number", "show", "write", "written"]
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _HEAD = "# Benchmark results\n\nWritten by the scripts beside this file; each section says how.\n"
@@ -39,6 +39,17 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         table.add_row(*row)
     width = None if sys.stdout.isatty() else 200
     Console(width=width).print(table)
+
+
+def written(title: str, columns: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a section of RESULTS.md; none where it has other columns."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    section = next(
+        (part for part in re.split(r"(?m)^(?=## )", text) if part.startswith(f"## {title}\n")), ""
+    )
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [line[2:-2].split(" | ") for line in lines]
+    return rows[1:] if rows and rows[0] == list(columns) else []
 
 
 def write(
