@@ -258,6 +258,7 @@ def test_levels_that_come_to_nothing_are_named():
     options = FeMAM(levels=("global", 5), groups=groups, **LEVELS)
     _, server, conclusion = run(FEMAM, options, clients(3), 30)
     assert len(server.levels[1].models) == 3
+    assert conclusion.level_words == ("global", "3 clusters")
     unnamed, narrow = conclusion.notes
     assert unnamed.startswith("No level names 'region'")
     assert narrow.startswith("Level 2 was to have 5 clusters and has 3, one for each client")

@@ -97,13 +97,15 @@ def test_load_returns_what_was_written(tmp_path):
 def test_structures_are_scored_and_come_back(tmp_path):
     clients = ("bank", "shop", "telecom")
     truth = Structure(clients, {"clusters": (0, 0, 1)})
-    learned = Structure(clients[::-1], {"level 1": (0, 0, 0), "level 2": (4, None, None)})
+    levels = {"level 1": (0, 0, 0), "level 2": (4, None, None)}
+    learned = Structure(clients[::-1], levels, {"level 1": "global", "level 2": "5 clusters"})
     result = example(structure=Structures(truth, learned))
     result.write(tmp_path)
     found = json.loads((tmp_path / "result.json").read_text())["structure"]
     assert found["clients"] == list(clients)
     assert found["truth"] == {"clusters": [0, 0, 1]}
     assert found["learned"] == {"level 1": [0, 0, 0], "level 2": [None, None, 4]}
+    assert found["words"] == {"level 1": "global", "level 2": "5 clusters"}
     assert set(found["agreement"]["clusters"]) == {"level 1", "level 2"}
     back = load(tmp_path)
     assert back.to_dict() == result.to_dict()

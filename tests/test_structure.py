@@ -76,6 +76,10 @@ def test_structures_of_other_clients_or_with_groups_missing_are_refused():
 def test_models_of_levels_form_a_structure():
     found = of_models(names(3), [dict.fromkeys(names(3), 0), {"c2": 1, "c0": 4}])
     assert found == Structure(names(3), {"level 1": (0, 0, 0), "level 2": (4, None, 1)})
+    assert found.said("level 2") == "level 2"
+    worded = of_models(names(3), [dict.fromkeys(names(3), 0)], ("global",))
+    assert worded.words == {"level 1": "global"}
+    assert worded.among(("c1",)).said("level 1") == "level 1 (global)"
     assert of_models(names(3), ()) is None
     assert Structures(found, None).agreement == {}
     assert Structures(one((0, 1, 1)), one((1, 0, 0))).agreement == {"level": {"level": 1.0}}

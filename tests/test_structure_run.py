@@ -65,7 +65,9 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
     result = intarsia.load(folder)
     clients = result.structure.truth.clients
     learned = of_models(
-        clients, [dict.fromkeys(clients, 0), dict(zip(clients, (3, 3, 1, 1), strict=True))]
+        clients,
+        [dict.fromkeys(clients, 0), dict(zip(clients, (3, 3, 1, 1), strict=True))],
+        ("global", "2 clusters"),
     )
     truth = result.structure.truth
     some = replace(result, structure=Structures(truth, learned), model=None)
@@ -74,7 +76,10 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
     console = Console(file=io.StringIO(), width=120)
     show_result(console, some, tmp_path)
     said_so = console.file.getvalue()
-    assert "structure: level 2 is most like clusters (adjusted Rand index 1.00)" in said_so
+    assert (
+        "structure: level 2 (2 clusters) is most like clusters (adjusted Rand index 1.00)"
+        in said_so
+    )
     alone = Structures(*(one.among(clients[:1]) for one in (truth, learned)))
     show_result(console, replace(some, structure=alone), tmp_path)
     pruned = of_models(clients, [dict(zip(clients, (3, 3, 1), strict=False))])

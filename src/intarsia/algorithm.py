@@ -191,6 +191,7 @@ class Conclusion:
     # of models at several levels: for each level the number of the model that a client has there,
     # by client; those without one are left out
     structure: tuple[Mapping[ClientId, int], ...] = ()
+    level_words: tuple[str, ...] = ()  # what each of the levels is, in a word or two
     network: Mapping[str, NDArray[Any]] | None = None  # the server's, its parameters by name
     notes: tuple[str, ...] = ()  # what the algorithm chose for itself, in sentences
 

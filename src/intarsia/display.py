@@ -178,10 +178,12 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
             continue
         level = max(row, key=lambda name: row[name])
         own = result.structure.agreement_of_members[true_name].get(level, row[level])
+        learned = result.structure.learned
+        said = level if learned is None else learned.said(level)
         members = f"; {own:.2f} of those with a part in it" if own != row[level] else ""
         _print(
             console,
-            f"structure: {level} is most like {true_name} (adjusted Rand index {row[level]:.2f}"
+            f"structure: {said} is most like {true_name} (adjusted Rand index {row[level]:.2f}"
             f"{members})",
         )
     if result.privacy.epsilon is not None:

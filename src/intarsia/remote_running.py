@@ -189,7 +189,9 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
         started=started,
         folder=folder,
         privacy=promise,
-        structure=Structures(None, of_models(schema.clients, conclusion.structure)),
+        structure=Structures(
+            None, of_models(schema.clients, conclusion.structure, conclusion.level_words)
+        ),
     )
     (folder / AWAY).unlink(missing_ok=True)
     _keep_conclusion(folder, outcome)

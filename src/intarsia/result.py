@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -274,6 +274,7 @@ def _structures(found: Structures) -> dict[str, Any] | None:
         "clients": list(known.clients),
         "truth": truth,
         "learned": learned,
+        "words": {} if found.learned is None else dict(found.learned.words),
         "agreement": found.agreement,  # the adjusted Rand index of each pair of levels
         "agreement_of_members": found.agreement_of_members,
     }
@@ -289,7 +290,10 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
         own = {name: tuple(groups) for name, groups in levels.items()}
         return Structure(tuple(found["clients"]), own)
 
-    return Structures(one(found["truth"]), one(found["learned"]))
+    learned = one(found["learned"])
+    if learned is not None:
+        learned = replace(learned, words=found.get("words", {}))
+    return Structures(one(found["truth"]), learned)
 
 
 def _known(score: Mapping[str, Any]) -> Score:

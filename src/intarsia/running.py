@@ -202,6 +202,7 @@ def _run_all(
     )
     # late, when the blocks are gone: the libraries for models and pictures take 200 MB
     outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
+    ended = outcome.conclusion
     model: Model | None
     if fitted.networks:
         model = client_networks(
@@ -210,14 +211,14 @@ def _run_all(
             architecture_of(algorithm, options, fitted.schema),
             fitted.networks,
             fitted.scaling,
-            outcome.conclusion.network,
+            ended.network,
         )
     elif fitted.own_weights:
         model = client_models(
             description.algorithm, fitted.schema, fitted.own_weights, fitted.scaling
         )
     else:
-        model = linear_model(fitted.schema, outcome.conclusion, fitted.scaling, options)
+        model = linear_model(fitted.schema, ended, fitted.scaling, options)
     made = result_of(
         description,
         options,
@@ -229,7 +230,7 @@ def _run_all(
         started=started,
         folder=folder,
         privacy=promise,
-        structure=Structures(truth, of_models(schema.clients, outcome.conclusion.structure)),
+        structure=Structures(truth, of_models(schema.clients, ended.structure, ended.level_words)),
     )
     if folder is not None:
         if not drawn:

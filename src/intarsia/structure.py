@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from intarsia.data import ClientId
 from intarsia.errors import FederationError
@@ -27,6 +27,7 @@ class Structure:
 
     clients: tuple[ClientId, ...]
     levels: Mapping[str, tuple[int | None, ...]]  # name of a level -> each client's group
+    words: Mapping[str, str] = field(default_factory=dict[str, str])  # name -> what the level is
 
     def __post_init__(self) -> None:
         for name, groups in self.levels.items():
@@ -56,7 +57,13 @@ class Structure:
                 level: tuple(groups[place[name]] for name in clients)
                 for level, groups in self.levels.items()
             },
+            self.words,
         )
+
+    def said(self, level: str) -> str:
+        """Return a level's name, and what it is where that is known."""
+        word = self.words.get(level)
+        return level if word is None else f"{level} ({word})"
 
 
 @dataclass(frozen=True)
@@ -82,11 +89,13 @@ class Structures:
 
 
 def of_models(
-    clients: tuple[ClientId, ...], levels: Sequence[Mapping[ClientId, int]]
+    clients: tuple[ClientId, ...],
+    levels: Sequence[Mapping[ClientId, int]],
+    words: Sequence[str] = (),
 ) -> Structure | None:
     """Return the structure of clients by the model that each has at each level, None without one.
 
-    A client that has no model at a level is left out there.
+    A client that has no model at a level is left out there. `words` say what each level is.
     """
     if not levels:
         return None
@@ -96,6 +105,7 @@ def of_models(
             f"level {at}": tuple(models.get(name) for name in clients)
             for at, models in enumerate(levels, 1)
         },
+        {f"level {at}": word for at, word in enumerate(words, 1)},
     )
 
 

@@ -72,7 +72,8 @@ def structure_picture(
         for name, one in panels
         for level, groups in one.levels.items()
     }
-    left, above, between = 1.15, 0.95, 0.5
+    longest = max((len(one.said(level)) for _, one in panels for level in one.levels), default=0)
+    left, above, between = max(1.15, 0.3 + 0.075 * longest), 0.95, 0.5
     right = 0.3 + 0.075 * max([len(text) for text in said.values()], default=0)
     whole = (
         left + max(width, 3.2) + right,
@@ -151,7 +152,8 @@ def _draw(
                 pixels[row, at] = colours[number[group]]
     axes.imshow(pixels, aspect="auto", interpolation="nearest")
     axes.set_xticks([])
-    axes.set_yticks(np.arange(rows), structure.levels, fontsize=9, color=_INK, parse_math=False)
+    named = [structure.said(level) for level in structure.levels]
+    axes.set_yticks(np.arange(rows), named, fontsize=9, color=_INK, parse_math=False)
     axes.tick_params(length=0)
     for row, groups in enumerate(structure.levels.values()):
         for at in range(1, clients):

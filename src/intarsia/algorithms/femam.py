@@ -93,7 +93,15 @@ from intarsia.algorithms.femam_offsets import (
     with_offset,
 )
 from intarsia.algorithms.femam_options import FeMAM, check_groups
-from intarsia.algorithms.femam_state import Level, Server, apart, group_of, notes_of, reached_of
+from intarsia.algorithms.femam_state import (
+    Level,
+    Server,
+    apart,
+    group_of,
+    notes_of,
+    reached_of,
+    words_of,
+)
 from intarsia.algorithms.network_targets import output_count
 from intarsia.data import Array, ClientId, Schema
 from intarsia.errors import ConvergenceError, FederationError
@@ -380,7 +388,9 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
-    return Conclusion(info, structure=structure, notes=notes_of(server))
+    return Conclusion(
+        info, structure=structure, level_words=words_of(server), notes=notes_of(server)
+    )
 
 
 FEMAM = Algorithm(

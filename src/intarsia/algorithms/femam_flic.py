@@ -393,7 +393,8 @@ def conclude(server: Both, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client close the last level; the networks stay at the clients."""
     if len(server.levels.levels) == 1:
         found = flic.conclude(_server_of_first(server), _Part(clients, _FIRST), rng)
-        return evolve(found, structure=(dict.fromkeys(server.levels.clients, 0),))
+        everybody = dict.fromkeys(server.levels.clients, 0)
+        return evolve(found, structure=(everybody,), level_words=("global",))
     server = _first_closed(server, clients)
     return femam.conclude(server.levels, _Part(clients, _LEVELS), rng)
 

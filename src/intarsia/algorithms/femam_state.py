@@ -11,7 +11,7 @@ from intarsia.algorithms.femam_messages import Offset
 from intarsia.algorithms.femam_options import FeMAM, LevelKind
 from intarsia.data import Array, ClientId
 
-__all__ = ["Level", "Server", "apart", "group_of", "notes_of", "reached_of"]
+__all__ = ["Level", "Server", "apart", "group_of", "notes_of", "reached_of", "words_of"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,16 @@ def reached_of(server: Server) -> int:
     """Return the latest level that clients can be at: one of shares begins in its round."""
     last = server.levels[-1]
     return len(server.levels) - (last.kind == "shares" and last.offset is None)
+
+
+def words_of(server: Server) -> tuple[str, ...]:
+    """Return what each level is, such as "global", "5 clusters" or "personal"."""
+    return tuple(
+        f"{len(level.models)} cluster{'' if len(level.models) == 1 else 's'}"
+        if level.kind == "clusters"
+        else str(word)
+        for level, word in zip(server.levels, server.options.levels, strict=False)
+    )
 
 
 def notes_of(server: Server) -> tuple[str, ...]:
