@@ -152,25 +152,68 @@ def test_values_are_rounded_to_the_grid_without_a_bias(range):
     assert abs(opened.mean() - value) <= 5 * grid * 0.5 / np.sqrt(len(opened))
 
 
-@pytest.mark.parametrize("part", [0.2, 0.35, 0.5, 0.65, 0.8])
-def test_an_amount_below_a_step_of_the_grid_is_found_out(part):
-    """It would tell from the rounding where the noise of a value lies."""
-    sealer = sealer_for()
-    arithmetic, grid = sealer._arithmetic, sealer.parameters.grid
-    piece = sealer.seal("a", stream(), np.full(8191, 0.5))
-    amounts = np.zeros(8192)
-    amounts[17] = part * grid
-    moved = arithmetic.added(piece.content, Ciphertexts((sealer._secret.encrypted(amounts),)))
-    assert sealer.parameters.noise(1) < 0.2 * grid
-    with pytest.raises(TamperedError, match="is not the sum"):
-        sealer.open(replace(piece, content=moved))
+@pytest.mark.parametrize(
+    ("range", "clients", "error"),
+    [(2.0**14, 3, None), (2.0**14, 16, None), (1e6, 4, None), (2.0**22, 3, 1e-5)],
+)
+def test_what_a_moved_total_opens_to_says_nothing_of_its_noise(range, clients, error):
+    """A server that moves values by part of a step sees in no total which way noise took them."""
+    found = parameters(range, clients, error=error)
+    names = [f"c{k}" for k in np.arange(clients)]
+    keys = CkksKeys.create(found)
+    sealer = CkksSealer(keys, clients=names, token_key=bytes(32))
+    adder = CkksAdder(keys.public_bytes())
+    slots = np.arange(0, 8191, 512)
+    refused = 0
+    for place, part in enumerate(np.linspace(0.05, 0.95, 19)):
+        moved = np.zeros(8192)
+        moved[slots] = part * found.grid
+        opened = set()
+        for trial in np.arange(3):
+            name = stream(10 * place + int(trial))
+            pieces = [sealer.seal(one, name, np.zeros(8191)) for one in names]
+            total = total_of(adder, pieces)
+            amount = Ciphertexts((sealer._secret.encrypted(moved),))
+            total = replace(total, content=sealer._arithmetic.added(total.content, amount))
+            try:
+                opened |= set((sealer.open(total) / found.grid)[slots].tolist())
+            except TamperedError:
+                refused += 1
+        assert opened <= {0.0} if part < 0.5 else opened <= {1.0}
+    assert refused >= 3  # those by half a step, at the least
 
 
-def test_keys_of_an_earlier_version_are_refused():
+def test_keys_whose_grid_does_not_cover_the_noise_are_refused():
     found = sealer_for().parameters
-    keys = CkksKeys.create(replace(found, grid_bits=found.grid_bits + 5))
-    with pytest.raises(KeyMaterialError, match="draw new ones with the cards"):
+    keys = CkksKeys.create(replace(found, grid_bits=found.grid_bits + 1))
+    with pytest.raises(KeyMaterialError, match="does not cover the noise; draw new"):
         CkksSealer(keys, clients=CLIENTS, token_key=bytes(32))
+    with pytest.raises(KeyMaterialError, match="by an earlier version"):
+        CkksKeys.from_secret_bytes(b"INTK\x01" + keys.secret_bytes()[5:])
+
+
+@pytest.mark.parametrize("range", RANGES)
+def test_multiples_of_the_grid_stay_as_they_are(range):
+    sealer = sealer_for(range)
+    limit = sealer.parameters.limit
+    steps = np.random.default_rng(0).integers(-limit / 8, limit / 8, 8191) if limit > 8 else 0
+    values = np.full(8191, limit / 2 - sealer.parameters.grid) - steps
+    values = np.rint(values / sealer.parameters.grid) * sealer.parameters.grid
+    opened = sealer.open(sealer.seal("a", stream(), values))
+    np.testing.assert_array_equal(opened, values)
+
+
+def test_the_same_place_in_another_exchange_is_rounded_anew():
+    sealer = sealer_for()
+    grid = sealer.parameters.grid
+    base = np.full(4000, 0.3 * grid)
+    ups = []
+    for exchange in np.arange(40):
+        values = base.copy()
+        values[-1] = exchange * grid  # something differs
+        ups.append(sealer.open(sealer.seal("a", stream(int(exchange)), values))[:-1] / grid)
+    # 40 draws of chance 0.3 each: alike, they would be all or none
+    assert np.std(np.sum(ups, axis=0)) == pytest.approx(np.sqrt(40 * 0.21), rel=0.1)
 
 
 # what is refused when sealing

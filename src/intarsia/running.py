@@ -41,6 +41,7 @@ from intarsia.outcome import (
     linear_model,
     result_of,
 )
+from intarsia.privacy import modes
 from intarsia.result import Result
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
@@ -165,6 +166,7 @@ def _run_all(
         if isinstance(algorithm, Algorithm):
             # what the algorithm has against these parties it says before an old result goes
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
+            modes.adding(description.privacy, found.schema.clients)
         guarantee.check_summands(description, algorithm, options, found.schema)
         release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()

@@ -10,9 +10,10 @@ What it does and does not protect
 ---------------------------------
 * The server learns nothing of sealed values: Ring-LWE with 128-bit security.
 * A total of other clients than it names, of another stream, or under another key is found out.
-* A server that adds an amount d to a value is found out but with probability
-  4 · 8191 · noise / d at most: CKKS is approximate, so that small alterations pass as noise. With
-  the range 2^14 that is 1 in 50,000 for d = 1; where more is asked, use masks.
+* A server that adds an amount d to a value is found out, but with probability
+  4 · 8191 · noise / d at most where d is a multiple of the grid: the check is a CKKS value, too,
+  with noise of its own. Small multiples pass, and make a total wrong by as much. With the range
+  2^14 that is 1 in 30,000 for d = 1; where more is asked, use masks.
 * A client is not held to true values, and one that gives its key to the server opens everything.
 
 Values are rounded to a grid that is wider than the noise before they are sealed, up or down with
@@ -53,7 +54,8 @@ __all__ = [
 
 Values = NDArray[np.float64]
 
-_KEY_MAGIC = b"INTK\x01"
+_KEY_MAGIC = b"INTK\x02"
+_FORMER_MAGIC = b"INTK\x01"  # of keys whose totals were not exact
 _LENGTH = struct.Struct("<I")
 _LEAST_TOKEN_KEY = 16  # bytes
 _ROUNDING = bytes(32)  # in the place of a key: which way values are rounded is no secret
@@ -84,8 +86,13 @@ class CkksKeys:
         Raises
         ------
         KeyMaterialError
-            If the bytes were cut or altered, or are something else.
+            If the bytes were cut or altered, are something else, or of an earlier version.
         """
+        if data.startswith(_FORMER_MAGIC):
+            raise KeyMaterialError(
+                "The CKKS keys were made by an earlier version, whose totals were not exact; draw "
+                "new ones with the cards of all clients: intarsia keys rotate --ckks CARD..."
+            )
         try:
             body = ckks_bytes.unchecked(_KEY_MAGIC, data)
             end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
@@ -129,8 +136,9 @@ class CkksSealer:
             )
         if not keys.parameters.covers():
             raise KeyMaterialError(
-                "The CKKS keys were made by an earlier version, whose totals were not exact; draw "
-                "new ones with the cards of all clients: intarsia keys rotate --ckks CARD..."
+                f"The grid of the CKKS keys, 2^-{keys.parameters.grid_bits}, does not cover the "
+                "noise; draw new ones with the cards of all clients: intarsia keys rotate --ckks "
+                "CARD..."
             )
         if len(token_key) < _LEAST_TOKEN_KEY:
             raise KeyMaterialError(
@@ -275,13 +283,16 @@ class CkksSealer:
     def _rounded(self, values: Values, client: str, stream: Stream) -> Values:
         """Round to the grid, up with the chance that keeps the mean.
 
-        Neither the key nor the session says which way, so that a run that is started again, or is
-        resumed, rounds as before; nobody but the client knows the values.
+        The place of the values and their bits say which way, and neither the key nor the session,
+        so that a run that is started again, or is resumed, rounds as before.
         """
         place = replace(stream, session="", sequence=0)
-        draws = _uniform(pseudorandom(_ROUNDING, "rounding", place.label(client)), values.size)
-        steps = np.floor(values * (1.0 / self.parameters.grid) + draws)
-        return np.multiply(steps, self.parameters.grid)
+        bits = int(values.view(np.uint64).sum(dtype=np.uint64))  # of another exchange: others
+        key = pseudorandom(_ROUNDING, "rounding", str(bits), place.label(client))
+        exact = values * (1.0 / self.parameters.grid)
+        whole = np.floor(exact)
+        steps = whole + (_uniform(key, values.size) < exact - whole)
+        return np.multiply(steps + 0.0, self.parameters.grid)
 
 
 class CkksAdder:

@@ -9,16 +9,18 @@ stay below a quarter of the modulus q, so that a larger range takes a smaller sc
 A decrypted total carries that noise, and noise and ciphertext together give the secret key away:
 the noise is the secret of CKKS (Li and Micciancio, "On the security of homomorphic encryption on
 approximate numbers", Eurocrypt 2021). Each client therefore rounds its values to the multiples of a
-power of two, the grid, before it seals them, and a total is rounded to the nearest of these. The
-grid is at least twice as wide as any noise, so that what is opened is the sum of the rounded values
-exactly: the same bits whatever the noise was, of which it tells nothing.
+power of two, the grid, before it seals them, and a total is rounded to the nearest of these, and
+refused where it is farther from it than noise takes it. The grid is at least four times as wide as
+any noise, so that what is opened is the sum of the rounded values exactly, the same bits whatever
+the noise was; and of a total that a server has moved by a part of a step no two noises, if they are
+opened, give two results. That it was refused is all that tells of the noise.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from intarsia.errors import ExperimentError, KeyMaterialError
 
@@ -34,7 +36,7 @@ _DEVIATIONS = 9  # of a normal error beyond which no value ever is: 2e-19 of the
 # constant, random, alternating and single values); a value is taken for lost at 32 · 2^-53.
 _ROUNDING = 2.0**-48
 _FINEST = 2.0**-27  # step of the grid that is aimed at where the range allows it
-_SMALLEST, _LARGEST = 2.0**-64, 2.0**61
+_SMALLEST, _LARGEST = 2.0**-20, 2.0**61  # below, a check would be lost in its noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +102,8 @@ class CkksParameters:
         return contributors * self.grid
 
     def covers(self) -> bool:
-        """Return whether the grid is so wide that no noise takes a total to another multiple."""
-        return self.grid >= 2 * self.noise(self.addends)
+        """Return whether the grid is so wide that an opened total says nothing of the noise."""
+        return self.grid >= self._least_grid()
 
     def to_bytes(self) -> bytes:
         """Return the parameters as JSON."""
@@ -126,6 +128,18 @@ class CkksParameters:
                 "CkksKeys.public_bytes returned."
             ) from error
 
+    def _least_grid(self) -> float:
+        """Return the least step of a grid: more than noises can differ, and be taken for theirs.
+
+        Only the noise of the cipher is a secret, the rounding of float64 is not.
+        """
+        noise = _DEVIATIONS * self._deviation(self.addends)
+        return 2 * self.noise(self.addends) + 2 * noise
+
+    def finest(self) -> CkksParameters:
+        """Return the parameters with the finest grid that covers."""
+        return replace(self, grid_bits=math.floor(-math.log2(self._least_grid())))
+
     def _deviation(self, contributors: int) -> float:
         return _NOISE * math.sqrt(self.poly_modulus_degree / 2 * contributors) / self.scale
 
@@ -146,7 +160,7 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
     Raises
     ------
     ExperimentError
-        If the range is not between 2^-64 and 2^61, there is no addend, or no modulus gives the
+        If the range is not between 2^-20 and 2^61, there is no addend, or no modulus gives the
         error.
     """
     if not _SMALLEST <= range <= _LARGEST:
@@ -166,7 +180,7 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
             return found
     raise ExperimentError(
         f"CKKS cannot keep sums up to {range:.6g} over {addends} parties within {wanted:.3g}; "
-        f"ask for an error of at least {addends * least:.3g}, or lower privacy.range."
+        f"ask for an error of at least {1.01 * addends * least:.3g}, or lower privacy.range."
     )
 
 
@@ -178,15 +192,12 @@ def _within(
     # SEAL refuses coefficients above q/4, and a scale near q.
     scale_bits = min(math.floor(bits - 2.5 - math.log2(range)), bits - 3)
 
-    def made(grid_bits: int) -> CkksParameters:
-        return CkksParameters(
-            poly_modulus_degree=_DEGREE,
-            coeff_mod_bit_sizes=sizes,
-            scale_bits=scale_bits,
-            grid_bits=grid_bits,
-            range=range,
-            addends=addends,
-        )
-
-    found = made(math.floor(-math.log2(2 * made(0).noise(addends))))  # the finest that covers
+    found = CkksParameters(
+        poly_modulus_degree=_DEGREE,
+        coeff_mod_bit_sizes=sizes,
+        scale_bits=scale_bits,
+        grid_bits=0,
+        range=range,
+        addends=addends,
+    ).finest()
     return found if found.error(addends) <= error else None

@@ -192,8 +192,8 @@ class KeyFolder:
             Draw CKKS keys as well, for totals up to it. A rotation always replaces CKKS keys, and
             keeps their range where none is given.
         error
-            Of a total under the CKKS keys, at most; None: 1e-8, or what float64 allows, also where
-            the keys before were made for a larger one.
+            Of a total under the CKKS keys, at most; None: as little as the range allows, also
+            where the keys before were made for a larger one.
 
         Raises
         ------

@@ -129,7 +129,14 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
             from_bytes=_from_words,
             size=_words_size,
         )
-    from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksOrMasks, CkksOrMasksAdder, CkksSealer
+    from intarsia.privacy.ckks import (
+        CkksAdder,
+        CkksKeys,
+        CkksOrMasks,
+        CkksOrMasksAdder,
+        CkksSealer,
+        parameters,
+    )
 
     found = CkksKeys.from_secret_bytes(secrets.ckks)
     if found.parameters.range != settings.range:
@@ -137,9 +144,12 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
             f"privacy.range is {settings.range:g} but the CKKS keys were made for "
             f"{found.parameters.range:g}; set privacy.range to that, or make new keys."
         )
-    if 0 < settings.error < found.parameters.error(len(clients)):
+    wanted = settings.error
+    if settings.epsilon > 0 and not wanted:  # what the guarantee was computed with
+        wanted = parameters(settings.range, len(clients)).error(len(clients))
+    if 0 < wanted < found.parameters.error(len(clients)):
         raise ExperimentError(
-            f"privacy.error is {settings.error:g} but with the CKKS keys a total over "
+            f"privacy.error is {wanted:g} but with the CKKS keys a total over "
             f"{len(clients)} parties may be off by {found.parameters.error(len(clients)):.2g}; set "
             "privacy.error to at least that, or make new keys."
         )
