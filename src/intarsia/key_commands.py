@@ -60,7 +60,7 @@ Error = Annotated[
     typer.Option(
         "--error",
         help="Of a total under the CKKS keys, at most, as privacy.error of the experiment; as "
-        "little as the range allows if not given. 1e-5 halves the work.",
+        "little as the range allows if not given. 2e-5 takes less work.",
     ),
 ]
 Out = Annotated[

@@ -38,7 +38,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
-            ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: the least)", "1e-5"),
+            ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: the least)", "2e-5"),
             ("least_clients", self.least_clients >= 1, "a whole number from 1 up", "3"),
             ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
             ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
