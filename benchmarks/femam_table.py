@@ -201,8 +201,9 @@ def _key(problem: str, method: str, seed: int, setting: Setting, *, tune: bool) 
 
 @cache
 def _digest(problem: str, method: str, chosen: str, tune: bool) -> str:
-    """Return what changes where an experiment does, whatever its seed."""
+    """Return what changes where an experiment does, whatever its seed and its folder."""
     found = _description(problem, method, 0, json.loads(chosen), tune=tune)
+    found = replace(found, out="", published=())
     return hashlib.blake2b(repr(found).encode(), digest_size=4).hexdigest()
 
 
