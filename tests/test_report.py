@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intarsia.advice import advise
 from intarsia.data import Block, Labels, Schema
-from intarsia.report import Spread, advise, duration, number, size, three_way
+from intarsia.report import Spread, duration, number, size, three_way
 from intarsia.result import Metrics, Result, Score
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from intarsia import catalogue, federation, frames, holdings, joining, report, running
+from intarsia import catalogue, federation, frames, holdings, joining, running
 from intarsia import experiment as description
+from intarsia.advice import Advice, advise
 from intarsia.block_classes import BlockClasses, block_classes
 from intarsia.block_picture import blocks_picture
 from intarsia.data import ClientId, Schema
@@ -17,7 +18,6 @@ from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment import Experiment, Preprocessing, Split
 from intarsia.holdings import HoldingsRow, OverlapCounts
 from intarsia.picture import holdings_picture
-from intarsia.report import Advice
 from intarsia.result import Result
 from intarsia.run_folder import describe
 from intarsia.spelling import nearest
@@ -204,7 +204,7 @@ def inspect(
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
-    advice = report.advise(schema)
+    advice = advise(schema)
     held = block_classes(blocks, labels)
     beside = (
         None if picture is None else Path(picture).with_name(f"{Path(picture).stem}-blocks.png")

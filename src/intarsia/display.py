@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from intarsia.advice import Advice
 from intarsia.block_classes import BlockClasses
 from intarsia.report import (
-    Advice,
     Group,
     Row,
     Spread,
