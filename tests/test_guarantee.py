@@ -140,14 +140,14 @@ def test_what_cannot_be_bounded_is_refused_in_a_sentence(tmp_path):
     assert "privacy.range" in refusal(tmp_path, "hyfdca", privacy=coarse)
 
 
-def summands(folder, algorithm, clients=4, given=None, *, privacy, **changes):
+def summands(folder, algorithm, clients=4, given=None, *, privacy, quorum=None, **changes):
     """Raise where a round of so many clients tells what another one sent."""
     made = tree(folder, algorithm, privacy={"epsilon": 0.0, **privacy}, **changes)
     made["algorithm"] = {"name": algorithm, **(given or {})}
     description = experiment.from_dict(made, folder)
     if isinstance(clients, int):  # with the same columns
         clients = dict.fromkeys([f"c{number}" for number in range(clients)], "u")
-    guarantee.check_summands(description, *choose(description), holding(clients))
+    guarantee.check_summands(description, *choose(description), holding(clients), quorum)
 
 
 def holding(held):
@@ -222,6 +222,22 @@ def test_holders_of_a_block_are_counted_for_themselves(tmp_path):
         summands(tmp_path, "hyfem", many, privacy=two, participation=0.5)
     apart = {"a": "uv", "b": "u", "c": "uv", "d": "u"}  # those with v are there together
     summands(tmp_path, "hyfem", apart, privacy=two, **turns)
+
+
+def test_holders_of_a_block_that_a_quorum_lets_be_away_are_not_counted(tmp_path):
+    pytest.importorskip("torch")
+    held = {"a": "uv", "b": "uv", "c": "uv", "d": "uv", "e": "u", "f": "u"}
+    masked, two = {"mode": "masked"}, {"mode": "masked", "least_clients": 2}
+    summands(tmp_path, "hyfem", held, privacy=masked, quorum=5)  # three of the four that hold v
+    summands(tmp_path, "hyfem", held, privacy=two, quorum=4)
+    with pytest.raises(ExperimentError, match=r"'v' is held by 4 of 6.* have 2: .*quorum"):
+        summands(tmp_path, "hyfem", held, privacy=masked, quorum=4)
+    # all that hold v may be away, but one of them may be there too
+    with pytest.raises(ExperimentError, match=r"'v' is held by 4 of 6.* have 1: .*one client's"):
+        summands(tmp_path, "hyfem", held, privacy=two, quorum=2)
+    # in turns three of six are there, with two that hold v, and none need be away
+    turns = {"participation": 0.5, "participation_pattern": "cyclic"}
+    summands(tmp_path, "hyfem", held, privacy=two, quorum=3, **turns)
 
 
 def test_sums_over_the_owners_of_a_cell_may_be_of_one(tmp_path):

@@ -298,6 +298,40 @@ def test_a_round_below_the_quorum_is_not_run_and_nothing_hangs():
     asleep.set()
 
 
+def test_a_round_does_not_begin_with_fewer_than_the_quorum_while_sites_are_away():
+    options = HYFDCA.hyperparameters(regularisation=0.1)
+    blocks = clients()
+    names = tuple(blocks)
+    gone: set[str] = set()
+
+    def line(client, number, data, deliver):
+        if client in gone:
+            raise TimeoutError
+        return deliver(data)
+
+    hasty = dataclasses.replace(sites.HASTY, deadline=0.3, absent="continue", quorum=2, probe=0.05)
+    made = sites.federation(HYFDCA, options, blocks, BINARY, fault=line, patience=hasty)
+    server, engine = sites.begun(made, HYFDCA, options), made.engine
+    engine.begin_round(1)
+    gone.add(names[0])
+    with pytest.raises(AbsentError) as absent:
+        HYFDCA.round(server, engine, engine.key())
+    assert engine.without(absent.value)
+    # of the next round's two one is away: fewer than the quorum
+    engine.return_of(wait=False)
+    with pytest.raises(AbsentError, match=f"{names[0]} did not come back"):
+        engine.begin_round(2, names[:2])
+    # two that are there are enough, though a third was drawn
+    engine.begin_round(2, names[:3])
+    assert engine.ids == names[1:3]
+    # of a round for one alone no more can be there, and it is
+    engine.begin_round(2, names[3:])
+    assert engine.ids == names[3:]
+    gone.clear()
+    engine.begin_round(2, names[:2])
+    assert engine.ids == names[:2]
+
+
 def call(**changes):
     given = Call(
         *("ab", 1, 0, 0, 0, 0),

@@ -25,6 +25,11 @@ from intarsia.training import fewest, present
 
 __all__ = ["check_summands", "guarantee", "most_rounds", "notes"]
 
+_MORE = (
+    "experiment.participation; [patience] quorum, where a federation goes on without those that do "
+    "not answer"
+)
+
 
 def guarantee(
     description: Experiment, algorithm: Any, options: Any, schema: Schema
@@ -195,19 +200,18 @@ def check_summands(
     if quorum is not None:
         there = min(there, quorum)
     if there >= settings.least_clients:
-        _check_parts(description, algorithm, options, schema)
+        _check_parts(description, algorithm, options, schema, quorum)
         return
     raise ExperimentError(
         f'privacy.mode is "{settings.mode}" and a round of {algorithm.name} can have {there} of '
         f"{len(clients)} clients, who open the total of what they learned: {_told(there)}. Let "
-        f"{settings.least_clients} or more take part (experiment.participation; [patience] quorum, "
-        "where a federation goes on without those that do not answer), or accept it "
-        f"with privacy.least_clients = {there}."
+        f"{settings.least_clients} or more take part ({_MORE}), or accept it with "
+        f"privacy.least_clients = {there}."
     )
 
 
 def _check_parts(
-    description: Experiment, algorithm: Algorithm, options: Any, schema: Schema
+    description: Experiment, algorithm: Algorithm, options: Any, schema: Schema, quorum: int | None
 ) -> None:
     """Refuse rounds in which few are there of those that have a part of the model together."""
     if algorithm.pooled_apart is None:
@@ -216,16 +220,23 @@ def _check_parts(
     rounds = range(1, description.rounds + 1) if description.participation < 1 else range(1, 2)
     groups = {present(description, clients, number) or clients for number in rounds}
     for what, holders in algorithm.pooled_apart(options, schema).items():
-        counts = {len(set(holders).intersection(there)) for there in groups} - {0}
+        counts = {_left_of(holders, there, quorum) for there in groups} - {0}
         fewest_holders = min(counts, default=least)
         if fewest_holders < least:
-            more = "" if len(holders) < least else "let more take part (experiment.participation), "
+            more = "" if len(holders) < least else f"let more take part ({_MORE}), "
             raise ExperimentError(
                 f'privacy.mode is "{description.privacy.mode}" and {what} is held by '
                 f"{len(holders)} of {len(clients)} clients, of whom a round can have "
                 f"{fewest_holders}: in the total that they open {_told(fewest_holders)}. Leave "
                 f"the block out, {more}or accept it with privacy.least_clients = {fewest_holders}."
             )
+
+
+def _left_of(holders: Sequence[ClientId], there: Sequence[ClientId], quorum: int | None) -> int:
+    """Return how few of some holders a round of `there` can have, where it has any of them."""
+    held = len(set(holders).intersection(there))
+    lost = 0 if quorum is None else max(0, len(there) - quorum)
+    return min(held, max(1, held - lost))
 
 
 def _told(there: int) -> str:

@@ -129,9 +129,21 @@ class Remote:
     # -- what the run sees
 
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
-        """Start a round with the clients that are there (None: all), but for those away."""
-        self._caller.anchor()
-        self._begin(number, self._clients if present is None else present)
+        """Start a round with the clients that are there (None: all), but for those away.
+
+        Raises
+        ------
+        AbsentError
+            If so many are away that fewer are left than the quorum (or than were to be there), and
+            they do not come back within the deadline.
+        """
+        caller = self._caller
+        caller.anchor()
+        drawn = self._clients if present is None else present
+        left = sum(client not in caller.away for client in drawn)
+        if left < min(caller.patience.quorum, len(drawn)):
+            caller.probe(wait=True)
+        self._begin(number, drawn)
 
     def without(self, absent: AbsentError) -> bool:
         """Start the round again without the clients that did not answer; False: it must not be.
