@@ -238,6 +238,7 @@ def test_the_server_learns_counts_of_conflicts_and_constant_features_only():
         Watched(), {"train": schema}, standardise=True, rng=engine.key("preparation")
     )
     kinds = [type(one).__name__ for one in opened]
-    assert set(kinds) == {"Conflicts", "Constant"}
+    assert set(kinds) == {"LabelDifferences", "Conflicts", "Constant"}
     assert kinds.count("Constant") == 1
+    np.testing.assert_array_equal(opened[0].totals, np.zeros(len(opened[0].totals)))
     assert set(np.unique(opened[-1].features)) <= {0.0, 1.0}

@@ -37,6 +37,7 @@ __all__ = [
     "Tables",
     "aligned",
     "build",
+    "check_kinds",
     "held_out",
     "labelled_somewhere",
     "parties",
@@ -104,7 +105,7 @@ def build(
         )
     _check_features(train)
     if experiment.preprocessing.standardise:
-        _check_kinds(train)
+        check_kinds({name: (block.features, block.sparse) for name, block in train.items()})
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
@@ -132,16 +133,22 @@ def _check_features(blocks: Mapping[ClientId, Block]) -> None:
         )
 
 
-def _check_kinds(blocks: Mapping[ClientId, Block]) -> None:
+def check_kinds(parties: Mapping[ClientId, tuple[Sequence[str], bool]]) -> None:
     """Refuse to standardise a feature that is sparse at one client and dense at another.
 
     An absent entry is 0 in the one and missing in the other, and only the dense one can be centred.
+    `parties` are each one's features, and whether its table is sparse.
+
+    Raises
+    ------
+    FederationError
+        If there is such a feature.
     """
     kinds: dict[str, tuple[ClientId, bool]] = {}
-    for name, block in blocks.items():
-        for feature in block.features:
-            other, sparse = kinds.setdefault(feature, (name, block.sparse))
-            if sparse != block.sparse:
+    for name, (features, is_sparse) in parties.items():
+        for feature in features:
+            other, sparse = kinds.setdefault(feature, (name, is_sparse))
+            if sparse != is_sparse:
                 first, second = (other, name) if sparse else (name, other)
                 raise FederationError(
                     f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense "

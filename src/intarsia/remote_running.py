@@ -33,7 +33,7 @@ from intarsia.engines.transcript import Transcript
 from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
-from intarsia.federation import labelled_somewhere
+from intarsia.federation import check_kinds, labelled_somewhere
 from intarsia.labels import label_among_features
 from intarsia.outcome import Outcome, result_of
 from intarsia.privacy import modes
@@ -315,6 +315,8 @@ def _agreed(
         labels = encoding.labels
         bodies = dict.fromkeys(caller.clients, codec.encode(encoding))
         held = _stage(caller, ENCODE, bodies, Held, Holding)
+        if description.preprocessing.standardise:
+            check_kinds({n: (one.train.features, sketches[n].sparse) for n, one in held.items()})
         kept = labelled_somewhere(
             {name: one.train.samples for name, one in held.items()},
             [one.train.labelled for one in held.values()],

@@ -33,6 +33,7 @@ class Sketch:
     classes: tuple[str, ...]  # labels that occur, as text
     whole_ids: bool
     generated: bool  # the ids were made from the client's name and the row
+    sparse: bool  # whether an absent entry is 0, and not missing
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def sketch(table: Table) -> Sketch:
         classes,
         table.samples.dtype.kind in "iu",
         table.generated,
+        not isinstance(table.values, np.ndarray),
     )
 
 

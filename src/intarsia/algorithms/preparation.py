@@ -1,5 +1,6 @@
 """Prepare every party's table for training: copies counted once, features standardised, by sums.
 
+0. `label_agreement`: labels of one sample that differ between clients are refused.
 1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
    hold, the clients that share a sample add up who has a value, and then a random projection of
    the values that all of them have. A value with c copies counts 1/c at each of them; a projection
@@ -31,6 +32,8 @@ from intarsia.algorithm import (
     RandomKey,
     client_function,
 )
+from intarsia.algorithms import label_agreement
+from intarsia.algorithms.label_agreement import check_labels
 from intarsia.data import INTERCEPT, Array, Block, Schema, Values
 from intarsia.errors import TableError
 from intarsia.index_sets import Cell
@@ -141,8 +144,17 @@ def prepare(
     """Run the exchanges of the preparation; return notes for the user.
 
     Each client's `Preparation` state then says what `prepared` makes of its blocks.
+
+    Raises
+    ------
+    FederationError
+        If two clients have different labels of a sample.
+    TableError
+        If the squares of a feature are too large for 64-bit numbers.
     """
     notes: list[str] = []
+    # step 0: labels
+    check_labels(clients, schemas["train"], rng.fold_in("labels"))
     # step 1: one exchange and its check for every set of shared features
     for part, schema in schemas.items():
         for cell in _shared_features(schema):
@@ -370,4 +382,12 @@ def add_intercept(block: Block) -> Block:
     return replace(block, x=x, features=(*block.features, INTERCEPT))
 
 
-FUNCTIONS = (count_copies, project_copies, weigh_copies, measure_features, centre, settle_scale)
+FUNCTIONS = (
+    *label_agreement.FUNCTIONS,
+    count_copies,
+    project_copies,
+    weigh_copies,
+    measure_features,
+    centre,
+    settle_scale,
+)
