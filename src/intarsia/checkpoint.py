@@ -32,7 +32,11 @@ _LENGTH = struct.Struct("<Q")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new."""
+    """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new.
+
+    Of a link the file that it leads to is replaced.
+    """
+    path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
     try:
         _write(temporary, [data])

@@ -21,7 +21,7 @@ import typer
 from intarsia import __version__, federation_commands, join_command, key_commands, predict_command
 from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
 from intarsia.errors import IntarsiaError, UserError
-from intarsia.terminal import console, say
+from intarsia.terminal import OUTPUT, console, put, say
 
 if TYPE_CHECKING:
     from intarsia.result import Result
@@ -79,9 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except IntarsiaError as problem:
         say(f"error: {_line(str(problem))}")
         return 2 if isinstance(problem, UserError) else 1
+    except BrokenPipeError as problem:
+        if problem.filename != OUTPUT:
+            raise
+        return 1  # whoever reads the results has seen enough
     except OSError as problem:
         if problem.filename is None:
             raise
+        if problem.filename == OUTPUT:
+            say(f"error: {OUTPUT}: {problem.strerror}; send the results elsewhere.")
+            return 2
         say(f"error: {problem.filename}: {problem.strerror}; check the path and its permissions.")
         return 2
     if status == _INTERRUPTED:  # before training began: the library caught it
@@ -97,7 +104,7 @@ def _root(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"intarsia {__version__}")
+        put(f"intarsia {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         with contextlib.redirect_stdout(sys.stderr):
@@ -134,7 +141,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
             "notes": list(advice.remarks),
             "blocks": {} if found.blocks is None else found.blocks.counts,
         }
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        put(json.dumps(content, ensure_ascii=False))
 
 
 @app.command()
@@ -201,7 +208,7 @@ def compare(
 
         say(f"picture: {curves_picture(groups, picture)}")
     if as_json:
-        typer.echo(json.dumps([asdict(group) for group in groups], ensure_ascii=False))
+        put(json.dumps([asdict(group) for group in groups], ensure_ascii=False))
 
 
 @app.command()
@@ -271,7 +278,7 @@ def audit(
         )
     display.show_audit(console(), found, client)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+        put(json.dumps(found.to_dict(), ensure_ascii=False))
 
 
 def _load(file: Path, overrides: list[str] | None) -> Any:
@@ -293,7 +300,7 @@ def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
     if not quiet:
         display.show_result(screen, result, folder)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+        put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -319,11 +326,11 @@ def _quoted(path: Path) -> str:
 def _warnings_in_a_line() -> Iterator[None]:
     """Say warnings in one line on standard error, without the place in the code."""
 
-    def say(message: Warning | str, *_: object, **__: object) -> None:
+    def shown(message: Warning | str, *_: object, **__: object) -> None:
         say(f"warning: {_line(str(message))}")
 
     with warnings.catch_warnings():
-        warnings.showwarning = say
+        warnings.showwarning = shown
         yield
 
 

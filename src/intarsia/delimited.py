@@ -32,7 +32,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
     try:
         return arrow_csv.read_csv(
-            pa.BufferReader(content),
+            pa.BufferReader(_arrow_s_own(content)),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header if name in as_text},
@@ -45,6 +45,17 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             f"{source.where}: {_ragged(content, separator, len(header)) or first_line(error)}; "
             f"give every line {len(header)} values, and put a value with a separator in quotes."
         ) from error
+
+
+def _arrow_s_own(content: bytes) -> pa.Buffer:
+    """Return a copy that Arrow owns.
+
+    A thread of its pool may let go of what it read only while the interpreter ends, and there it
+    cannot let go of what is Python's: the process would abort.
+    """
+    copied = pa.BufferOutputStream()
+    copied.write(content)
+    return copied.getvalue()
 
 
 def _check_text(content: bytes, source: Source) -> None:

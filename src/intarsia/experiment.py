@@ -197,11 +197,14 @@ class Experiment:
                 )
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), parties: Sequence[str] = ()
+) -> Experiment:
     """Return the experiment that a TOML file describes.
 
     `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
-    client by its name or its number from 0); a value is read as TOML, else as text.
+    client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
+    those of a federation whose tables lie elsewhere: a file without data means all of them.
 
     Raises
     ------
@@ -227,6 +230,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ExperimentError(f"{path}: not valid TOML: {_place(str(error), content)}.") from None
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
+    if parties and not tree.keys() & {"client", "dataset"}:
+        tree = {**tree, "client": [{"name": name} for name in parties]}
     return from_dict(tree, path.parent, path.stem)
 
 

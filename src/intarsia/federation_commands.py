@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.errors import ExperimentError
-from intarsia.terminal import say
+from intarsia.terminal import put, say
 
 if TYPE_CHECKING:
     from intarsia.federation_server import Standing
@@ -119,7 +119,7 @@ def submit(
     from intarsia.kit_process import is_running
 
     sites, patience = sites_of(kit.resolve())
-    description = experiments.load(experiment)
+    description = experiments.load(experiment, parties=sites)
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
         raise ExperimentError(
@@ -163,7 +163,7 @@ def status(
         content: dict[str, Any] = {"running": alive, "runs": [asdict(one) for one in found]}
         if sites is not None:
             content["sites"] = sites
-        typer.echo(json.dumps(content))
+        put(json.dumps(content))
         return
     say(f"{kit.name} is {'running' if alive else 'not running'}")
     if sites is not None:
@@ -200,7 +200,7 @@ def ping(kit: Kit) -> None:
     found = json.loads(path.read_text(encoding="utf-8"))
     for size, seconds in found["seconds"].items():
         say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
-    typer.echo(json.dumps(found))
+    put(json.dumps(found))
 
 
 @app.command()
@@ -217,7 +217,7 @@ def logs(
         if one.is_file():
             say(str(one))
             for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-                typer.echo(line)
+                put(line)
 
 
 @app.command()

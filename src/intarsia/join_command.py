@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
-from intarsia.terminal import console
+from intarsia.terminal import console, put
 
 __all__ = ["join"]
 
@@ -71,4 +71,4 @@ def join(
     if not quiet:
         display.show_joined(console(), result)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+        put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))

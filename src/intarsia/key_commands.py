@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.errors import KeyMaterialError, TamperedError
-from intarsia.terminal import say
+from intarsia.terminal import put, say
 
 if TYPE_CHECKING:
     from intarsia.privacy.key_exchange import Card
@@ -122,7 +122,7 @@ def card(
 
     own = KeyFolder(folder).identity()
     if out is None:
-        typer.echo(own.announce())
+        put(own.announce())
     else:
         write_atomically(out, f"{own.announce()}\n".encode())
         say(f"card of {own.name!r}: {out}")
@@ -230,7 +230,7 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
             "error": ckks.error,
         }
     if as_json:
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        put(json.dumps(content, ensure_ascii=False))
         return
     say(f"{own.name!r} in the federation {own.federation!r}")
     say(f"card:       {own.fingerprint}  {place.identity_file}")

@@ -9,9 +9,11 @@ import click
 import typer
 
 from intarsia.command_options import Folder
-from intarsia.terminal import say
+from intarsia.terminal import put, say
 
 __all__ = ["predict"]
+
+_OTHERS = (".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json")
 
 
 def predict(
@@ -58,8 +60,6 @@ def predict(
     """
     import io
 
-    from intarsia.checkpoint import write_atomically
-
     named = _prediction_tables(tables, out, federated, id or client, absent)
     if federated:
         from intarsia.federated_predictions import predict_federated
@@ -74,9 +74,9 @@ def predict(
     text = io.StringIO()
     found.write(text)
     if out is None:
-        typer.echo(text.getvalue(), nl=False)
+        put(text.getvalue(), line=False)
     else:
-        write_atomically(out, text.getvalue().encode())
+        _write(out, text.getvalue().encode())
         say(f"{len(found.scores):,} predictions: {out}")
 
 
@@ -104,7 +104,9 @@ def _check_output(out: Path, table: Path) -> None:
     import shlex
 
     problem = None
-    if not out.name or out.is_dir():
+    if out.suffix.lower() in _OTHERS and not (out.exists() and not out.is_file()):
+        problem = f"ends in {out.suffix}, and predictions are written as CSV; name it .csv"
+    elif not out.name or out.is_dir():
         problem = "is a folder; name a file in it"
     elif not out.parent.is_dir():
         problem = f"is in {out.parent}, which is no folder; make it first, or name another file"
@@ -112,3 +114,18 @@ def _check_output(out: Path, table: Path) -> None:
         problem = "is the table itself; name another file"
     if problem is not None:
         raise click.UsageError(f"--out {shlex.quote(str(out))} {problem}.")
+
+
+def _write(out: Path, data: bytes) -> None:
+    """Replace a file, or write into what is there in its place: a device or a pipe."""
+    from intarsia.checkpoint import write_atomically
+
+    if not out.exists() or out.is_file():
+        write_atomically(out, data)
+        return
+    try:
+        with out.open("wb") as there:
+            there.write(data)
+    except OSError as problem:
+        problem.filename = str(out)
+        raise

@@ -167,6 +167,7 @@ def _run_all(
             # what the algorithm has against these parties it says before an old result goes
             algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
             modes.adding(description.privacy, found.schema.clients)
+            modes.check_key(description.privacy)
         guarantee.check_summands(description, algorithm, options, found.schema)
         release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()

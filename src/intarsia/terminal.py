@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "say"]
+__all__ = ["OUTPUT", "console", "put", "say"]
+
+OUTPUT = "standard output"
 
 
 def console() -> Console:
@@ -24,3 +28,21 @@ def console() -> Console:
 def say(text: str) -> None:
     """Say something to who sits there."""
     typer.echo(text, err=True)
+
+
+def put(text: str, *, line: bool = True) -> None:
+    """Write a result to standard output.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; its `filename` is `OUTPUT`.
+    """
+    try:
+        typer.echo(text, nl=line)
+    except OSError as problem:
+        # what is left in the buffer must not fail once more when the process ends
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        problem.filename = OUTPUT
+        raise

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the li
     from intarsia.privacy.fixed_point import FixedPoint
     from intarsia.privacy.keys import SharedKey
 
-__all__ = ["Keys", "adding", "keys", "sealing"]
+__all__ = ["Keys", "adding", "check_key", "keys", "sealing"]
 
 _WORDS = b"w"  # first byte of a piece under masks
 _CIPHERTEXTS = b"c"  # of one in ciphertexts
@@ -83,6 +83,18 @@ def _exchanged(path: Path, shared: SharedKey) -> bytes:
             f"{shared.federation!r}; accept the keys of one exchange, or remove the older file."
         )
     return found.secret
+
+
+def check_key(settings: Privacy) -> None:
+    """Raise where the shared key that the settings name cannot be used.
+
+    Raises
+    ------
+    KeyMaterialError
+        If its file is not there, can be read by others, or holds no key.
+    """
+    if settings.mode != "plain" and settings.key:
+        _shared(settings, None, "")
 
 
 def _shared(settings: Privacy, folder: Path | None, name: str) -> SharedKey:
