@@ -249,7 +249,7 @@ def test_an_empty_output_folder_is_one_sentence(tmp_path):
 def test_of_a_federation_all_parties_take_part_where_a_file_names_no_data(tmp_path):
     file = tmp_path / "credit.toml"
     file.write_text('[algorithm]\nname = "hyfdca"\n')
-    with pytest.raises(ExperimentError, match="no .dataset. and 0 "):
+    with pytest.raises(ExperimentError, match=r"no .dataset. and 0 "):
         load(file)
     found = load(file, parties=("bank", "shop"))
     assert [one.name for one in found.clients] == ["bank", "shop"]

@@ -2,9 +2,9 @@
 
 The clients that label a sample are compared in a row, each with the next. Two of them add up the
 labels that they both have, each times a random whole number, and the server reads by how much the
-two sums differ (`add_labels`). It is 0 where the labels agree; where one differs it never is, and where
-several do with a chance of one in 60,000. The sums are rounded once, so that neither the order of
-samples nor the processor matters.
+two sums differ (`add_labels`). It is 0 where the labels agree; where one differs it never is, and
+where several do with a chance of one in 60,000. The sums are rounded once, so that neither the
+order of samples nor the processor matters.
 
 What crosses: the server learns which two clients differ and one random combination of what they
 differ by; no client learns a label.
