@@ -45,6 +45,7 @@ class Desk:
 
     def __init__(self, algorithm, options, client, schemas, blocks, seed, sealing):
         self.seed, self.schemas, self.sealing = seed, schemas, sealing
+        self.fingerprint = b""
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
         self._functions = {identity(fn): fn for fn in algorithm.client_functions}
@@ -139,7 +140,7 @@ class Federation:
         found = {}
         for client, version in self.caller.versions.items():
             run = self.lines.sites[client]._of(self.caller.run)
-            place = run._ready(self.caller.sequence + 1)
+            place = run._ready()
             found[client] = run._state(version, place)
         return found
 

@@ -38,6 +38,7 @@ __all__ = [
     "aligned",
     "build",
     "check_kinds",
+    "checksum",
     "held_out",
     "labelled_somewhere",
     "parties",
@@ -66,14 +67,20 @@ class Federation:
         """Return a checksum of everything the parties hold."""
         total = 0
         for blocks in (self.train, self.test):
-            for name, block in blocks.items():
-                total = zlib.crc32(f"{name} {block.features}".encode(), total)
-                x = block.x
-                parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
-                for array in (block.samples, *parts, block.y):
-                    if array is not None:
-                        total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
+            total = checksum(blocks, total)
         return f"{total:08x}"
+
+
+def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
+    """Return a CRC-32 of blocks and their names, which goes on from `total`."""
+    for name, block in blocks.items():
+        total = zlib.crc32(f"{name} {block.features}".encode(), total)
+        x = block.x
+        parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
+        for array in (block.samples, *parts, block.y):
+            if array is not None:
+                total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
+    return total
 
 
 def build(

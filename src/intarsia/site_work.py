@@ -7,6 +7,7 @@ them is public: see `sketch`. A site refuses what its own settings do not allow.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from intarsia.engines.calls import BEGIN, identity
 from intarsia.engines.site import Site
 from intarsia.errors import ExperimentError, StaleError
 from intarsia.experiment import Experiment
-from intarsia.federation import build, held_out, table_of
+from intarsia.federation import build, checksum, held_out, table_of
 from intarsia.privacy import modes
 from intarsia.privacy.sealing import Sealing
 from intarsia.site_folder import SiteSettings, alone_in, errors_in, read_settings, shelf_of
@@ -90,6 +91,7 @@ class Work:
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
         self.states: tuple[type, ...] = (preparation.Preparation,)
+        self.fingerprint = b""
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
         self._functions: dict[tuple[str, str], ClientFunction] = {}
@@ -178,23 +180,28 @@ class Work:
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._table = table_of(self._described(message))
-        return state, sketch(self._table)
+        said = sketch(self._table)
+        self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
+        return state, said
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
         found = build(self._described(message))
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
-        self._blocks = {"train": found.train[name], "test": found.test[name]}
+        self._hold(found.train[name], found.test[name])
         return state, Dealt(self._held(), found.labels)
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         assert self._table is not None
         block = encode(self._table, codec.decode(message, Encoding, Labels))
         self._table = None
-        train, test = held_out(block, self._experiment.split)
-        self._blocks = {"train": train, "test": test}
+        self._hold(*held_out(block, self._experiment.split))
         return state, self._held()
+
+    def _hold(self, train: Block, test: Block) -> None:
+        self._blocks = {"train": train, "test": test}
+        self.fingerprint = b"%08x" % checksum(self._blocks)
 
     def _held(self) -> Held:
         return Held(Holding.of(self._blocks["train"]), Holding.of(self._blocks["test"]))

@@ -123,7 +123,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "FederationError": "The site's table does not fit those of the others.",
         "ExperimentError": "The experiment does not fit the site.",
         "KeyMaterialError": "A key of the site is missing, or is not that of the others.",
-        "CheckpointError": "The site's folder of this run cannot be read.",
+        "CheckpointError": "The site's folder of this run cannot be read, or its table changed.",
         "ConvergenceError": "Training diverged at the site.",
     }
 )

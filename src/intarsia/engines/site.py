@@ -6,9 +6,11 @@ functions are looked up by name among those of the run's algorithm. One call at 
 * Every call has a sequence number and names the state that it goes on from (by the exchange that
   made it). The site keeps the state before the last call, the one after it, and that with which
   the round began, so that a call whose answer was lost or came too late to count changes nothing.
-* The last call, when it comes again, gets the same answer again; an older one is refused.
-* States lie on the site's own shelf before an answer leaves, so that a site that was killed goes on
-  where it was.
+* The last call, when it comes again, gets the same answer again, which is never made anew: what is
+  sealed under one name is sealed once. An older one is refused.
+* States and the answer lie on the site's own shelf before the answer leaves, so that a site that
+  was killed goes on where it was. The set-up is then done again, and must come to what it read
+  before.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class Workplace(Protocol):
     schemas: Mapping[str, Schema]
     sealing: Sealing | None
     states: tuple[type, ...]  # the dataclasses that its states may hold
+    fingerprint: bytes  # of what the set-up has read so far; b"": nothing
 
     def function(self, name: str, part: str) -> ClientFunction:
         """Return the client function of an `identity`; StaleError if the run has none."""
@@ -93,6 +96,8 @@ class Index:
     places: tuple[int, ...] = (0,)  # under which numbers they lie: an unchanged one lies once
     stages: tuple[int, ...] = ()  # exchanges that were steps of the set-up
     bases: tuple[int, ...] = ()  # of the states that these went on from
+    answer: bytes = b""  # to the last call
+    fingerprint: bytes = b""  # of what the set-up has read
 
 
 class Site:
@@ -166,10 +171,10 @@ class _Run:
     ) -> None:
         self.name = name
         self._client, self._shelf, self._make = client, shelf, make
-        self._written = shelf.read(_INDEX)
-        self._index = Index() if self._written is None else self._read(self._written, Index)
+        written = shelf.read(_INDEX)
+        self._written = _digest(written)
+        self._index = Index() if written is None else self._read(written, Index)
         self._states: dict[int, Any] = {}
-        self._answer: bytes | None = None
         self._place: Workplace | None = None
         self._totals: LockedTotals | None = None
         self._number = 0  # of the present call
@@ -177,7 +182,7 @@ class _Run:
     @property
     def current(self) -> bool:
         """Return whether the shelf is as this left it: another process may have gone on since."""
-        return self._shelf.read(_INDEX) == self._written
+        return _digest(self._shelf.read(_INDEX)) == self._written
 
     def answer(self, call: Call, data: bytes) -> bytes:
         """Return the answer to a call: the one given before, where the call comes again.
@@ -188,30 +193,31 @@ class _Run:
             If the site has gone on since, or the call of this number was another one.
         StaleError
             If the site has not the state that the call goes on from.
+        CheckpointError
+            If the set-up, done again, does not come to what it came to before.
         """
         index = self._index
-        digest = hashlib.blake2b(data, digest_size=16).digest()
+        digest = _digest(data)
         again = call.sequence == index.sequence
         if call.sequence < index.sequence or (again and digest != index.digest):
             raise ReplayError(
                 f"Call {call.sequence} came after call {index.sequence} of run {self.name}; the "
                 "site has gone on: resume the run, or start a new one."
             )
-        if again and self._answer is not None:
-            return self._answer
+        if again:
+            return index.answer
         if call.base not in index.versions:
             raise StaleError(
                 f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
                 f"states of {list(index.versions)}: its folder was lost or is of another run; "
                 "start a new one."
             )
-        place = self._ready(call.sequence)
+        place = self._ready()
         before = self._state(call.base, place)
         after, body, down, up = self._done(call, place, before)
         made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
-        self._keep(call, data, digest, before, after)
-        self._answer = codec.encode(made)
-        return self._answer
+        self._keep(call, data, before, after, place, codec.encode(made))
+        return self._index.answer
 
     # -- states
 
@@ -239,14 +245,13 @@ class _Run:
             self._states[version] = self._read(written, *place.states, *RECORDS)
         return self._states[version]
 
-    def _keep(self, call: Call, data: bytes, digest: bytes, before: Any, after: Any) -> None:
-        """Put the state after a call on the shelf, and take away what no call can go back to."""
+    def _keep(
+        self, call: Call, data: bytes, before: Any, after: Any, place: Workplace, answer: bytes
+    ) -> None:
+        """Put what a call came to on the shelf, and take away what no call can go back to."""
         index = self._index
         places = dict(zip(index.versions, index.places, strict=True))
-        # a step that came again after the site was killed stands for itself
-        steps = [
-            one for one in zip(index.stages, index.bases, strict=True) if one[0] < call.sequence
-        ]
+        steps = list(zip(index.stages, index.bases, strict=True))
         if call.kind == "stage":
             self._shelf.write(f"stage-{call.sequence}", data)
             steps.append((call.sequence, call.base))
@@ -261,28 +266,29 @@ class _Run:
         new = Index(
             call.sequence,
             call.base,
-            digest,
+            _digest(data),
             versions,
             tuple(places[one] for one in versions),
             tuple(number for number, _ in steps),
             bases,
+            answer,
+            place.fingerprint,
         )
-        self._written = codec.encode(new)
-        self._shelf.write(_INDEX, self._written)
+        written = codec.encode(new)
+        self._shelf.write(_INDEX, written)
+        self._written = _digest(written)
         for number in {*index.places} - {*new.places}:
             self._shelf.remove(f"state-{number}")
         self._index = new
         self._states[call.sequence] = after
         self._states = {one: state for one, state in self._states.items() if one in recent}
 
-    def _ready(self, sequence: int) -> Workplace:
-        """Return the workplace as it was before a call: the set-up is done again from the shelf."""
+    def _ready(self) -> Workplace:
+        """Return the workplace as the last call left it: its set-up is done again if need be."""
         if self._place is not None:
             return self._place
         place = self._make()
         for number in self._index.stages:
-            if number >= sequence:
-                break
             written = self._shelf.read(f"stage-{number}")
             if written is None:
                 raise CheckpointError(
@@ -291,6 +297,11 @@ class _Run:
                 )
             call = self._read(written, Call)
             place.stage(call.function, self._state(call.base, place), call.body)
+        if place.fingerprint != self._index.fingerprint:
+            raise CheckpointError(
+                f"The site's table is not the one that run {self.name} was set up with; put that "
+                "back and resume the run, or start a new run."
+            )
         self._place = place
         return place
 
@@ -384,3 +395,8 @@ class _Run:
                 Geometry(place.schemas), place.sealing, self.name, number=lambda: self._number
             )
         return self._totals
+
+
+def _digest(data: bytes | None) -> bytes:
+    """Return what tells bytes from others; b"" of nothing."""
+    return b"" if data is None else hashlib.blake2b(data, digest_size=16).digest()
