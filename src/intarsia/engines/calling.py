@@ -6,10 +6,11 @@ call came to is the same in spite of it, since a site executes each call once.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from intarsia.data import ClientId
@@ -85,6 +86,7 @@ class Caller:
         self.versions: dict[ClientId, int] = dict.fromkeys(self.clients, 0)
         self.away: set[ClientId] = set()
         self._anchors = dict(self.versions)
+        self._asked: dict[ClientId, bytes] = {}  # what tells the calls of the last exchange
         self._transport = transport
 
     def anchor(self) -> None:
@@ -94,6 +96,18 @@ class Caller:
     def go_back(self) -> None:
         """Let every site go on from where it was when the round began."""
         self.versions = dict(self._anchors)
+
+    def go_on_without(self, absent: Collection[ClientId]) -> None:
+        """Leave out sites that did not answer the last call, until they are back.
+
+        Every other goes back to where it was when the round began.
+        """
+        self.away.update(absent)
+        self.go_back()
+        if self.journal is not None:
+            for client in absent:
+                self.journal.add(self.sequence, client, self._asked[client], b"")
+            self.journal.settle()
 
     def call(
         self,
@@ -111,27 +125,33 @@ class Caller:
         ------
         AbsentError
             If some do not answer before the deadline.
+        CheckpointError
+            If the journal has answers to other calls.
         IntarsiaError
             What a site answers with.
         """
         self.sequence += 1
+        self._asked = {}
         asked = tuple(bodies)
         waiting: dict[ClientId, _Attempts] = {}
         answers: dict[ClientId, Answer] = {}
         absent: list[ClientId] = []
         journal, sequence = self.journal, self.sequence
         for client, body in bodies.items():
-            known = None if journal is None else journal.answer(sequence, client)
+            base, anchor = self.versions[client], self._anchors[client]
+            call = Call(
+                *(self.run, sequence, base, anchor, round, exchange),
+                *(kind, function, part, asked, body),
+            )
+            known = None
+            if journal is not None:
+                self._asked[client] = _content(call)
+                known = journal.answer(sequence, client, self._asked[client])
             if known:
                 answers[client] = codec.decode(known, Answer)
             elif known is not None:
                 absent.append(client)
             else:
-                base, anchor = self.versions[client], self._anchors[client]
-                call = Call(
-                    *(self.run, sequence, base, anchor, round, exchange),
-                    *(kind, function, part, asked, body),
-                )
                 waiting[client] = _Attempts(self._transport, client, call, self.patience)
         end = time.monotonic() + self.patience.deadline
         for attempts in waiting.values():
@@ -143,8 +163,9 @@ class Caller:
                 continue
             answers[client] = found[0]
             if journal is not None and not found[0].error:
-                journal.add(sequence, client, found[1])
-        self._settle(sequence, absent)
+                journal.add(sequence, client, self._asked[client], found[1])
+        if journal is not None:
+            journal.settle()
         name = function.partition(":")[0]  # of an identity
         for answer in answers.values():
             if answer.error:
@@ -160,15 +181,6 @@ class Caller:
             self.versions[client] = sequence
         return {client: answers[client] for client in asked}
 
-    def _settle(self, sequence: int, absent: list[ClientId]) -> None:
-        """Make durable what came of an exchange; who waits asks the absent again on resuming."""
-        if self.journal is None:
-            return
-        if self.patience.absent == "continue":
-            for client in absent:
-                self.journal.add(sequence, client, b"")
-        self.journal.settle()
-
     def probe(self, *, wait: bool) -> None:
         """Ask the sites that were away whether they are there again; wait: until all are.
 
@@ -180,13 +192,15 @@ class Caller:
             If one does not answer within the deadline.
         """
         journal, following = self.journal, self.sequence + 1
-        known: set[ClientId] = set() if journal is None else journal.away(following)
-        if known and not wait:
+        known = None if journal is None else journal.away(following)
+        if known is not None and not wait:
             self.away = known  # what is done again goes as it went
             return
+        asked = bool(self.away)
         self._wait_for_return(wait=wait)
-        if self.away and journal is not None:
-            journal.leave_out(following, self.away)
+        if asked and journal is not None and not wait:
+            journal.leave_out(following, self.away)  # nobody: all came back
+            journal.settle()
 
     def _wait_for_return(self, *, wait: bool) -> None:
         end = time.monotonic() + self.patience.deadline
@@ -210,6 +224,11 @@ class Caller:
         except OSError:
             return False
         return True
+
+
+def _content(call: Call) -> bytes:
+    """Return what tells a call from others: all of it but how far back the site may have to go."""
+    return hashlib.blake2b(codec.encode(replace(call, anchor=0)), digest_size=16).digest()
 
 
 class _Attempts:

@@ -2,7 +2,8 @@
 
 A round is a function of the server's state and of what sites answer. To go on within one, the
 server runs it again from the checkpoint and takes from the journal what was answered already, so
-that no site is asked twice, and none has to go back.
+that no site is asked twice, and none has to go back. An answer counts for the call that it was
+given to, and for no other: a round that is run again makes the same calls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
-from intarsia.errors import CodecError
+from intarsia.errors import CheckpointError, CodecError
 
 __all__ = ["Journal"]
 
@@ -25,12 +26,22 @@ _KEPT = 3  # checkpoints that a run may go on from: two are kept, and one may be
 
 
 @dataclass(frozen=True)
-class Entry:
+class Noted:
     """What came of one call."""
 
     sequence: int
     client: str
+    call: bytes  # what tells the call from others
     answer: bytes  # b"": the site did not answer, and the run went on without it
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What came of a call, as it was written before it said of which."""
+
+    sequence: int
+    client: str
+    answer: bytes
 
 
 class Journal:
@@ -45,7 +56,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._entries: dict[tuple[int, ClientId], bytes] = {}
+        self._entries: dict[tuple[int, ClientId], Noted] = {}
         self._last: dict[Path, int] = {}  # sequence of the last entry of a file
         self._marks: list[int] = []  # checkpoints of this process
         for path in self._files():
@@ -55,12 +66,28 @@ class Journal:
         self._file = -1
         self._open(max((one for one, _ in self._entries), default=0))
 
-    def answer(self, sequence: int, client: ClientId) -> bytes | None:
-        """Return what a site answered, b"" if it was left out, None if nothing is known."""
-        return self._entries.get((sequence, client))
+    def answer(self, sequence: int, client: ClientId, call: bytes) -> bytes | None:
+        """Return what a site answered to a call, b"" if it was left out, None if nothing is known.
 
-    def add(self, sequence: int, client: ClientId, answer: bytes) -> None:
-        """Write down what a site answered; b"" says that the run goes on without it.
+        Raises
+        ------
+        CheckpointError
+            If it answered another call of this number.
+        """
+        known = self._entries.get((sequence, client))
+        if known is None:
+            return None
+        if known.call != call:
+            raise CheckpointError(
+                f"The journal in {self._folder} has what {client} answered to another call "
+                f"{sequence} than the one that is made now: the run did not go as it had gone. Go "
+                "on with it where it began, with the same version and number of threads, or begin "
+                "it anew with --overwrite."
+            )
+        return known.answer
+
+    def add(self, sequence: int, client: ClientId, call: bytes, answer: bytes) -> None:
+        """Write down what a site answered to a call; b"" says that the run goes on without it.
 
         Raises
         ------
@@ -69,7 +96,8 @@ class Journal:
         """
         if (sequence, client) in self._entries:
             return
-        data = codec.encode(Entry(sequence, client, answer))
+        noted = Noted(sequence, client, call, answer)
+        data = codec.encode(noted)
         left = memoryview(_LENGTH.pack(len(data)) + data)
         size = os.fstat(self._file).st_size
         try:
@@ -78,17 +106,17 @@ class Journal:
         except OSError:
             os.ftruncate(self._file, size)  # what came after half an entry could not be read
             raise
-        self._entries[sequence, client] = answer
+        self._entries[sequence, client] = noted
         self._last[self._path] = max(sequence, self._last.get(self._path, 0))
 
-    def away(self, sequence: int) -> set[ClientId]:
-        """Return who was left out from a call on, as far as that was written down."""
+    def away(self, sequence: int) -> set[ClientId] | None:
+        """Return who was left out from a call on, None if that was not written down."""
         known = self._entries.get((sequence, _AWAY))
-        return set() if known is None else set(codec.decode(known))
+        return None if known is None else set(codec.decode(known.answer))
 
     def leave_out(self, sequence: int, clients: Collection[ClientId]) -> None:
         """Write down who is left out from a call on."""
-        self.add(sequence, _AWAY, codec.encode(tuple(sorted(clients))))
+        self.add(sequence, _AWAY, b"", codec.encode(tuple(sorted(clients))))
 
     def settle(self) -> None:
         """Come back when all is durable."""
@@ -129,17 +157,19 @@ class Journal:
         return sorted(self._folder.glob("*.journal"))
 
 
-def _whole(path: Path) -> dict[tuple[int, ClientId], bytes]:
+def _whole(path: Path) -> dict[tuple[int, ClientId], Noted]:
     """Return the entries of a file; take away one that was cut short, where the process ended."""
-    entries: dict[tuple[int, ClientId], bytes] = {}
+    entries: dict[tuple[int, ClientId], Noted] = {}
     with path.open("rb+") as file:
         end = 0
         while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
             try:
-                found = codec.decode(file.read(_LENGTH.unpack(head)[0]), Entry)
+                found = codec.decode(file.read(_LENGTH.unpack(head)[0]), Noted, Entry)
             except CodecError:
                 break
-            entries[found.sequence, found.client] = found.answer
+            if isinstance(found, Entry):
+                found = Noted(found.sequence, found.client, b"", found.answer)  # to no known call
+            entries[found.sequence, found.client] = found
             end = file.tell()
         file.truncate(end)
     return entries

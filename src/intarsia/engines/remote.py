@@ -156,8 +156,7 @@ class Remote:
             return False
         if self._caller.away.issuperset(absent.clients):
             return False  # it cannot do without them: it would begin again for ever
-        self._caller.away.update(absent.clients)
-        self._caller.go_back()
+        self._caller.go_on_without(absent.clients)
         self._begin(self.books.round, left)
         return True
 
