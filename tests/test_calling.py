@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import sites
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.fedavg import FEDAVG
+from intarsia.engines.calling import Caller, Patience
 from intarsia.engines.journal import Journal
 from intarsia.errors import AbsentError
 
@@ -82,3 +84,22 @@ def test_a_run_that_ended_for_want_of_a_site_goes_on_when_it_is_back(tmp_path):
     again = Server(tmp_path, shelves, quorum=4)
     assert GONE in again.round(1, away=False)
     again.ended()
+
+
+class Broken:
+    """A transport that breaks down for one site, and finds no other."""
+
+    def send(self, client, data, seconds):
+        if client == "a":
+            raise RuntimeError("the transport broke down")
+        raise TimeoutError
+
+
+def test_where_a_transport_breaks_down_no_site_is_called_any_more():
+    caller = Caller("ab", ("a", "b", "c"), Broken(), Patience(deadline=120.0, pause=60.0))
+    with pytest.raises(RuntimeError, match="broke down"):
+        caller.call("stage", "begin", dict.fromkeys(caller.clients, b""))
+    for thread in threading.enumerate():
+        if thread.name.startswith("call 1 to "):
+            thread.join(10)
+            assert not thread.is_alive(), thread.name

@@ -156,14 +156,18 @@ class Caller:
         end = time.monotonic() + self.patience.deadline
         for attempts in waiting.values():
             attempts.start(end)
-        for client, attempts in waiting.items():
-            found = attempts.wait(end)
-            if found is None:
-                absent.append(client)
-                continue
-            answers[client] = found[0]
-            if journal is not None and not found[0].error:
-                journal.add(sequence, client, self._asked[client], found[1])
+        try:
+            for client, attempts in waiting.items():
+                found = attempts.wait(end)
+                if found is None:
+                    absent.append(client)
+                    continue
+                answers[client] = found[0]
+                if journal is not None and not found[0].error:
+                    journal.add(sequence, client, self._asked[client], found[1])
+        finally:
+            for attempts in waiting.values():
+                attempts.give_up()  # where one raises, nobody waits for the others
         if journal is not None:
             journal.settle()
         name = function.partition(":")[0]  # of an identity
@@ -251,10 +255,14 @@ class _Attempts:
     def wait(self, end: float) -> tuple[Answer, bytes] | None:
         """Return the answer and its bytes, or None at the deadline."""
         self._done.wait(max(0.0, end - time.monotonic()))
-        self._given_up.set()
+        self.give_up()
         if self._problem is not None:
             raise self._problem
         return self._found
+
+    def give_up(self) -> None:
+        """Make no more attempts."""
+        self._given_up.set()
 
     def _run(self, end: float) -> None:
         try:
