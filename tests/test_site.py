@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ import four_sites
 import sites
 from intarsia import remote_running, running
 from intarsia.engines import codec
-from intarsia.engines.calls import Call
+from intarsia.engines.calls import Answer, Call
 from intarsia.errors import CheckpointError
 from intarsia.site_work import site_in
 
@@ -94,3 +96,40 @@ def test_an_answer_that_was_lost_is_given_again_and_not_made_anew(tmp_path):
     assert site_in(tmp_path / "bank").handle(data) == answer
     (tmp_path / "bank.csv").unlink()
     assert site_in(tmp_path / "bank").handle(data) == answer
+
+
+def test_of_a_run_that_is_over_a_site_keeps_what_keeps_it_from_being_taken_again(tmp_path):
+    description, found = set_up(tmp_path)
+    expected = running.run(description, out=tmp_path / "one")
+    calls, out = [], tmp_path / "sites"
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if client == "bank":
+            calls.append((data, answer))
+            if codec.decode(data, Call).function == "keep":
+                raise Killed  # nobody hears of the answer
+        return answer
+
+    with pytest.raises(Killed):
+        remote_running.run_over(
+            *(description, sites.Lines(found, line), four_sites.NAMES, out), patience=sites.HASTY
+        )
+    assert (tmp_path / "bank" / "models" / "hyfdca").is_dir()
+    again = {name: site_in(tmp_path / name) for name in found}
+    result = remote_running.resume_over(out, sites.Lines(again), patience=sites.HASTY)
+    assert result.certificate == expected.certificate
+    for name in found:
+        (folder,) = (tmp_path / name / "runs").iterdir()
+        (left,) = folder.iterdir()
+        assert left.name == "index"
+        assert left.stat().st_size < 2000
+    site = site_in(tmp_path / "bank")
+    last, answer = calls[-1]
+    assert site.handle(last) == answer
+    for data, _ in calls[:-1]:  # from the first on, as if the run began
+        assert codec.decode(site.handle(data), Answer).error == "ReplayError"
+    found = codec.decode(last, Call)
+    for base in (0, found.base, found.sequence):
+        further = dataclasses.replace(found, sequence=found.sequence + 1, base=base)
+        assert codec.decode(site.handle(codec.encode(further)), Answer).error == "StaleError"

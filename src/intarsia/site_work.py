@@ -23,7 +23,7 @@ from intarsia.algorithms.evaluation import grading_loss
 from intarsia.catalogue import choose
 from intarsia.data import Block, Holding, Labels, Schema
 from intarsia.engines import codec
-from intarsia.engines.calls import BEGIN, identity
+from intarsia.engines.calls import BEGIN, KEEP, identity
 from intarsia.engines.site import Site
 from intarsia.errors import ExperimentError, StaleError
 from intarsia.experiment import Experiment
@@ -53,7 +53,6 @@ DEAL: Final = "deal"  # the experiment, a simulation → what the client was dea
 ENCODE: Final = "encode"  # the encoding → what the site holds
 SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
-KEEP: Final = "keep"  # what the run came to → the site's own model, and what it says of its columns
 
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 

@@ -26,6 +26,7 @@ from intarsia.errors import IntarsiaError, SiteError
 
 __all__ = [
     "BEGIN",
+    "KEEP",
     "Answer",
     "Call",
     "Kind",
@@ -43,6 +44,8 @@ __all__ = [
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
+# the step that ends a run: what it came to → the site's own model; the server calls no more
+KEEP = "keep"
 
 
 @dataclass(frozen=True)

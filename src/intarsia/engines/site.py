@@ -11,6 +11,7 @@ functions are looked up by name among those of the run's algorithm. One call at 
 * States and the answer lie on the site's own shelf before the answer leaves, so that a site that
   was killed goes on where it was. The set-up is then done again, and must come to what it read
   before.
+* Of a run that is over the last call and its answer stay, so that nothing of it is taken again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.bookkeeping import RECORDS, restored
 from intarsia.engines.calls import (
+    KEEP,
     Answer,
     Call,
     Opened,
@@ -209,14 +211,17 @@ class _Run:
         if call.base not in index.versions:
             raise StaleError(
                 f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
-                f"states of {list(index.versions)}: its folder was lost or is of another run; "
-                "start a new one."
+                f"states of {list(index.versions)}: its folder was lost, or the run is over; start "
+                "a new one."
             )
         place = self._ready()
         before = self._state(call.base, place)
         after, body, down, up = self._done(call, place, before)
         made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
-        self._keep(call, data, before, after, place, codec.encode(made))
+        if call.kind == "stage" and call.function == KEEP:
+            self._end(call, data, codec.encode(made))
+        else:
+            self._keep(call, data, before, after, place, codec.encode(made))
         return self._index.answer
 
     # -- states
@@ -274,14 +279,23 @@ class _Run:
             answer,
             place.fingerprint,
         )
-        written = codec.encode(new)
-        self._shelf.write(_INDEX, written)
-        self._written = _digest(written)
-        for number in {*index.places} - {*new.places}:
-            self._shelf.remove(f"state-{number}")
-        self._index = new
+        self._put(new)
         self._states[call.sequence] = after
         self._states = {one: state for one, state in self._states.items() if one in recent}
+
+    def _end(self, call: Call, data: bytes, answer: bytes) -> None:
+        """Keep the last call of a run and its answer, and nothing else."""
+        self._put(Index(call.sequence, call.base, _digest(data), (), (), answer=answer))
+        self._states, self._place, self._totals = {}, None, None
+
+    def _put(self, new: Index) -> None:
+        before, written = self._index, codec.encode(new)
+        self._shelf.write(_INDEX, written)
+        self._written, self._index = _digest(written), new
+        for number in {*before.places} - {*new.places}:
+            self._shelf.remove(f"state-{number}")
+        for number in {*before.stages} - {*new.stages}:
+            self._shelf.remove(f"stage-{number}")
 
     def _ready(self) -> Workplace:
         """Return the workplace as the last call left it: its set-up is done again if need be."""
