@@ -115,8 +115,8 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
     Raises
     ------
     FederationError
-        If clients have samples in common, or different features, one has no labels, or labels are
-        numbers to predict.
+        If clients have samples in common, or different features, one has no labels, labels are
+        numbers to predict, or no client has a row for validation where there are to be such.
     ExperimentError
         If the clusters that are given do not fit the clients.
     """
@@ -128,6 +128,11 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
             '"fedavg-ft" or "local", or set labels.task for classes.'
         )
     count = {client: int(held.labelled.sum()) for client, held in schema.holdings.items()}
+    if options.validation and max(count.values()) < 2:
+        raise FederationError(
+            f"validation of {name} is {options.validation:g}, and no client has two labelled rows, "
+            'one to train on and one for validation; set validation = 0 and prune = "never".'
+        )
     clients = tuple(schema.clients)
     server = Server(
         options=options,
@@ -228,13 +233,15 @@ def _closed(
     if not late:
         return server
     messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(server, number, late)
-    if number > 1 and options.prune == "pooled" and level.worth is None:
+    worth = level.worth
+    if number > 1 and options.prune == "pooled" and worth is None:
         # discloses what the level is worth to all clients that close it now, and how much that
-        # differs among them; those that come later get what these came to
-        level = evolve(level, worth=clients.reveal(clients.sum(weigh_level, messages).at))
+        # differs among them; those that come later get what these came to, if they have rows
+        worth = clients.reveal(clients.sum(weigh_level, messages).at)
+        level = evolve(level, worth=worth if worth[1] else None)
     # discloses to the server which clients keep the level: what the structure of levels is
     replies = clients.ask(
-        close_level, {one: Closing(said.model, level.worth) for one, said in messages.items()}
+        close_level, {one: Closing(said.model, worth) for one, said in messages.items()}
     )
     own_each = apart(options, number, level)
     kept = {
@@ -330,7 +337,9 @@ def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Lev
     """Return the level with its accuracy on the rows for validation."""
     # discloses how many of all clients' rows for validation are named rightly
     hits, rows = clients.reveal(right.at).tolist()
-    accuracy = 100.0 * hits / max(rows, 1.0)
+    if not rows:  # of clients with one labelled row each: they say nothing
+        return level
+    accuracy = 100.0 * hits / rows
     return evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
 
 

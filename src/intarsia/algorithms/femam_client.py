@@ -114,8 +114,9 @@ def init_client(
     made = drawn(block.shape[1], outputs, options, rng)
     rows = int(is_labelled(block).sum())
     held_out = np.zeros(rows, bool)
-    count = min(round(options.validation * rows), rows - 1)
-    held_out[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
+    if options.validation and rows > 1:
+        count = min(max(round(options.validation * rows), 1), rows - 1)
+        held_out[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
     return Client(
         options=options,
         outputs=outputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -143,7 +144,8 @@ def fewest(total: Array, trials: int, evidence: float) -> tuple[int, tuple[float
     """Return the first trial that is as good as the best, and the mean loss of each.
 
     As good: by no more than `evidence` standard errors of the paired difference worse. The trials
-    come in the order of their numbers of clusters.
+    come in the order of their numbers of clusters. Without rows the first is as good as any, and
+    the losses are nan.
 
     Parameters
     ----------
@@ -152,6 +154,8 @@ def fewest(total: Array, trials: int, evidence: float) -> tuple[int, tuple[float
         products of each two.
     """
     rows = float(total[0])
+    if not rows:
+        return 0, (math.nan,) * trials
     mean = total[1 : 1 + trials] / rows
     products = total[1 + trials :].reshape(trials, trials) / rows
     best = int(mean.argmin())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,8 +99,14 @@ def notes_of(server: Server) -> tuple[str, ...]:
             tried = zip(server.options.candidates, level.trials, strict=False)
             losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)
             said.append(
-                f"Level {number} has {len(level.models)} clusters, the fewest that do as well as "
-                f"the best on the rows for validation (loss by number of clusters: {losses})."
+                f"Level {number} has {words_of(server)[number - 1]}, "
+                + (
+                    "the fewest of algorithm.candidates, as none of the clients that were there "
+                    "when they were compared has a row for validation."
+                    if math.isnan(level.trials[0])
+                    else "the fewest that do as well as the best on the rows for validation (loss "
+                    f"by number of clusters: {losses})."
+                )
             )
         if level.offset is not None:
             said.append(
