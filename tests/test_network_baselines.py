@@ -253,6 +253,20 @@ def test_the_similarity_is_centred_kernel_alignment():
     assert float(penalty.detach()) == pytest.approx(expected, abs=1e-12)
 
 
+def test_points_that_all_have_one_embedding_are_like_no_others_and_have_a_slope():
+    options = FedHeNN(**SMALL, points=9, **DOUBLE)
+    model = client_network.Network(3, 3, options.architecture).double()
+    for values in model.embedding.parameters():
+        torch.nn.init.zeros_(values)
+    rng = np.random.default_rng(0)
+    kernel = torch.from_numpy(fedhenn._normed(np.cov(rng.normal(size=(9, 5)))))
+    points = torch.from_numpy(rng.normal(size=(9, 3)))
+    unlike = fedhenn._unlikeness(model, {"points": points, "kernel": kernel})
+    unlike.backward()
+    assert unlike.item() == 1.0
+    assert all(not values.grad.any() for values in model.embedding.parameters())
+
+
 def test_points_of_a_smaller_space_are_those_of_a_larger_one_cut():
     options = FedHeNN(**SMALL, points=7)
     small, large = (fedhenn._points(options, features, 3) for features in (2, 5))
@@ -387,7 +401,7 @@ def test_other_columns_are_named(name):
     ("kind", "wrong"),
     [
         (FedHeNN, {"similarity_weight": -1.0}),
-        (FedHeNN, {"points": 0}),
+        (FedHeNN, {"points": 1}),
         (FedRep, {"shared_layers": 4}),
         (FedAvgFT, {"rate": 0.0}),
         (L2gd, {"mixing": 1.5}),

@@ -70,6 +70,7 @@ from intarsia.algorithms.shared_parts import (
     start,
 )
 from intarsia.data import Array, Block, Schema
+from intarsia.errors import ExperimentError
 from intarsia.maths.local_training import Batch, LocalTraining
 from intarsia.maths.tensors import Tensor, nn, torch
 
@@ -97,9 +98,14 @@ class FedHeNN:
     def __post_init__(self) -> None:
         check_options(
             self,
-            counts=("points", "local_epochs", "batch", "hidden", "latent"),
+            counts=("local_epochs", "batch", "hidden", "latent"),
             not_negative=("similarity_weight", "final_epochs", "weight_decay"),
         )
+        if self.points < 2:
+            raise ExperimentError(
+                f"algorithm.points is {self.points}; kernels are centred, which leaves nothing of "
+                "a single point: it must be at least 2, for example 100."
+            )
 
     @property
     def loss(self) -> str:
@@ -152,8 +158,9 @@ def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
     latent = model.embedding(batch["points"])
     centred = latent - latent.mean(-2, keepdim=True)
     inner = ((batch["kernel"] @ centred) * centred).sum((-2, -1))  # <HKH, HLH> with HLH given
-    norm = (centred.mT @ centred).square().sum((-2, -1)).sqrt()  # of HKH: the same eigenvalues
-    found: Tensor = 1 - inner / (norm + torch.finfo(norm.dtype).tiny)
+    squares = (centred.mT @ centred).square().sum((-2, -1))  # of HKH: the same eigenvalues
+    # points that all have one embedding are like no others, and the root has no slope at 0
+    found: Tensor = 1 - inner / torch.where(squares > 0, squares, 1.0).sqrt()
     return found
 
 
