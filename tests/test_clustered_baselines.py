@@ -212,7 +212,7 @@ def test_a_run_says_which_clusters_it_found(name, mode):
     settings = {**SETTINGS, "name": name, "precision": "single"}
     result = intarsia.run(
         tables=tables, algorithm=settings, classes=["0", "1", "2"], rounds=4, yardsticks=False,
-        privacy=mode,
+        privacy={"mode": mode, "least_clients": 1 if name == "ifca" else 3},
     )  # fmt: skip
     assert result.model["c0"].predict(tables["c0"][0]).shape == (15,)
     (level,) = result.structure.learned.levels.values()

@@ -547,7 +547,7 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
     }  # fmt: skip
     result = intarsia.run(
         tables=tables, algorithm=settings, classes=["0", "1", "2"], rounds=20, yardsticks=False,
-        evaluate_every=3, privacy=mode, out=tmp_path / "run",
+        evaluate_every=3, privacy={"mode": mode, "least_clients": 2}, out=tmp_path / "run",
     )  # fmt: skip
     assert (result.rounds, result.finished) == (10, "algorithm")
     again = intarsia.load(tmp_path / "run").model

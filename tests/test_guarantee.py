@@ -240,6 +240,59 @@ def test_holders_of_a_block_that_a_quorum_lets_be_away_are_not_counted(tmp_path)
     summands(tmp_path, "hyfem", held, privacy=two, quorum=3, **turns)
 
 
+@pytest.mark.parametrize("over", [None, "flic"])
+def test_members_of_a_cluster_that_is_given_are_counted_for_themselves(tmp_path, over):
+    pytest.importorskip("torch")
+    masked, two = {"mode": "masked"}, {"mode": "masked", "least_clients": 2}
+
+    def check(members, privacy, **changes):
+        region = {f"c{number}": name for number, name in enumerate(members)}
+        given = {"levels": ["global", "region"], "groups": {"region": region}}
+        name = "femam" if over is None else "femam-flic"
+        given = given if over is None else {"femam": given}
+        summands(tmp_path, name, len(members), privacy=privacy, given=given, **changes)
+
+    with pytest.raises(
+        ExperimentError,
+        match=r"cluster 'n' of 'region' is held by 2 of 5 .* 2: .*each of the two.*let more hold",
+    ):
+        check("nnsss", masked)
+    check("nnsss", two)
+    check("nnsss", {"mode": "plain"})
+    check("nsss", masked)  # nobody else opens the model of c0's
+    check("nnnsss", masked)
+    turns = {"participation": 0.5, "participation_pattern": "cyclic"}
+    with pytest.raises(ExperimentError, match=r"'n' of 'region' .*let more take part"):
+        check("nnnsss", {"mode": "masked", "least_clients": 3}, **turns)
+
+
+@pytest.mark.parametrize("name", ["ifca", "femam", "femam-flic"])
+def test_clusters_that_clients_choose_promise_nobody_company(tmp_path, name):
+    pytest.importorskip("torch")
+
+    def check(clusters, **privacy):
+        chosen = {"clustering": "loss", "start": "random", "equal_starts": False}
+        given = {"levels": ["global", clusters], **chosen}
+        given = {"ifca": {"clusters": clusters}, "femam": given, "femam-flic": {"femam": given}}
+        summands(tmp_path, name, 8, privacy=privacy, given=given[name])
+
+    for mode in ("masked", "ckks"):
+        with pytest.raises(
+            ExperimentError, match=rf"clients of {name} choose.* 2 or more .*least_clients = 1"
+        ):
+            check(2, mode=mode, least_clients=2)
+        check(2, mode=mode, least_clients=1)
+        check(1, mode=mode)
+    check(2, mode="plain")
+
+
+def test_clusters_of_models_that_the_server_reads_are_not_counted(tmp_path):
+    pytest.importorskip("torch")
+    masked = {"mode": "masked"}
+    summands(tmp_path, "fesem", 4, privacy=masked)
+    summands(tmp_path, "femam", 4, privacy=masked, given={"levels": ["global", 2, "auto"]})
+
+
 def test_sums_over_the_owners_of_a_cell_may_be_of_one(tmp_path):
     for algorithm in ("hyfdca", "cocoa", "fedavg", "standalone"):
         summands(tmp_path, algorithm, 2, privacy={"mode": "masked"})

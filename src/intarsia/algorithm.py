@@ -255,6 +255,9 @@ class Algorithm:
     # (options, schema) -> parts of the model that only some clients add to and open, by their names
     # in a sentence, with these clients; None: all that a round adds up is of all that are there
     pooled_apart: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] | None = None
+    # options -> whether clients choose with whom their parts are added up, and all open each total:
+    # one may be alone in it; None: nobody chooses
+    chooses: Callable[[Any], bool] | None = None
     # options -> what the server reads of single clients in every mode, sealed sums too; "": nothing
     # but the scalars of evaluation
     reads: Callable[[Any], str] | None = None

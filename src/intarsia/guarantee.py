@@ -187,8 +187,8 @@ def check_summands(
     Raises
     ------
     ExperimentError
-        If sums are sealed without noise, and a round has fewer clients than `least_clients`, or
-        fewer of those that have a part of the model together.
+        If sums are sealed without noise, and a round has fewer clients than `least_clients`,
+        fewer of those that have a part of the model together, or clients choose who these are.
     """
     settings = description.privacy
     if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
@@ -200,6 +200,7 @@ def check_summands(
     if quorum is not None:
         there = min(there, quorum)
     if there >= settings.least_clients:
+        _check_choice(settings, algorithm, options)
         _check_parts(description, algorithm, options, schema, quorum)
         return
     raise ExperimentError(
@@ -207,6 +208,19 @@ def check_summands(
         f"{len(clients)} clients, who open the total of what they learned: {_told(there)}. Let "
         f"{settings.least_clients} or more take part ({_MORE}), or accept it with "
         f"privacy.least_clients = {there}."
+    )
+
+
+def _check_choice(settings: Privacy, algorithm: Algorithm, options: Any) -> None:
+    """Refuse clusters that clients choose, where more than one client is to be in each."""
+    if algorithm.chooses is None or not algorithm.chooses(options) or settings.least_clients == 1:
+        return
+    raise ExperimentError(
+        f'privacy.mode is "{settings.mode}" and clients of {algorithm.name} choose their clusters: '
+        f"nobody knows beforehand that {settings.least_clients} or more will be in each. One that "
+        "is alone in a cluster has its model opened by all others, who choose among the clusters' "
+        'models. Use an algorithm without clusters, for example "fedavg-ft", or accept it with '
+        "privacy.least_clients = 1."
     )
 
 
@@ -223,12 +237,13 @@ def _check_parts(
         counts = {_left_of(holders, there, quorum) for there in groups} - {0}
         fewest_holders = min(counts, default=least)
         if fewest_holders < least:
-            more = "" if len(holders) < least else f"let more take part ({_MORE}), "
+            more = "hold it" if len(holders) < least else f"take part ({_MORE})"
             raise ExperimentError(
                 f'privacy.mode is "{description.privacy.mode}" and {what} is held by '
                 f"{len(holders)} of {len(clients)} clients, of whom a round can have "
                 f"{fewest_holders}: in the total that they open {_told(fewest_holders)}. Leave "
-                f"the block out, {more}or accept it with privacy.least_clients = {fewest_holders}."
+                f"it out, let more {more}, or accept it with privacy.least_clients = "
+                f"{fewest_holders}."
             )
 
 

@@ -92,7 +92,7 @@ from intarsia.algorithms.femam_offsets import (
     try_offsets,
     with_offset,
 )
-from intarsia.algorithms.femam_options import FeMAM, check_groups
+from intarsia.algorithms.femam_options import FeMAM, check_groups, given_clusters
 from intarsia.algorithms.femam_state import (
     Level,
     Server,
@@ -416,6 +416,8 @@ FEMAM = Algorithm(
     linear=False,
     network=network,
     pools=lambda options: options.pools,
+    pooled_apart=given_clusters,
+    chooses=lambda options: options.chooses,
     reads=lambda options: options.read_of_clients,
     client_functions=(
         begin_level,

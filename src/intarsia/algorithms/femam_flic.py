@@ -45,7 +45,7 @@ from intarsia.algorithms import femam, femam_client, flic, shared_parts
 from intarsia.algorithms.client_network import Architecture, Arrays, embedded, scores
 from intarsia.algorithms.femam import FEMAM, with_level
 from intarsia.algorithms.femam_messages import Ask
-from intarsia.algorithms.femam_options import FeMAM
+from intarsia.algorithms.femam_options import FeMAM, given_clusters
 from intarsia.algorithms.femam_state import Server
 from intarsia.algorithms.flic import FLIC, Flic
 from intarsia.algorithms.labelled_rows import is_labelled
@@ -419,6 +419,8 @@ FEMAM_FLIC = Algorithm(
     linear=False,
     network=network,
     pools=lambda options: True,
+    pooled_apart=lambda options, schema: given_clusters(options.femam, schema),
+    chooses=lambda options: options.femam.chooses,
     reads=lambda options: options.femam.read_of_clients,
     client_functions=(*_FIRST.values(), close_first, *_LEVELS.values()),
     states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),

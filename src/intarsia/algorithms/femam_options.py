@@ -12,7 +12,7 @@ from intarsia.data import ClientId, Schema
 from intarsia.errors import ExperimentError
 from intarsia.spelling import listed, nearest
 
-__all__ = ["FeMAM", "LevelKind", "check_groups"]
+__all__ = ["FeMAM", "LevelKind", "check_groups", "given_clusters"]
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 
@@ -209,6 +209,12 @@ class FeMAM:
         return bool(kinds & {"global", "given", "shares"}) or self.clustering == "loss"
 
     @property
+    def chooses(self) -> bool:
+        """Return whether clients choose among the models of several clusters."""
+        counts = [word for word in self.levels if isinstance(word, int)]
+        return self.clustering == "loss" and max(counts, default=1) > 1
+
+    @property
     def read_of_clients(self) -> str:
         """Return what the server reads of single clients in every mode."""
         found = any(self.kind(n) == "clusters" for n in range(1, len(self.levels) + 1))
@@ -263,3 +269,15 @@ def check_groups(options: FeMAM, schema: Schema) -> None:
                     f"algorithm.groups.{word} names the client {client!r}; "
                     f"{nearest(client, clients)}."
                 )
+
+
+def given_clusters(options: FeMAM, schema: Schema) -> dict[str, tuple[ClientId, ...]]:
+    """Return the members of each cluster that is given; that of one client no other opens."""
+    found: dict[str, tuple[ClientId, ...]] = {}
+    for word in dict.fromkeys(options.levels):
+        given = options.groups.get(str(word), {})
+        for name in dict.fromkeys(given.values()):
+            members = tuple(one for one in schema.clients if given.get(one) == name)
+            if len(members) > 1:
+                found[f"the model of the cluster {name!r} of {word!r}"] = members
+    return found

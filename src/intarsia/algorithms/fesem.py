@@ -168,6 +168,8 @@ FESEM = replace(
     init_server=init_server,
     init_client=init_client,
     pools=None,  # the server reads each client's network
+    pooled_apart=None,
+    chooses=None,
     reads=lambda options: "each client's network, in every round from first_clustering on",
     client_functions=(*_ALL, femam_client.send_model),
 )
@@ -177,6 +179,7 @@ IFCA = replace(
     name="ifca",
     hyperparameters=Ifca,
     pools=lambda options: True,
+    chooses=lambda options: options.clusters > 1,
     reads=None,
     client_functions=(
         *_ALL,
