@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 
+import numpy as np
 import pytest
+from scipy import stats
+from scipy.integrate import quad
+from scipy.optimize import linear_sum_assignment
 from scipy.stats import energy_distance
 
 torch = pytest.importorskip("torch")
@@ -20,7 +24,6 @@ from intarsia.maths.class_alignment import (  # noqa: E402
     to_samples,
 )
 from intarsia.maths.covariance_roots import _decomposed, root_trace  # noqa: E402
-from intarsia.maths.gaussians import bures_squared, wasserstein_squared  # noqa: E402
 
 DOUBLE = torch.float64
 TINY = 1e-18
@@ -43,6 +46,81 @@ def batch(rows=37, width=6, classes=4, seed=0):
 def moments(points):
     centred = points - points.mean(0)
     return points.mean(0), centred.T @ centred / len(points)
+
+
+def bures_squared(A, B):
+    """Return tr A + tr B - 2 tr (B^½ A B^½)^½."""
+    values, vectors = torch.linalg.eigh(B)
+    root = vectors * values.clamp(min=0.0).sqrt() @ vectors.T
+    middle = torch.linalg.eigvalsh(root @ A @ root).clamp(min=0.0)
+    return A.trace() + B.trace() - 2 * middle.sqrt().sum()
+
+
+def wasserstein_squared(mean, covariance, other_mean, other_covariance):
+    return (mean - other_mean).square().sum() + bures_squared(covariance, other_covariance)
+
+
+def one_class(rows, width, seed=0):
+    """Return points of one class, and an anchor that has a covariance."""
+    make = torch.Generator().manual_seed(seed)
+    points = torch.randn(rows, width, generator=make, dtype=DOUBLE)
+    points = points @ torch.randn(width, width, generator=make, dtype=DOUBLE)
+    means = torch.randn(1, width, generator=make, dtype=DOUBLE)
+    return points, means, torch.randn(1, width, width, generator=make, dtype=DOUBLE)
+
+
+def distance_of_one(points, means, factors):
+    rows = classed(torch.zeros(len(points), dtype=torch.int64), torch.ones(len(points)).double(), 1)
+    return float(to_gaussians(points, rows, Anchors(means, factors=factors), TINY))
+
+
+def test_in_one_dimension_it_is_the_integral_of_the_quantiles():
+    points, means, factors = one_class(9, 1)
+    mean, variance = (float(one) for one in moments(points))
+    given = ((mean, variance**0.5), (float(means), abs(float(factors))))
+
+    def squared(level):
+        first, second = (stats.norm.ppf(level, m, s) for m, s in given)
+        return (first - second) ** 2
+
+    expected, _ = quad(squared, 0, 1, limit=500)
+    assert distance_of_one(points, means, factors) == pytest.approx(expected, rel=1e-7)
+
+
+def test_it_is_what_the_best_pairing_of_many_samples_costs():
+    _, means, factors = one_class(1, 2)
+    A, B = np.array([[2.0, 0.5], [0.5, 1.0]]), (factors[0] @ factors[0].T).numpy()
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([1, 2], A, 500)
+    z = rng.multivariate_normal(means[0].numpy(), B, 500)
+    costs = ((x[:, None] - z[None]) ** 2).sum(-1)
+    paired = costs[linear_sum_assignment(costs)].mean()
+    assert distance_of_one(torch.from_numpy(x), means, factors) == pytest.approx(paired, rel=0.05)
+
+
+def test_every_factor_of_a_covariance_gives_the_same_distance():
+    points, means, factors = one_class(30, 4)
+    turned = torch.linalg.qr(one_class(4, 4, seed=1)[0])[0]
+    known = distance_of_one(points, means, factors)
+    assert distance_of_one(points, means, factors @ turned) == pytest.approx(known, rel=1e-10)
+
+
+def test_matrices_that_commute_are_as_far_apart_as_their_roots():
+    """The points' covariance is four times the identity, and their mean the anchor's."""
+    points = 2 * 3**0.5 * torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    sizes = torch.tensor([3.0, 1.0, 0.5]).double()
+    found = distance_of_one(points, torch.zeros(1, 3).double(), sizes.diag()[None])
+    assert found == pytest.approx((2 - 3) ** 2 + (2 - 1) ** 2 + (2 - 0.5) ** 2, rel=1e-8)
+
+
+def test_the_distance_agrees_with_pot():
+    ot = pytest.importorskip("ot")
+    points, means, factors = one_class(30, 4)
+    mean, covariance = moments(points)
+    B = factors[0] @ factors[0].T
+    expected = ot.gaussian.bures_wasserstein_distance(mean, means[0], covariance, B)
+    found = distance_of_one(points, means, factors)
+    assert found**0.5 == pytest.approx(float(expected), rel=1e-8)
 
 
 @pytest.mark.parametrize("width", [3, 6, 50])

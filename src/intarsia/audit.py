@@ -84,11 +84,6 @@ class Audit:
         """Return what clients could read: messages, and their own entries of totals."""
         return tuple(one for one in self.lines if one.reader == "client")
 
-    @property
-    def server_reads(self) -> frozenset[str]:
-        """Return the fields that the server could read: replies, contributions, revealed totals."""
-        return frozenset(one.what for one in self.read_by_server)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {

@@ -2,8 +2,10 @@
 
 With `anchor_average` = "barycentre" of `flic`, an anchor's covariance after a round is that of the
 barycentre of the clients' Gaussians, S = argmin Σ_i B²(S, A_i), and not the average of their
-factors. It is found by the iteration of Álvarez-Esteban et al. (see `maths.gaussians`), with the
-maps T_i that take N(0, S) to N(0, A_i):
+factors; B is the Bures distance (see `maths.class_alignment`). It is found by the iteration of
+Álvarez-Esteban, del Barrio, Cuesta-Albertos and Matrán, "A fixed-point approach to barycenters in
+Wasserstein space", Journal of Mathematical Analysis and Applications 2016, with the maps T_i that
+take N(0, S) to N(0, A_i):
 
     S ← T̄ S T̄,   T̄ = 1/n Σ_i T_i,   T_i = S^-½ (S^½ A_i S^½)^½ S^-½
 

@@ -10,6 +10,13 @@ the axes that are named. m_c and S_c are the mean and the covariance of the poin
                    of the kernel -‖x - y‖ (Sejdinovic et al., "Equivalence of distance-based and
                    RKHS-based statistics in hypothesis testing", Annals of Statistics 2013), which
                    has no bandwidth to choose, and slopes also far away
+
+The closed form is that of Gelbrich, "On a Formula for the L² Wasserstein Metric between Measures on
+Euclidean and Hilbert Spaces", Mathematische Nachrichten 1990, for every factor B = L Lᵀ:
+
+    W₂²(N(m, A), N(v, B)) = ‖m - v‖² + tr A + tr B - 2 tr (LᵀAL)^½
+
+whose last three terms are the squared Bures distance B²(A, B).
 """
 
 from __future__ import annotations

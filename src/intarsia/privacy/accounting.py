@@ -36,7 +36,6 @@ from typing import Any, Literal
 from intarsia.errors import ExperimentError
 
 __all__ = [
-    "epsilon_of",
     "largest_gap",
     "largest_norm",
     "largest_slope",
@@ -58,17 +57,6 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1) -> float:
     """
     found = float(_library().get_sigma_gaussian(epsilon, delta))
     return found * (1 + _SURPLUS) * math.sqrt(releases)
-
-
-def epsilon_of(multiplier: float, delta: float, releases: int = 1) -> float:
-    """Return the least ε of a number of releases together, each with this noise.
-
-    Raises
-    ------
-    ExperimentError
-        If the library dp-accounting is not installed.
-    """
-    return float(_library().get_epsilon_gaussian(multiplier / math.sqrt(releases), delta))
 
 
 def largest_slope(
