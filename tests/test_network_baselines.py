@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
-from intarsia.algorithm import RandomKey  # noqa: E402
-from intarsia.algorithms import client_network, fedhenn, label_scale, network_targets  # noqa: E402
+from intarsia.algorithm import RandomKey, client_function  # noqa: E402
+from intarsia.algorithms import client_network, fedhenn, label_scale, network_targets, shared_parts  # noqa: E402
 from intarsia.algorithms.ditto import DITTO, Ditto  # noqa: E402
 from intarsia.algorithms.fedhenn import FEDHENN, FedHeNN  # noqa: E402
 from intarsia.algorithms.fedrep import (  # noqa: E402
@@ -28,7 +28,7 @@ from intarsia.algorithms.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
-from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError, SealedError  # noqa: E402
 from intarsia.maths.local_training import Learner, train_alone  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -384,6 +384,26 @@ def test_the_server_cannot_read_what_is_shared():
         _, server = started(*EVERY[name])
         with pytest.raises(SealedError):
             np.asarray(server.shared)
+
+
+def test_a_loss_that_is_not_finite_is_said_with_its_remedy():
+    engine, _ = started(*EVERY["fedavg-ft"], clients(widths=(3, 3)))
+
+    @client_function
+    def part(client, block, message, rng):
+        return client, shared_parts.Loss(np.array([message.round, len(block.y)]))
+
+    def loss(value):
+        messages = dict.fromkeys(engine.ids, shared_parts.Shared(None, value))
+        return shared_parts.mean_loss(engine, part, messages, 7)
+
+    engine.begin_round(1)
+    rows = [len(engine.block(name).y) for name in engine.ids]
+    assert loss(3.0) == pytest.approx(3.0 * len(rows) / sum(rows))
+    with pytest.raises(
+        ConvergenceError, match=r"loss is inf after 7 rounds; lower algorithm\.rate"
+    ):
+        loss(np.inf)
 
 
 SAME_FEATURES = ["fedrep", "fedavg-ft", "l2gd", "fedprox", "ditto", "pfedme"]

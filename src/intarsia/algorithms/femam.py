@@ -103,8 +103,9 @@ from intarsia.algorithms.femam_state import (
     words_of,
 )
 from intarsia.algorithms.network_targets import output_count
+from intarsia.algorithms.shared_parts import mean_loss
 from intarsia.data import Array, ClientId, Schema
-from intarsia.errors import ConvergenceError, FederationError
+from intarsia.errors import FederationError
 
 __all__ = ["FEMAM", "FeMAM", "with_level"]
 
@@ -375,15 +376,8 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
         clients.sum(open_level, _latest(server, reached, open_ones))
-    parts = clients.sum(part_of_loss, dict.fromkeys(clients.ids, Ask()))
-    # discloses the sum of the cross-entropies and the number of labelled samples
-    total, count = clients.reveal(parts.at).tolist()
-    if not math.isfinite(total):
-        raise ConvergenceError(
-            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
-            "standardise the features."
-        )
-    return server, Info(loss=total / count, finished=_finished(server))
+    loss = mean_loss(clients, part_of_loss, dict.fromkeys(clients.ids, Ask()), server.rounds)
+    return server, Info(loss=loss, finished=_finished(server))
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:

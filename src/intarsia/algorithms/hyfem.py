@@ -68,9 +68,9 @@ from intarsia.algorithms.hyfem_client import (
 )
 from intarsia.algorithms.hyfem_matching import joined
 from intarsia.algorithms.hyfem_options import HyFEM, composition, share_of, used_blocks
-from intarsia.algorithms.shared_parts import Ready
+from intarsia.algorithms.shared_parts import Ready, mean_loss
 from intarsia.data import ClientId, Schema
-from intarsia.errors import ConvergenceError, FederationError
+from intarsia.errors import FederationError
 
 __all__ = ["HYFEM", "HyFEM"]
 
@@ -257,15 +257,8 @@ def _with_classes(server: Server, clients: Clients) -> Server:
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Return the cross-entropy of the clients' networks over all their samples."""
-    parts = clients.sum(part_of_loss, _told(server, clients))
-    # discloses the sum of the cross-entropies and the number of labelled samples
-    total, count = clients.reveal(parts.at).tolist()
-    if not math.isfinite(total):
-        raise ConvergenceError(
-            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
-            "standardise the features."
-        )
-    return server, Info(loss=total / count)
+    messages = _told(server, clients)
+    return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:

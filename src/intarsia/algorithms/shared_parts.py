@@ -60,6 +60,7 @@ __all__ = [
     "change",
     "concluded",
     "init_client",
+    "mean_loss",
     "network",
     "opened",
     "part_of_loss",
@@ -350,6 +351,27 @@ def averaged(server: Server, total: Any, clients: Clients) -> Server:
     return evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
 
 
+def mean_loss(
+    clients: Clients, part: ClientFunction, messages: Mapping[ClientId, Any], rounds: int
+) -> float:
+    """Return the loss over all clients' labelled samples, from what `part` sends of it: a `Loss`.
+
+    Raises
+    ------
+    ConvergenceError
+        If it is not finite; the sentence names how many rounds there were.
+    """
+    parts = clients.sum(part, messages)
+    # discloses the sum of the losses and the number of labelled samples
+    total, count = clients.reveal(parts.at).tolist()
+    if not math.isfinite(total):
+        raise ConvergenceError(
+            f"The loss is {total} after {rounds} rounds; lower algorithm.rate, or standardise the "
+            "features."
+        )
+    return float(total / count)
+
+
 def certify(
     server: Server,
     clients: Clients,
@@ -358,15 +380,8 @@ def certify(
     part_of_loss: ClientFunction = part_of_loss,
 ) -> tuple[Server, Info]:
     """Return the loss over all clients' samples with what all share now."""
-    parts = clients.sum(part_of_loss, told(server, clients))
-    # discloses the sum of the losses and the number of labelled samples
-    total, count = clients.reveal(parts.at).tolist()
-    if not math.isfinite(total):
-        raise ConvergenceError(
-            f"The loss is {total} after {server.rounds} rounds; lower algorithm.rate, or "
-            "standardise the features."
-        )
-    return server, Info(loss=total / count)
+    messages = told(server, clients)
+    return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
 def concluded(
