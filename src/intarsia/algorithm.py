@@ -32,6 +32,7 @@ __all__ = [
     "PerSample",
     "PerSelected",
     "RandomKey",
+    "Ready",
     "Release",
     "Sealed",
     "ServerModel",
@@ -168,6 +169,11 @@ class Clients(Protocol):
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server. Comment what it discloses where you call it."""
         ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a client answers that has nothing to send: it has what it needs, or is done."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csr_array
 
-from intarsia.algorithm import Clients, PerSample, RandomKey, client_function
+from intarsia.algorithm import Clients, PerSample, RandomKey, Ready, client_function
 from intarsia.algorithms.preparation import Preparation
 from intarsia.data import Array, Block
 
@@ -41,11 +41,6 @@ class RowTotals:
 
     squares: PerSample
     clip: float
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
 
 
 def clip_rows(clients: Clients, clip: float) -> None:

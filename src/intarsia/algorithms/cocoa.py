@@ -33,6 +33,7 @@ from intarsia.algorithm import (
     Info,
     PerFeature,
     RandomKey,
+    Ready,
     Release,
     client_function,
 )
@@ -113,11 +114,6 @@ class PrimalChange:
     """What w moves by from a client's steps."""
 
     w: PerFeature
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
 
 
 @dataclass(frozen=True)

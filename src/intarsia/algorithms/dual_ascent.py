@@ -19,6 +19,7 @@ from intarsia.algorithm import (
     PerFeature,
     PerSample,
     RandomKey,
+    Ready,
     client_function,
     evolve,
 )
@@ -36,7 +37,6 @@ from intarsia.maths.sdca import ascend_slice
 __all__ = [
     "FUNCTIONS",
     "Measure",
-    "Ready",
     "ascend_once",
     "catch_up",
     "certify",
@@ -56,11 +56,6 @@ class Norms:
 
     squares: PerSample  # (samples,)
     total: float = 0.0  # over the samples
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
 
 
 @dataclass(frozen=True)

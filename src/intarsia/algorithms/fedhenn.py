@@ -40,6 +40,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Visit,
     client_function,
     cohort_function,
@@ -58,7 +59,6 @@ from intarsia.algorithms.embeddings import Kind
 from intarsia.algorithms.network_targets import row_losses
 from intarsia.algorithms.shared_parts import (
     Client,
-    Ready,
     Server,
     Start,
     certify,

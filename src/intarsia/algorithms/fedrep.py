@@ -38,6 +38,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Visit,
     cohort_function,
     evolve,
@@ -55,7 +56,6 @@ from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
-    Ready,
     Server,
     Start,
     averaged,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithm import RandomKey, Visit, client_function, cohort_function, evolve
+from intarsia.algorithm import RandomKey, Ready, Visit, client_function, cohort_function, evolve
 from intarsia.algorithms.client_network import (
     Arrays,
     drawn,
@@ -51,7 +51,7 @@ from intarsia.algorithms.network_targets import (
     output_count,
     row_losses,
 )
-from intarsia.algorithms.shared_parts import Loss, Ready
+from intarsia.algorithms.shared_parts import Loss
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining

@@ -37,6 +37,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Visit,
     client_function,
     evolve,
@@ -50,7 +51,7 @@ from intarsia.algorithms.femam_state import Server
 from intarsia.algorithms.flic import FLIC, Flic
 from intarsia.algorithms.labelled_rows import is_labelled
 from intarsia.algorithms.network_structure import as_level
-from intarsia.algorithms.shared_parts import Ready, Shared, Start, take_start
+from intarsia.algorithms.shared_parts import Shared, Start, take_start
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.errors import ExperimentError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intarsia.algorithm import Clients, RandomKey, client_function, evolve
+from intarsia.algorithm import Clients, RandomKey, Ready, client_function, evolve
 from intarsia.algorithms.femam_client import Client, combined, labelled
 from intarsia.algorithms.femam_messages import (
     Ask,
@@ -31,7 +31,6 @@ from intarsia.algorithms.femam_shares import (
     shares_of,
 )
 from intarsia.algorithms.femam_state import Level
-from intarsia.algorithms.shared_parts import Ready
 from intarsia.data import Array, Block
 
 __all__ = ["compare_shares", "count_rows", "take_offset", "try_offsets", "with_offset"]

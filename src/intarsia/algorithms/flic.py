@@ -87,6 +87,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Release,
     Visit,
     cohort_function,
@@ -110,7 +111,6 @@ from intarsia.algorithms.noise import NoiseShare
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
-    Ready,
     Seat,
     Server,
     Start,

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from intarsia.algorithm import Clients, Visit, cohort_function
+from intarsia.algorithm import Clients, Ready, Visit, cohort_function
 from intarsia.algorithms import flic_line
 from intarsia.algorithms.client_network import training_of
 from intarsia.algorithms.flic import Flic, personalise, pretrain
 from intarsia.algorithms.flic_objective import Meta, calibration
-from intarsia.algorithms.shared_parts import Client, Ready, Shared, opened, trained
+from intarsia.algorithms.shared_parts import Client, Shared, opened, trained
 from intarsia.data import Array
 from intarsia.maths.local_training import LocalTraining
 

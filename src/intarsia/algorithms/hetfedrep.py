@@ -34,6 +34,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Visit,
     cohort_function,
     evolve,
@@ -50,7 +51,6 @@ from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Change,
     Client,
-    Ready,
     Server,
     Shared,
     Start,

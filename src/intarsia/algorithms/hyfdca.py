@@ -38,12 +38,13 @@ from intarsia.algorithm import (
     Info,
     PerFeature,
     RandomKey,
+    Ready,
     Release,
     client_function,
     evolve,
 )
 from intarsia.algorithms import chunk_ascent, dual_ascent, dual_newton, newton, partial, release
-from intarsia.algorithms.dual_ascent import Measure, Ready, ascend_once, catch_up, settled, setup
+from intarsia.algorithms.dual_ascent import Measure, ascend_once, catch_up, settled, setup
 from intarsia.algorithms.hyfdca_state import (
     Client,
     HyFDCA,

@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
+from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, Ready, evolve
 from intarsia.algorithms.block_network import (
     Composition,
     Parts,
@@ -68,7 +68,7 @@ from intarsia.algorithms.hyfem_client import (
 )
 from intarsia.algorithms.hyfem_matching import joined
 from intarsia.algorithms.hyfem_options import HyFEM, composition, share_of, used_blocks
-from intarsia.algorithms.shared_parts import Ready, mean_loss
+from intarsia.algorithms.shared_parts import mean_loss
 from intarsia.data import ClientId, Schema
 from intarsia.errors import FederationError
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from intarsia.algorithm import (
     PerBlock,
     RandomKey,
+    Ready,
     ServerModel,
     Visit,
     client_function,
@@ -39,7 +40,7 @@ from intarsia.algorithms.hyfem_matching import OwnClassifier
 from intarsia.algorithms.hyfem_options import HyFEM, composition
 from intarsia.algorithms.labelled_rows import is_labelled
 from intarsia.algorithms.network_targets import cross_entropy, label_tensor, loss_of_scores, odds
-from intarsia.algorithms.shared_parts import Loss, Ready
+from intarsia.algorithms.shared_parts import Loss
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.maths import cohort
 from intarsia.maths.local_training import Batch, Learner, LocalTraining

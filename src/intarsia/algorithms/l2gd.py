@@ -35,6 +35,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Visit,
     client_function,
     cohort_function,
@@ -54,7 +55,6 @@ from intarsia.algorithms.embeddings import AnyKind
 from intarsia.algorithms.network_targets import plain_loss
 from intarsia.algorithms.shared_parts import (
     Client,
-    Ready,
     Server,
     Start,
     certify,

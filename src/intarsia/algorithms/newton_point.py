@@ -18,6 +18,7 @@ from intarsia.algorithm import (
     PerSample,
     PerSelected,
     RandomKey,
+    Ready,
     client_function,
     evolve,
 )
@@ -39,7 +40,6 @@ __all__ = [
     "OwnScores",
     "OwnWeights",
     "Point",
-    "Ready",
     "Refresh",
     "Start",
     "counts_by_cell",
@@ -108,11 +108,6 @@ class Frame:
     """A client's random part of the frame, or the total for the owners of the features."""
 
     frame: PerFeature  # (frame, features)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
 
 
 @dataclass(frozen=True)

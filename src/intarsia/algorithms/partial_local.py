@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithm import RandomKey, client_function
+from intarsia.algorithm import RandomKey, Ready, client_function
 from intarsia.algorithms.partial_state import (
     AscendThere,
     Candidate,
@@ -25,7 +25,6 @@ from intarsia.algorithms.partial_state import (
     ModelTotals,
     Place,
     Pulled,
-    Ready,
     StepsThere,
     Trial,
     TrialScores,

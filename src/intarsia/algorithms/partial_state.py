@@ -26,7 +26,6 @@ __all__ = [
     "Partial",
     "Place",
     "Pulled",
-    "Ready",
     "StepsThere",
     "Trial",
     "TrialScores",
@@ -80,11 +79,6 @@ class Place:
 
 
 # ---- messages
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client has what it needs."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from intarsia.algorithm import (
     Conclusion,
     Info,
     RandomKey,
+    Ready,
     Release,
     Visit,
     client_function,
@@ -50,7 +51,6 @@ __all__ = [
     "Change",
     "Client",
     "Loss",
-    "Ready",
     "Seat",
     "Server",
     "Shared",
@@ -125,11 +125,6 @@ class Change:
     """By how much one client moved what all share, or the total."""
 
     shared: Array | None  # (parameters that are shared,)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Says that the client is done."""
 
 
 @dataclass(frozen=True)
