@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402  after the skip where torch is missing
 from torch.nn import functional  # noqa: E402
 
 from intarsia.errors import ExperimentError  # noqa: E402
-from intarsia.maths import cohort  # noqa: E402
+from intarsia.maths import cohort, cohort_gradients  # noqa: E402
 from intarsia.maths.cohort import UnbatchableWarning, choose, train  # noqa: E402
 from intarsia.maths.local_training import (  # noqa: E402
     Learner,
@@ -336,6 +336,33 @@ def test_a_chunk_has_as_many_learners_as_fit_into_memory(monkeypatch):
     monkeypatch.setattr(cohort, "_CHUNK_BYTES", 100_000)
     assert cohort._chunk_size(record, learners(), 64, fixed=False) == 2
     assert cohort._chunk_size(training(epochs=1000), learners(), 64, fixed=False) == 1
+
+
+def test_only_what_cannot_be_compiled_for_sizes_that_vary_is_compiled_for_each(monkeypatch):
+    from torch._dynamo.exc import TorchRuntimeError
+
+    asked = []
+
+    def compiled(training, key, dynamic):
+        def steps(*given):
+            asked.append(dynamic)
+            if dynamic:
+                raise error
+            return {}, torch.zeros(2)
+
+        return steps
+
+    monkeypatch.setattr(cohort_gradients, "_compiled", compiled)
+    record, layout = training(), cohort_gradients.Layout({}, {}, {})
+    error = RuntimeError("out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        cohort_gradients.compiled(record, layout)(({}, {}, {}, {}))
+    assert asked == [True]
+    error = TorchRuntimeError("Cannot call sizes() on tensor with symbolic sizes/strides", [])
+    gradients = cohort_gradients.compiled(record, layout)
+    gradients(({}, {}, {}, {}))
+    gradients(({}, {}, {}, {}))
+    assert asked == [True, True, False, False]
 
 
 def test_a_wrong_engine_and_a_missing_compiler_are_said(monkeypatch):

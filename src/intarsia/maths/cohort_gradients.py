@@ -87,7 +87,11 @@ def _stacked_objectives(training: LocalTraining) -> Objective:
 
 
 def compiled(training: LocalTraining, layout: Layout) -> Gradients:
-    """Return the same as one compiled function, which is kept for the training."""
+    """Return the same as one compiled function, which is kept for the training.
+
+    Layers that cannot be compiled for sizes that vary, such as normalisation by groups after a
+    convolution, are compiled anew for each size.
+    """
     fixed, key = _fixed(training), layout.key
 
     def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -95,7 +99,9 @@ def compiled(training: LocalTraining, layout: Layout) -> Gradients:
         if key not in fixed:
             try:
                 found = _compiled(training, key, True)(*given)
-            except RuntimeError:  # not all layers can be compiled for sizes that vary
+            # what torch raises of a layer that cannot be compiled for sizes that vary; an error of
+            # the training itself, or of memory, is another
+            except torch._dynamo.exc.TorchRuntimeError:
                 fixed.add(key)
         if key in fixed:
             found = _compiled(training, key, False)(*given)
