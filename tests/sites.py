@@ -159,6 +159,7 @@ def federation(
     run=None,
     tested=None,
     shelves=None,
+    apart=False,
 ):
     """Return an engine over a site for each block; `sealing` makes one with all keys."""
     parts = {"train": blocks} if tested is None else {"train": blocks, "test": tested}
@@ -178,7 +179,8 @@ def federation(
     }
     run = secrets.token_hex(8) if run is None else run
     caller = Caller(run, tuple(blocks), lines, patience, journal)
-    engine = Remote(caller, schemas, seed, None if sealing is None else without_keys(sealing()))
+    adding = None if sealing is None else without_keys(sealing())
+    engine = Remote(caller, schemas, seed, adding, apart=apart)
     made = Federation(engine, caller, lines, {} if shelves is None else shelves, desks)
     for name in blocks:
         made.restart(name)

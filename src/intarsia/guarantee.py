@@ -23,7 +23,7 @@ from intarsia.privacy.settings import Privacy
 from intarsia.result import Guarantee
 from intarsia.training import fewest, present
 
-__all__ = ["check_summands", "guarantee", "most_rounds", "notes"]
+__all__ = ["check_summands", "guarantee", "keeps_apart", "most_rounds", "notes"]
 
 _MORE = (
     "experiment.participation; [patience] quorum, where a federation goes on without those that do "
@@ -173,6 +173,19 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
     return tuple(found)
 
 
+def keeps_apart(description: Experiment, algorithm: Any, options: Any) -> bool:
+    """Return whether totals are to tell no client's part: least_clients counts, and is above 1."""
+    settings = description.privacy
+    return settings.least_clients > 1 and _counted(settings, algorithm, options)
+
+
+def _counted(settings: Privacy, algorithm: Any, options: Any) -> bool:
+    """Return whether least_clients counts: sealed sums, without noise, of what clients learned."""
+    if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
+        return False
+    return algorithm.pools is not None and algorithm.pools(options)
+
+
 def check_summands(
     description: Experiment,
     algorithm: Any,
@@ -191,10 +204,9 @@ def check_summands(
         fewer of those that have a part of the model together, or clients choose who these are.
     """
     settings = description.privacy
-    if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
+    if not _counted(settings, algorithm, options):
         return
-    if algorithm.pools is None or not algorithm.pools(options):
-        return
+    assert isinstance(algorithm, Algorithm)
     clients = schema.clients
     there = fewest(description, clients)
     if quorum is not None:

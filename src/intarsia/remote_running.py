@@ -245,6 +245,7 @@ def _engine(
         seed=description.seed,
         sealing=modes.adding(description.privacy, caller.clients),
         recorder=recorder,
+        apart=guarantee.keeps_apart(description, algorithm, options),
     )
     if path.is_file():
         ready = codec.decode(path.read_bytes(), SetUp, Schema, Holding, Labels)

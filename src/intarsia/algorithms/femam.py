@@ -315,8 +315,6 @@ def _trained(server: Server, number: int, level: Level, clients: Clients, rng: R
         messages = dict.fromkeys(clients.ids, Latest(None))  # they have it
     right = clients.sum(open_level, messages)
     level = evolve(level, rounds=level.rounds + 1)
-    if number > 1 and server.options.window and server.options.validation:
-        level = _measured(server.options, level, clients, right)
     # step 2: local training
     clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
     # step 3: groups and averages
@@ -324,6 +322,9 @@ def _trained(server: Server, number: int, level: Level, clients: Clients, rng: R
         found = level.kind == "clusters" and server.options.clustering != "loss"
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
+    # last: where a client does not answer while it trains, nothing of the round was opened
+    if number > 1 and server.options.window and server.options.validation:
+        level = _measured(server.options, level, clients, right)
     return level
 
 

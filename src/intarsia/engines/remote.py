@@ -7,7 +7,7 @@ has no key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, evolve
@@ -29,7 +29,7 @@ from intarsia.engines.calls import (
 from intarsia.engines.combinations import Combination, CombinationRecord, PieceRecord
 from intarsia.engines.contributions import LockedCollector
 from intarsia.engines.locked import LockedTotals
-from intarsia.engines.sealed import SealedTotal, layouts
+from intarsia.engines.sealed import SealedField, SealedTotal, layouts
 from intarsia.engines.totals import Geometry, PlainTotals, Totals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, CodecError, TamperedError
@@ -53,6 +53,9 @@ class Remote:
         How the server adds sealed contributions, without a key; None = they are not sealed.
     recorder
         Takes down all that the server could read.
+    apart
+        Whether no total is to tell one client's part: then a round does not begin again without a
+        client once a total of it was opened, from which the next would differ by that part.
     """
 
     def __init__(
@@ -62,10 +65,13 @@ class Remote:
         seed: int,
         sealing: Sealing | None = None,
         recorder: Recorder | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
         self._clients = tuple(schemas["train"].clients)
         self._present = self._clients
+        self._apart, self._opened, self._began = apart, False, 0
         geometry = Geometry(self._schemas)
         self._locked: LockedTotals | None = None
         if sealing is not None:
@@ -124,7 +130,16 @@ class Remote:
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
+        fields = [total] if isinstance(total, SealedField) else total._fields.values()
+        self._opening(fields)
         return self.books.reveal(total)
+
+    def _opening(self, totals: Iterable[SealedField]) -> None:
+        """Take note if some of these totals are of the present round."""
+        if self._locked is None or self._opened:
+            return
+        names = (cells.name for total in totals for _, cells in total._value.terms)
+        self._opened = any(sequence > self._began for _, sequence, *_ in names)
 
     # -- what the run sees
 
@@ -139,6 +154,7 @@ class Remote:
         """
         caller = self._caller
         caller.anchor()
+        self._opened, self._began = False, caller.sequence
         drawn = self._clients if present is None else present
         left = sum(client not in caller.away for client in drawn)
         if left < min(caller.patience.quorum, len(drawn)):
@@ -149,6 +165,12 @@ class Remote:
         """Start the round again without the clients that did not answer; False: it must not be.
 
         Every site goes back to where it was when the round began.
+
+        Raises
+        ------
+        AbsentError
+            If totals of the round were opened, and the next ones would tell the part of a client
+            that they leave out.
         """
         patience = self._caller.patience
         left = [client for client in self._present if client not in absent.clients]
@@ -156,6 +178,13 @@ class Remote:
             return False
         if self._caller.away.issuperset(absent.clients):
             return False  # it cannot do without them: it would begin again for ever
+        if self._apart and self._opened:
+            raise AbsentError(
+                f"{absent} The round does not begin again without them, since totals of it were "
+                "opened: from those the next would differ by what they sent, and "
+                "privacy.least_clients is above 1.",
+                absent.clients,
+            )
         self._caller.go_on_without(absent.clients)
         self._begin(self.books.round, left)
         return True
@@ -223,6 +252,7 @@ class Remote:
             if message is not previous:
                 previous = message
                 self.books.record_message(fn, apart)
+                self._opening(total for _, total in apart.sealed)
             if apart.sealed:
                 bodies[client] = codec.encode(self._shared(client, message, apart))
                 continue
