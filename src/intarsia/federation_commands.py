@@ -77,7 +77,7 @@ def server(kit: Kit) -> None:
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
-    process = KitProcess(kit, nvflare.parent_command(kit, server=True))
+    process = KitProcess(kit, nvflare.parent_command(kit, server=True), say)
     jobs = nvflare.Jobs(kit / "admin")
     say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
@@ -100,7 +100,7 @@ def site(kit: Kit) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
-    process = KitProcess(kit, nvflare.parent_command(kit, server=False))
+    process = KitProcess(kit, nvflare.parent_command(kit, server=False), say)
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,10 +45,14 @@ class KitProcess:
         The kit.
     command
         What runs the process.
+    report
+        Told in a sentence why the process could not be started; it is tried again.
     """
 
-    def __init__(self, kit: Path, command: Sequence[str]) -> None:
-        self._kit, self._command = kit, list(command)
+    def __init__(
+        self, kit: Path, command: Sequence[str], report: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._kit, self._command, self._report = kit, list(command), report
         self._stop = threading.Event()
 
     def stopped(self) -> bool:
@@ -94,25 +98,36 @@ class KitProcess:
     def _keep(self) -> None:
         pause = 1.0
         while not self._stop.is_set():
-            _end(_workers(self._kit))
-            (self._kit / "transfer").mkdir(exist_ok=True)
-            _put_by(self._kit / _AUDIT)
-            _clear_jobs(self._kit)
-            with (self._kit / "console.log").open("wb") as log:
-                begin = time.monotonic()
-                child = subprocess.Popen(
-                    self._command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT
-                )
-                while child.poll() is None and not self._stop.wait(_PAUSE):
-                    pass
-                if child.poll() is None:
-                    child.terminate()
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(timeout=5)
-            _end(_workers(self._kit))
+            begin = time.monotonic()
+            try:
+                self._serve()
+            except OSError as problem:  # a full disk, or too many files: it may pass
+                with contextlib.suppress(OSError):  # what is said may go to the same disk
+                    self._report(
+                        f"The process of {self._kit} could not be kept running ({problem}); see to "
+                        "that: it is tried again every half a minute at the latest."
+                    )
             # one that dies at once would else be started for ever
             pause = 1.0 if time.monotonic() - begin > _LONGEST else min(2 * pause, _LONGEST)
             self._stop.wait(pause)
+
+    def _serve(self) -> None:
+        """Run the process until it ends or is to stop."""
+        _end(_workers(self._kit))
+        (self._kit / "transfer").mkdir(exist_ok=True)
+        _put_by(self._kit / _AUDIT)
+        _clear_jobs(self._kit)
+        with (self._kit / "console.log").open("wb") as log:
+            child = subprocess.Popen(
+                self._command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT
+            )
+            while child.poll() is None and not self._stop.wait(_PAUSE):
+                pass
+            if child.poll() is None:
+                child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=5)
+        _end(_workers(self._kit))
 
 
 def _put_by(log: Path) -> None:
