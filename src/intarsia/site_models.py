@@ -7,12 +7,14 @@ tables where all sites give it the means and scales of their columns, which no s
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from intarsia.model_file import Model
 
 __all__ = ["Ended", "Scales", "keep", "model_of_site", "server_model", "told"]
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # names no other folder
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,8 @@ def _spread(schema: Schema, client: ClientId, weights: Array) -> Array:
 
 
 def keep(model: Model, description: Experiment, folder: Path) -> Path:
-    """Write a site's own model under the name of its experiment; return where it is.
-
-    The name is the server's: of what it holds only what can be no path is taken.
-    """
-    name = "".join(one if one.isalnum() or one in "-_" else "_" for one in description.name)[:80]
+    """Write a site's own model under the name of its experiment; return where it is."""
+    name = _file_name(description.name)
     final = folder / "models" / name
     filling = final.with_name(f".{name}.tmp")
     shutil.rmtree(filling, ignore_errors=True)
@@ -111,6 +112,18 @@ def keep(model: Model, description: Experiment, folder: Path) -> Path:
     shutil.rmtree(final, ignore_errors=True)
     filling.rename(final)
     return final
+
+
+def _file_name(name: str) -> str:
+    """Return an experiment's name as that of a folder, which is another for every name.
+
+    The name is the server's. Of one that could be a path, or is too long, what can be no path is
+    taken, and a checksum of the whole.
+    """
+    if _PLAIN.fullmatch(name):
+        return name
+    left = "".join(one if one.isascii() and one.isalnum() else "_" for one in name)[:80]
+    return f"{left}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 def server_model(
