@@ -99,11 +99,12 @@ def run(
         Settings of single tables, by name; they go before those for all.
     algorithm
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
-        "liblinear" or "standalone"; with the library torch "flic", "hetfedrep", "local",
-        "fedhenn", "fedrep", "fedavg-ft", "l2gd" or "own-networks" (your own modules). Where it
-        replaces that of an experiment, loss and regularisation stay if it has them. A mapping has
-        the keys of the file's table [algorithm]: the name and hyperparameters, also those that
-        have the name of another setting, such as the `alignment` of flic.
+        "liblinear" or "standalone"; with the library torch "flic", "hyfem", "femam", "femam-flic",
+        "fesem", "ifca", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "fedprox",
+        "ditto", "pfedme", "l2gd" or "own-networks" (your own modules). Where it replaces that of
+        an experiment, loss and regularisation stay if it has them. A mapping has the keys of the
+        file's table [algorithm]: the name and hyperparameters, also those that have the name of
+        another setting, such as the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -236,12 +237,13 @@ def join(
     out: str | Path | None = "",
     overwrite: bool = False,
 ) -> Result:
-    """Let a new client with columns of its own join a finished run of flic or hetfedrep.
+    """Let a new client join a finished run of flic, hetfedrep or hyfem.
 
-    It gets what all share, and learns an embedding of its own columns and a classifier; in the
-    federation nothing changes. The result has its scores beside those of a network of its own rows
-    alone (as many epochs, but none for those of alignment before; a note counts them), and its
-    model.
+    It gets what all share, and learns an embedding of its own columns and a classifier; of hyfem it
+    takes the server's network of the feature blocks that it has, and goes on with it for `epochs`.
+    In the federation nothing changes. The result has its scores beside those of a network of its
+    own rows alone (as many epochs, but none for those of alignment before, which a note counts; of
+    hyfem as many rounds as the run), and its model.
 
     Parameters
     ----------
@@ -257,7 +259,8 @@ def join(
     id_type, categorical, exclude, missing
         As in an experiment file.
     epochs
-        Of embedding and classifier; None: as many as a client of the run had on the average.
+        Of embedding and classifier; None: as many as a client of the run had on the average, and
+        of hyfem none: the network stays as the server has it.
     seed
         Of the client's own random numbers; None: the run's.
     out
@@ -268,7 +271,7 @@ def join(
     Raises
     ------
     UserError
-        If the run has no anchors to join by, the table or its labels do not fit, or the output
+        If the run shares nothing to join by, the table or its labels do not fit, or the output
         folder holds a result.
 
     Examples
