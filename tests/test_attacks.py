@@ -508,7 +508,8 @@ CONJUGATE = {"Applied.squares": 2, "Curved.squares": 2}
 )
 def test_the_server_of_newtons_method_reads_scalars_only(servers, mode, kind, read):
     server = servers(mode, kind)
-    model = {"Constant.features": FEATURES, "OwnWeights.w": FEATURES}  # before and after the phase
+    # before and after the phase; of pairs of clients with labels in common, that they agree
+    model = {"LabelDifferences.totals": 2, "Constant.features": FEATURES, "OwnWeights.w": FEATURES}
     assert revealed(server) == {**read, **model}
     assert in_the_clear(server) == set()
 
