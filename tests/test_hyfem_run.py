@@ -69,6 +69,38 @@ def test_a_run_grades_the_server_the_clients_and_both_yardsticks(run):
     assert metrics.clients_mean.accuracy > 0.8
 
 
+@pytest.mark.parametrize("test", [0.3, 0.0])  # 0.0: graded on the training samples
+def test_the_centralised_network_is_graded_on_the_samples_that_the_servers_is(test):
+    given = tables()
+    for client in ("south", "east"):  # whose rows alone have the view "right"
+        given[client] = given[client][given[client]["row"] < 100]
+    found = intarsia.run(
+        tables=given, id="row", label="kind", algorithm="hyfem", test=test, rounds=1, **SETTINGS
+    )
+    metrics = found.metrics
+    every, whole = metrics.clients["north"].samples, metrics.clients["south"].samples
+    if not test:
+        assert (every, whole) == (150, 100)
+    assert metrics.server.samples == metrics.centralised.samples == whole < every
+    right = metrics.centralised.accuracy * whole
+    assert right == pytest.approx(round(right))
+    assert metrics.clients_mean.samples is None
+    part = "test" if test else "training"
+    assert any(f"are {whole} of the {every} {part} samples" in note for note in found.notes)
+
+
+def test_a_server_without_a_whole_sample_leaves_the_centralised_network_all():
+    given = {
+        client: table.assign(row=table["row"] + 1000 * number)
+        for number, (client, table) in enumerate(tables().items())
+    }
+    found = intarsia.run(
+        tables=given, id="row", label="kind", algorithm="hyfem", rounds=1, **SETTINGS
+    ).metrics
+    assert found.server is None
+    assert found.centralised.samples == sum(one.samples for one in found.clients.values())
+
+
 def test_the_model_is_the_same_when_it_is_read_and_predicts_with_what_there_is(run):
     folder, result = run
     read = running.load(folder).model

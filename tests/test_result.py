@@ -43,7 +43,7 @@ def example(**changes) -> Result:
         "exchanges": 40,
         "certificate": Certificate(0.5, 0.25, 0.5),
         "metrics": Metrics(
-            server=Score(0.4, 0.8),
+            server=Score(0.4, 0.8, samples=120),
             clients=clients,
             clients_mean=mean(clients),
             centralised=Score(0.39, 0.81),
@@ -78,6 +78,7 @@ def test_the_file_has_exactly_the_documented_keys(tmp_path):
         "accuracy": 0.8,
         "r2": None,
         "macro_f1": None,
+        "samples": 120,
     }
     assert len(found["metrics"]["clients_deciles"]) == 9
     assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}
@@ -151,12 +152,12 @@ def test_the_worst_and_the_deciles_are_of_each_figure_for_itself():
     assert deciles({"a": Score(1.0)}) == ()
 
 
-def test_a_result_from_before_there_was_macro_f1_can_be_read(tmp_path):
+def test_a_result_from_before_there_were_macro_f1_and_counts_can_be_read(tmp_path):
     tree = example().to_dict()
     for key in ("clients_worst", "clients_deciles"):
         del tree["metrics"][key]
     for score in (tree["metrics"]["server"], *tree["metrics"]["clients"].values()):
-        del score["macro_f1"]
+        del score["macro_f1"], score["samples"]
     (tmp_path / "result.json").write_text(json.dumps(tree))
     assert load(tmp_path).metrics.server == Score(0.4, 0.8)
 

@@ -228,23 +228,27 @@ def _protected(found: Guarantee) -> str:
 
 
 def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:
-    columns = ("stand-alone", "federated", "centralised")
+    """Return the comparison; a column without a score, or without a count, is left out."""
+    columns = {
+        "rows": [None if row.samples is None else f"{row.samples:,}" for row in rows],
+        "stand-alone": [_cell(row.standalone, measure) for row in rows],
+        "federated": [_cell(row.federated, measure) for row in rows],
+        "centralised": [_cell(row.centralised, measure) for row in rows],
+    }
+    columns = {name: some for name, some in columns.items() if any(some)}
     both = measure != "loss"
     table = _table(f"{result.experiment}: {measure}" + (" and loss" if both else ""), "", *columns)
-    for row in rows:
+    for place, row in enumerate(rows):
         if row.name in ("mean of clients", "all samples"):
             table.add_section()
-        table.add_row(
-            Text(row.name),
-            *(_cell(score, measure) for score in (row.standalone, row.federated, row.centralised)),
-        )
+        table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
     return table
 
 
-def _cell(score: Score | None, measure: str) -> str:
+def _cell(score: Score | None, measure: str) -> str | None:
     value = value_of(score, measure)
     if score is None or value is None:
-        return "–"
+        return None
     if measure == "loss":
         return number(value)
     shown = percent(value) if measure == "accuracy" else f"{value:.4f}"

@@ -296,7 +296,7 @@ def _certificate(info: Info) -> Certificate | None:
 
 
 def _score(grades: Grades) -> Score:
-    return Score(grades.loss, grades.accuracy, grades.r2, grades.macro_f1)
+    return Score(grades.loss, grades.accuracy, grades.r2, grades.macro_f1, grades.samples)
 
 
 def environment(started: datetime) -> dict[str, Any]:

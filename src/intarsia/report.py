@@ -39,6 +39,12 @@ class Row:
     federated: Score | None
     centralised: Score | None
 
+    @property
+    def samples(self) -> int | None:
+        """Return over how many samples the scores are, None where they are means of scores."""
+        scores = (self.federated, self.standalone, self.centralised)
+        return next((one.samples for one in scores if one is not None), None)
+
 
 def three_way(result: Result) -> list[Row]:
     """Return stand-alone, federated and centralised scores: by client, their mean, the whole."""

@@ -41,6 +41,7 @@ class Score:
     accuracy: float | None = None  # fraction of right classes; None for regression
     r2: float | None = None  # coefficient of determination; None for classes
     macro_f1: float | None = None  # mean over the classes that are there or are said
+    samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
 
 
 def mean(scores: Mapping[ClientId, Score]) -> Score | None:
@@ -299,7 +300,11 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
 def _known(score: Mapping[str, Any]) -> Score:
     loss = score["loss"]
     return Score(
-        math.nan if loss is None else loss, score["accuracy"], score["r2"], score.get("macro_f1")
+        math.nan if loss is None else loss,
+        score["accuracy"],
+        score["r2"],
+        score.get("macro_f1"),
+        score.get("samples"),
     )
 
 

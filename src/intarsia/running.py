@@ -350,6 +350,14 @@ def trained(task: training.Task) -> Outcome:
             "The server's network has no score: at no test sample do the clients together hold all "
             "blocks; score a table that has all of them by intarsia predict --client server.",
         )
+    labelled = int((engine.schema(task.part).label_holders > 0).sum())
+    if every is not None and every.samples < labelled:
+        part = "test" if task.part == "test" else "training"
+        notes += (
+            f'"All samples" are {every.samples:,} of the {labelled:,} {part} samples with a label: '
+            "those of which the clients together hold all blocks of the server's network. A "
+            "client's scores are of all its own.",
+        )
     return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
 
 
@@ -380,9 +388,12 @@ def _measured_alone(
     """Return the outcome with what the algorithm's networks come to without a federation."""
     assert algorithm.alone is not None
     own, known = algorithm.alone(options), {"rounds": outcome.rounds, "seed": description.seed}
+    blocks = training.server_blocks(algorithm, options, engine.schema("train"))
     return replace(
         outcome,
-        centralised=yardsticks.network_of_all(engine, algorithm, own, part, **known),
+        centralised=yardsticks.network_of_all(
+            engine, algorithm, own, part, blocks=blocks or (), **known
+        ),
         standalone=yardsticks.networks_alone(engine, algorithm, own, part, **known),
     )
 

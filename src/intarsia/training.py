@@ -14,14 +14,24 @@ from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
 from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
-from intarsia.data import ClientId
+from intarsia.data import ClientId, Schema
 from intarsia.engines.in_process import RECORDS, InProcess
 from intarsia.engines.remote import Remote
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment import Experiment
 from intarsia.result import Finished
 
-__all__ = ["Progress", "Standing", "Task", "fewest", "grade", "present", "start", "train"]
+__all__ = [
+    "Progress",
+    "Standing",
+    "Task",
+    "fewest",
+    "grade",
+    "present",
+    "server_blocks",
+    "start",
+    "train",
+]
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -227,11 +237,19 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
         if algorithm.server_model is None or algorithm.architecture is None:
             return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
         own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
-        made_of = algorithm.architecture(task.options, engine.schema("train"), None)
-        if made_of is None:
+        blocks = server_blocks(algorithm, task.options, engine.schema("train"))
+        if blocks is None:
             return None, own
         server = algorithm.server_model
-        return evaluate_server(engine, schema, server, made_of.blocks, loss, part=task.part), own
+        return evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
+
+
+def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[str, ...] | None:
+    """Return the feature blocks of the server's network, None where the server has none."""
+    if algorithm.server_model is None or algorithm.architecture is None:
+        return None
+    made_of = algorithm.architecture(options, schema, None)
+    return None if made_of is None else tuple(made_of.blocks)
 
 
 def _check_finite(number: int, info: Info) -> None:

@@ -8,7 +8,7 @@ alone has both by its own steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from intarsia.algorithm import Algorithm
 from intarsia.algorithms.evaluation import Grades, evaluate, grade_scores, grading_loss
 from intarsia.algorithms.hyfdca import HYFDCA
-from intarsia.algorithms.server_evaluation import evaluate_own
+from intarsia.algorithms.server_evaluation import evaluate_own, whole_samples
 from intarsia.data import Array, Block, ClientId, Labels, Schema, Values, targets
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import ConvergenceError
@@ -235,21 +235,28 @@ def network_of_all(
     options: Any,
     part: Part,
     *,
+    blocks: Sequence[str],
     rounds: int,
     seed: int,
 ) -> Grades | None:
     """Return the grades of a network that learns in one place from all parties' samples.
 
-    A block that no party has of a sample counts as its mean there.
+    A block that no party has of a sample counts as its mean there. Graded are the samples that a
+    server's network of `blocks` is graded on: those that somebody has each of them of; all, if
+    there is no such sample or no such network (no blocks).
     """
-    blocks = feature_blocks(engine.schema("train")).values()
-    groups = {one.name: one.features for one in blocks}
-    shapes = {one.name: one.shape for one in blocks if one.shape}
-    parts = {
-        one: {"all": replace(pooled(engine, one), groups=groups, shapes=shapes)}
-        for one in _parts(part)
-    }
-    return _learnt(parts, engine, algorithm, options, part, rounds, seed).get("all")
+    known = feature_blocks(engine.schema("train")).values()
+    groups = {one.name: one.features for one in known}
+    shapes = {one.name: one.shape for one in known if one.shape}
+    learnt = replace(pooled(engine), groups=groups, shapes=shapes)
+    tested = learnt
+    if part == "test":
+        tested = replace(pooled(engine, part), groups=groups, shapes=shapes)
+    whole = whole_samples(engine.schema(part), blocks)
+    if tested.y is not None and not np.isnan(tested.y[whole]).all():
+        tested = replace(tested, y=np.where(whole, tested.y, np.nan))
+    parts: dict[Part, dict[ClientId, Block]] = {"train": {"all": learnt}, "test": {"all": tested}}
+    return _learnt(parts, engine, algorithm, options, "test", rounds, seed).get("all")
 
 
 def networks_alone(
@@ -263,12 +270,9 @@ def networks_alone(
 ) -> dict[ClientId, Grades]:
     """Return the grades of each party's network that learns from its own samples."""
     names = engine.schema("train").clients
-    parts = {one: {name: engine.block(name, one) for name in names} for one in _parts(part)}
+    used: tuple[Part, ...] = ("train",) if part == "train" else ("train", part)
+    parts = {one: {name: engine.block(name, one) for name in names} for one in used}
     return _learnt(parts, engine, algorithm, options, part, rounds, seed)
-
-
-def _parts(part: Part) -> tuple[Part, ...]:
-    return ("train",) if part == "train" else ("train", part)
 
 
 def _learnt(

@@ -93,6 +93,7 @@ class Grades:
     accuracy: float | None
     r2: float | None
     macro_f1: float | None = None  # mean over the classes that are there or are said
+    samples: int = 0  # that were graded; shared ones once where they are all clients'
 
 
 def grading_loss(name: str) -> int:
@@ -295,5 +296,7 @@ def _grades(sums: Sums, row: int, labels: Labels) -> Grades:
     loss = float(sums.loss[row]) / count
     if labels.task == "regression":
         spread = float(sums.square[row] - sums.label[row] ** 2 / count)
-        return Grades(loss, None, 1 - float(sums.error[row]) / spread if spread > 0 else None)
-    return Grades(loss, float(sums.correct[row]) / count, None, float(sums.macro_f1))
+        r2 = 1 - float(sums.error[row]) / spread if spread > 0 else None
+        return Grades(loss, None, r2, samples=round(count))
+    accuracy = float(sums.correct[row]) / count
+    return Grades(loss, accuracy, None, float(sums.macro_f1), round(count))

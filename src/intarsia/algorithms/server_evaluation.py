@@ -32,7 +32,7 @@ from intarsia.algorithms.evaluation import (
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.feature_blocks import feature_blocks
 
-__all__ = ["evaluate_own", "evaluate_server", "functions"]
+__all__ = ["evaluate_own", "evaluate_server", "functions", "whole_samples"]
 
 
 def functions(
@@ -97,7 +97,7 @@ def evaluate_server(
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    whole = _whole(schema, blocks)[schema.samples.cell_of]
+    whole = whole_samples(schema, blocks)
     grading = {
         name: share * whole[schema.samples.own(name)]
         for name, share in _shares(clients, schema).items()
@@ -129,14 +129,13 @@ def _shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
     }
 
 
-def _whole(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
-    """Return of which sample cells the owners together hold every block, (cells,)."""
+def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
+    """Return of which samples the clients together hold every block, (samples,)."""
     known = feature_blocks(schema)
     nobody: frozenset[ClientId] = frozenset()
     holders = [frozenset(known[name].owners) if name in known else nobody for name in blocks]
-    return np.array(
-        [all(owners & some for some in holders) for owners in schema.samples.owner_sets], bool
-    )
+    cells = [all(owners & some for some in holders) for owners in schema.samples.owner_sets]
+    return np.array(cells, bool)[schema.samples.cell_of]
 
 
 def _partial_layer(server: ServerModel, schema: Schema, part: str) -> ClientFunction:

@@ -1,0 +1,48 @@
+"""Tables of results, as the terminal shows them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from intarsia.display import show_result
+from intarsia.result import Metrics, Result, Score
+
+
+def shown(metrics: Metrics) -> list[list[str]]:
+    """Return the cells of the comparison of a run with these scores, line by line."""
+    made = Result(
+        "hyfem", "mine", 0, 2, "rounds", {}, {}, 3, None, metrics, environment={},
+        hyperparameters={},
+    )  # fmt: skip
+    text = io.StringIO()
+    show_result(Console(file=text, width=200), made, Path("out"))
+    lines = text.getvalue().replace("┃", "│").splitlines()
+    return [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
+
+
+def test_the_comparison_says_over_how_many_rows_a_score_is():
+    own = {"a": Score(0.5, 0.75, samples=1200), "b": Score(0.5, 0.5, samples=40)}
+    both = Score(0.5, 0.625)
+    every = Score(0.5, 0.5, samples=1210)
+    assert shown(Metrics(every, own, both, every, own, both)) == [
+        ["", "rows", "stand-alone", "federated", "centralised"],
+        ["a", "1,200", "75.00 %  0.5000", "75.00 %  0.5000", "–"],
+        ["b", "40", "50.00 %  0.5000", "50.00 %  0.5000", "–"],
+        ["mean of clients", "–", "62.50 %  0.5000", "62.50 %  0.5000", "–"],
+        ["all samples", "1,210", "–", "50.00 %  0.5000", "50.00 %  0.5000"],
+    ]
+
+
+@pytest.mark.parametrize("samples", [None, 40])  # None: a result of an older version
+def test_a_column_without_a_figure_is_left_out(samples):
+    own = {"a": Score(0.5, 0.75, samples=samples)}
+    rows = [] if samples is None else ["40"]
+    assert shown(Metrics(own["a"], own, own["a"])) == [
+        ["", *(["rows"] if rows else []), "federated"],
+        ["a", *rows, "75.00 %  0.5000"],
+        ["all samples", *rows, "75.00 %  0.5000"],
+    ]
