@@ -241,10 +241,11 @@ def rounds(
         Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
     ] = Path("rounds.png"),
 ) -> None:
-    """Draw the accuracy of runs round by round.
+    """Draw the accuracy of runs round by round, or the loss of those that predict numbers.
 
-    Each DIR is the output folder of a run, finished or not, and a line of the picture. Where a run
-    has phases, such as the levels of femam, a line stands where one began.
+    Each DIR is the output folder of a run, finished or not, and a line of the picture; a finished
+    one ends with its result. Where a run has phases, such as the levels of femam, a line stands
+    where one began.
     """
     from intarsia.rounds_picture import course_of, rounds_picture
 
