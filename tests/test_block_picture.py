@@ -35,6 +35,16 @@ def test_a_cell_is_black_where_nobody_holds_it(tmp_path, rows, columns):
     assert max(image.shape) < 2600
 
 
+def test_names_of_few_classes_are_upright(tmp_path):
+    sizes = {}
+    for columns in (3, 40):  # of 40 names there is no room for upright ones
+        classes = tuple(f"stage {number:02}" for number in range(columns))
+        held = BlockClasses(("lab", "scan"), classes, np.ones((2, columns), np.int64))
+        image = np.asarray(Image.open(blocks_picture(held, tmp_path / "a.png")).convert("L"))
+        sizes[columns] = image.shape[0]
+    assert sizes[40] - sizes[3] == pytest.approx(0.08 * len("stage 00") * 140, abs=2)
+
+
 def test_long_names_and_signs_of_mathematics_are_drawn_as_they_are(tmp_path):
     held = BlockClasses(("$x_1$" * 9, "plain"), ("a$", "$b"), np.array([[1, 0], [2, 9]]))
     assert blocks_picture(held, tmp_path / "a.png", title="of $ many").is_file()

@@ -22,17 +22,24 @@ _FEW_TO_MANY = LinearSegmentedColormap.from_list("holders", ["#e7eef7", "#3b6fb6
 _CELL = 0.34  # inches of a cell's side, where there is room
 _WIDEST, _HIGHEST = 15.0, 12.0  # inches of all cells
 _LEAST_FOR_NUMBERS = 0.13  # inches of a cell that a number fits into
+_LETTER = 0.085  # inches of a letter of a name
+_UPRIGHT = 6.4  # inches of all cells that are widened for upright names of classes
 _LONGEST = 24  # characters of a name
 
 
 def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = None) -> Path:
     """Draw how many clients hold each feature block of each class as a PNG; return its path."""
     rows, columns = held.clients.shape
-    side = (min(_CELL, _WIDEST / columns), min(_CELL, _HIGHEST / rows))
     names = [_short(name) for name in held.blocks]
     classes = [_short(name) for name in held.classes]
-    left = 0.5 + 0.085 * max(map(len, names))
-    below = 0.55 + 0.08 * max(map(len, classes)) * (max(map(len, classes)) > 2)
+    longest = max(map(len, classes))
+    side = (min(_CELL, _WIDEST / columns), min(_CELL, _HIGHEST / rows))
+    upright = max(_CELL, 0.12 + _LETTER * longest)
+    turned = longest > 2 and upright * columns > _UPRIGHT
+    if upright * columns <= _UPRIGHT:
+        side = (upright, side[1])
+    left = 0.5 + _LETTER * max(map(len, names))
+    below = 0.55 + 0.08 * longest * turned
     width, height = side[0] * columns, side[1] * rows
     above, right = 0.85, 0.35
     whole = (max(left + width + right, 7.2), above + height + below)
@@ -54,7 +61,7 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
         np.arange(columns),
         classes,
         fontsize=min(9.0, 60 * side[0]),
-        rotation=90 if max(map(len, classes)) > 2 else 0,
+        rotation=90 * turned,
         color=_INK,
         parse_math=False,
     )
