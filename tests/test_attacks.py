@@ -174,7 +174,7 @@ def attacked(
     description = experiment.from_dict(tree, folder)
     with pytest.MonkeyPatch.context() as patch:
         # drawing takes longer than a small run
-        patch.setattr("intarsia.picture.holdings_picture", lambda parties, path: None)
+        patch.setattr("intarsia.picture.holdings_picture", lambda parties, path, **_: None)
         if mode == "ckks" and long is not None:
             patch.setattr(modes, "_LONG", long)
         run(description)

@@ -207,6 +207,11 @@ def inspect(
     schema = Schema.of(blocks, labels)
     advice = advise(schema)
     held = block_classes(blocks, labels)
+    drawn = (
+        None
+        if picture is None
+        else holdings_picture(blocks, picture, classes=labels.classes, which="all rows")
+    )
     beside = (
         None if picture is None else Path(picture).with_name(f"{Path(picture).stem}-blocks.png")
     )
@@ -215,7 +220,7 @@ def inspect(
         tuple(holdings.holdings_table(blocks)),
         holdings.overlap_counts(blocks),
         dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
-        None if picture is None else holdings_picture(blocks, picture, classes=labels.classes),
+        drawn,
         held,
         None if beside is None or held is None else blocks_picture(held, beside),
     )

@@ -55,7 +55,12 @@ _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
 
 
 def holdings_picture(
-    parties: Parties, path: str | Path, *, title: str | None = None, classes: Sequence[str] = ()
+    parties: Parties,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    classes: Sequence[str] = (),
+    which: str = "",
 ) -> Path:
     """Draw who holds what as a PNG and return its path.
 
@@ -65,6 +70,7 @@ def holdings_picture(
     Parts too thin to be seen are drawn a little wider than to scale; of very many clients the
     first are drawn. Named feature blocks are written below, and of tables with values the `classes`
     at the left, where the same clients hold all of a class; then each part says whose it is.
+    Title and legend say `which` samples these are, such as "training rows".
 
     Raises
     ------
@@ -106,10 +112,10 @@ def holdings_picture(
     heading = title or (
         f"Who holds what: {drawn}{_plural(len(everyone), 'client')}, "
         f"{_plural(rows.entries, 'sample')} × "
-        f"{_plural(columns.entries, 'feature')}"
+        f"{_plural(columns.entries, 'feature')}" + f" ({which})" * bool(which)
     )
     figure.text(left, 0.955, heading, size=14, weight="bold", color=_INK, parse_math=False)
-    _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing))
+    _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
@@ -401,6 +407,7 @@ def _legend(
     rows: _Side,
     columns: _Side,
     missing: bool,
+    which: str,
 ) -> None:
     entries: list[Patch] = []
     if len(holdings) <= _MOST_IN_LEGEND:
@@ -429,6 +436,9 @@ def _legend(
         entries.append(Patch(color=_NOBODY, label="held by nobody"))
     legend = figure.legend(
         handles=entries,
+        title=f"{which} × columns" if which and len(holdings) <= _MOST_IN_LEGEND else None,
+        title_fontsize=9.5,
+        alignment="left",
         loc="upper left",
         bbox_to_anchor=(left, 0.925),
         frameon=False,

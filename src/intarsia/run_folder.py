@@ -248,10 +248,10 @@ def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:
 
 
 def draw(folder: Path, parties: Parties) -> None:
-    """Draw who holds what into the folder."""
+    """Draw who holds what of the training rows into the folder."""
     from intarsia.picture import holdings_picture  # here: the library takes 150 MB
 
-    holdings_picture(parties, folder / "holdings.png")
+    holdings_picture(parties, folder / "holdings.png", which="training rows")
 
 
 def finish(folder: Path, result: Result) -> None:
