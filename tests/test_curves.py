@@ -38,7 +38,7 @@ def test_scores_are_drawn_against_the_number_in_which_runs_differ(tmp_path):
 @pytest.mark.parametrize(
     ("groups", "sentence"),
     [
-        ([group("flic", 0.5)], "differ in 0 numbers (none)"),
+        ([group("flic", 0.5)], "differ in no setting that is a number, and a picture draws"),
         (
             [group("flic", 0.5, rate=a, batch=b) for a, b in ((0.1, 10), (0.2, 20))],
             "differ in 2 numbers (rate, batch)",

@@ -89,10 +89,16 @@ def _axis(groups: Sequence[Group]) -> str:
         for key, value in _numbers(group.settings).items():
             values.setdefault(key, set()).add(value)
     found = [key for key, some in values.items() if len(some) > 1]
+    if not found:
+        raise ExperimentError(
+            "The runs differ in no setting that is a number, and a picture draws their score "
+            "against one; give runs that differ in one, for example of the same experiment with "
+            "-c partition.clients=5, 10 and 20, or leave out --picture."
+        )
     preferred = [key for key in found if key == "partition.clients"] or found
     if len(preferred) != 1:
         raise ExperimentError(
-            f"The runs differ in {len(found)} numbers ({', '.join(found) or 'none'}), and there is "
+            f"The runs differ in {len(found)} numbers ({', '.join(found)}), and there is "
             "one axis for them; give runs that differ in one, for example partition.clients."
         )
     return preferred[0]
