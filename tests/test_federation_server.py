@@ -287,6 +287,43 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
     assert main(["federation", "submit", "bank", "e.toml"]) == 2
     assert "no kit of a server" in one_error(said(capfd)[1])
+    assert main(["federation", "status", "bank"]) == 0
+    assert "bank is not running" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_folder_that_is_no_kit_is_refused(command, tmp_path, capfd):
+    for folder, problem in ((tmp_path / "nosuch", "does not exist"), (tmp_path, "is no kit")):
+        assert main(["federation", command, str(folder)]) == 2
+        assert f"{folder} {problem}; give a folder that" in one_error(said(capfd)[1])
+
+
+def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monkeypatch, capfd):
+    from types import SimpleNamespace
+
+    from intarsia import federation_commands
+
+    def provisioned(name, host, ports, sites, folder):
+        kits = {one: folder / one for one in ("server", *sites)}
+        for kit in kits.values():
+            (kit / "local").mkdir(parents=True, exist_ok=True)
+        return kits
+
+    module = SimpleNamespace(provisioned=provisioned)
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    described(tmp_path)
+    words = ["federation", "provision", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    (tmp_path / "bank" / "local").mkdir(parents=True)
+    for first, known in (
+        ("wrote 3 kits", "bank"),
+        ("wrote 0 kits", "server, bank, telecom, retailer"),
+    ):
+        assert main(words) == 0
+        lines = said(capfd)[1].splitlines()
+        assert lines[0].startswith(first)
+        assert lines[1].endswith(f"the keys that they had: {known}")
+        new = [line.strip().partition(":")[0] for line in lines[2:]]
+        assert new == [str(tmp_path / one) for one in ("telecom", "retailer") if known == "bank"]
 
 
 def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):

@@ -58,11 +58,16 @@ def provision(
     description = load(file)
     out = out.resolve()
     ports = description.port, description.port + 1
+    known = [name for name in ("server", *description.sites) if (out / name).exists()]
     kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
     finish_kits(description, dict(kits))
-    say(f"wrote {len(description.sites) + 1} kits to {out}")
+    new = len(kits) - len(known)
+    say(f"wrote {new} kit{'' if new == 1 else 's'} to {out}")
+    if known:
+        say(f"  there before, with the keys that they had: {', '.join(known)}")
     for name in description.sites:
-        say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+        if name not in known:
+            say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
 
 
 @app.command()
@@ -150,11 +155,12 @@ def status(
     ] = None,
 ) -> None:
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
-    from intarsia.federation_folder import is_of_server
+    from intarsia.federation_folder import check_kit, is_of_server
     from intarsia.federation_server import standings
     from intarsia.kit_process import is_running
 
     kit = kit.resolve()
+    check_kit(kit)
     alive, is_server = is_running(kit), is_of_server(kit)
     found = standings(kit / "local") if is_server else []
     asked = alive and is_server and (ask if ask is not None else not as_json)
@@ -226,10 +232,12 @@ def stop(
     run: Annotated[str, typer.Option(metavar="NAME", help="Stop this run alone.")] = "",
 ) -> None:
     """Stop what runs from KIT; runs go on when it is started again. With --run: stop one run."""
+    from intarsia.federation_folder import check_kit
     from intarsia.federation_server import stop_run
     from intarsia.kit_process import stop as stop_process
 
     kit = kit.resolve()
+    check_kit(kit)
     if run:
         stop_run(kit / "local", run)
         say(f"stops {run}; it goes on with intarsia federation resume {kit} {run}")

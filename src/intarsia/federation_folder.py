@@ -29,7 +29,15 @@ from intarsia.errors import ExperimentError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.spelling import nearest
 
-__all__ = ["EXAMPLE", "FederationFile", "finish_kits", "is_of_server", "load", "sites_of"]
+__all__ = [
+    "EXAMPLE",
+    "FederationFile",
+    "check_kit",
+    "finish_kits",
+    "is_of_server",
+    "load",
+    "sites_of",
+]
 
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
@@ -149,6 +157,21 @@ def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
         path = kits[name] / "local" / "site.toml"
         if not path.exists():
             write_atomically(path, _SITE.format(name=name).encode())
+
+
+def check_kit(kit: Path) -> None:
+    """Refuse a folder that is neither the server's kit nor a site's.
+
+    Raises
+    ------
+    ExperimentError
+        If it is none, or is not there.
+    """
+    if not is_of_server(kit) and not (kit / "local" / "site.toml").is_file():
+        what = "is no kit" if kit.exists() else "does not exist"
+        raise ExperimentError(
+            f"{kit} {what}; give a folder that `intarsia federation provision` wrote."
+        )
 
 
 def is_of_server(kit: Path) -> bool:
