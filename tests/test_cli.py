@@ -385,7 +385,8 @@ def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
     assert right / len(rows) > 0.9
 
 
-def test_ctrl_c_while_training_says_how_to_go_on(experiment):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending):
     # no gap is looked at before the end: nothing stops it
     endless = [
         "-c",
@@ -402,7 +403,7 @@ def test_ctrl_c_while_training_says_how_to_go_on(experiment):
     ) as process:
         assert process.stderr is not None
         process.stderr.readline()  # the first line of progress: training has begun
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         _, err = process.communicate(timeout=60)
     folder = experiment.parent / "runs" / "two"
     assert process.returncode == 130

@@ -1,15 +1,17 @@
 """The command line: arguments → run → tables on standard error, results on standard output.
 
 Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
-130 after Ctrl-C, with the command that goes on. What is slow to import is imported by the command
-that needs it, so that `--help` answers at once.
+130 after Ctrl-C, or SIGTERM in a run, with the command that goes on. What is slow to import is
+imported by the command that needs it, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,11 +52,11 @@ Overrides = Annotated[
     ),
 ]
 
-_INTERRUPTED = 130  # the exit status after Ctrl-C
+_INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
 
 class _StoppedError(Exception):
-    """Ctrl-C, with the sentence that says how to go on."""
+    """Ctrl-C or SIGTERM, with the sentence that says how to go on."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -294,7 +296,7 @@ def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
     screen = console()
     shown = contextlib.nullcontext() if quiet else watch.Watch(screen)
     try:
-        with shown as show:
+        with _terminated_as_interrupted(), shown as show:
             result: Result = train(show)
     except KeyboardInterrupt:
         raise _StoppedError(_how_to_go_on(folder)) from None
@@ -302,6 +304,19 @@ def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
         display.show_result(screen, result, folder)
     if as_json:
         put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, by which batch systems end a run, stop it as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _how_to_go_on(folder: Path) -> str:
