@@ -139,6 +139,24 @@ def test_a_value_that_several_parties_hold_counts_once_even_where_one_lacks_it(
     assert found.basis == ["all", "all", "means"]
 
 
+def test_each_partys_table_has_its_own_separator_and_what_is_missing(tmp_path: Path) -> None:
+    model = fitted(2)
+    folder = run(tmp_path, model)
+    content = json.loads((folder / "experiment.json").read_text())
+    content["client"][1]["separator"] = ";"
+    (folder / "experiment.json").write_text(json.dumps(content))
+    bank, shop = columns("age", "income", "sex"), columns("visits", "spent")
+    expected = pooled(model)[:, 0]
+    paths = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    bank.to_csv(paths["bank"], index=False, na_rep="n/a")
+    for mark in (";", ","):  # as in training, and otherwise
+        shop.to_csv(paths["shop"], index=False, sep=mark)
+        found = predict_federated(folder, paths, "mean", ["n/a"])
+        np.testing.assert_allclose(found.scores, expected, atol=1e-12)
+    with pytest.raises(TableError, match="or let it count as missing: --missing 'n/a'"):
+        predict_federated(folder, paths, "mean")
+
+
 def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) -> None:
     model = fitted(2)
     folder = run(tmp_path, model)

@@ -17,6 +17,7 @@ from command_line import one_error, said  # noqa: E402
 from intarsia.algorithms import hetfedrep  # noqa: E402
 from intarsia.cli import main  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.joining import described  # noqa: E402
 
 SETTINGS = {
     "algorithm": "flic",
@@ -144,6 +145,18 @@ def test_the_epochs_that_only_the_joined_network_had_are_counted(folder, capfd):
     assert "epochs = 7" in shown
     found = intarsia.load(folder / "joined" / "new")
     assert any("3 of alignment" in note for note in found.notes)
+
+
+def test_what_a_new_table_lacks_is_said_beside_what_was_missing_in_training(folder, tmp_path):
+    content = json.loads((folder / "experiment.json").read_text())
+    for at, client in enumerate(content["client"]):
+        client["missing"] = ["?", f"-{at}"]
+    (folder / "experiment.json").write_text(json.dumps(content))
+    (tmp_path / "new.csv").write_text("a;b\n1;2\n")
+    source, _ = described(folder, tmp_path / "new.csv", None, {"missing": ["n/a"]})
+    first = ("?", *(f"-{at}" for at in range(len(content["client"]))))
+    assert source.missing == (*first, "n/a")
+    assert described(folder, tmp_path / "new.csv", None, {})[0].missing == first
 
 
 def test_a_client_may_lack_classes_but_not_have_others(folder):

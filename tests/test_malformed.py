@@ -156,7 +156,7 @@ CASES: list[Case] = [
     ("a short line", one(GOOD + "5,60\n"), "line 6 has 2 values"),
     ("a long line", one(GOOD + "5,60,F,1,9\n"), "line 6 has 5 values"),
     ("an open quote", one(GOOD + '5,"60,F,1\n'), "line 6"),
-    ("another separator", one(GOOD.replace(",", ";")), "';'"),
+    ("another separator than is said", one(GOOD, separator=";"), "set separator to ','"),
     ("a separator of two characters", one(GOOD, separator=";;"), "';;'"),
     ("no header", one("1.5,2,3.5\n2.5,3,4.5\n", id=None, label=None), "1.5"),
     ("two columns of one name", one(GOOD.replace("sex", "age")), "'age'"),

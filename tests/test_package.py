@@ -87,7 +87,7 @@ PARAMETERS = {
         "overwrite",
     ],
     "load": ["folder"],
-    "predict": ["folder", "table", "id", "client"],
+    "predict": ["folder", "table", "id", "client", "missing"],
     "resume": ["folder", "tables", "table_settings", "progress"],
     "run": [
         "experiment",

@@ -14,6 +14,7 @@ from command_line import finished, one_error, said
 from intarsia.cli import main
 from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.model_file import write_model
+from intarsia.new_table import TableSettings, table_settings
 
 
 @pytest.fixture
@@ -84,13 +85,46 @@ def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
     assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
 
 
+def test_texts_that_are_named_count_as_missing(model, capfd):
+    rows, err = predicted(
+        model, 'age,sex\nn/a,F\n-,"none"\n', capfd, "--missing", "n/a", "--missing", "none"
+    )
+    assert [float(row["score"]) for row in rows] == pytest.approx([3.5, 0.5])
+    assert "count as the mean: age (2), sex (1)" in err
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "^"])
+def test_a_new_table_has_a_separator_of_its_own(model, mark, capfd):
+    path = model / "experiment.json"
+    client = json.loads(path.read_text())["client"][0]
+    others = [{"name": "shop", "separator": ";"}, {"name": "east", "separator": "^"}]
+    path.write_text(json.dumps({"client": [client, *others]}))
+    text = "customer,age,sex\n7,50,F\n8,30,M\n"
+    rows, _ = predicted(model, text.replace(",", mark), capfd)
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+
+
+def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
+    told = [
+        {"name": "a", "id": "no", "missing": ["?"], "separator": ";"},
+        {"name": "b", "id": "who", "missing": ["-"]},
+    ]
+    (tmp_path / "experiment.json").write_text(json.dumps({"client": told}))
+    assert table_settings(tmp_path, "b") == TableSettings(("who",), (), ("-",), ())
+    for name in (None, "somebody who joined"):
+        both = TableSettings(("no", "who"), (), ("?", "-"), (";",))
+        assert table_settings(tmp_path, name) == both
+
+
 @pytest.mark.parametrize(
     ("text", "options", "expected"),
     [
         ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
         ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
         ("age,sex\n1\n", [], "line 2 has 1 values"),
-        ("age;sex\n1;F\n", [], "';'"),
+        ("age,sex\n1,F\nn/a,M\n", [], "correct it, or let it count as missing: --missing 'n/a'."),
+        ("customer,age\n1,2020-01-02\n", [], "leave it out of the table."),
         ("", [], "empty"),
         ("customer,age\n1,2\n1,3\n", [], "repeat"),
         ("age,sex\nold,F\nyoung,M\n", [], "column 'age' has text (such as 'old')"),

@@ -79,6 +79,11 @@ def test_tabs_and_a_named_separator_are_read(tmp_path: Path) -> None:
     check_people(csv_table(tmp_path, CSV.replace(",", ";"), id="id", label="y", separator=";"))
 
 
+@pytest.mark.parametrize("mark", ";\t|")
+def test_a_separator_that_nobody_named_is_that_of_the_header(tmp_path: Path, mark: str) -> None:
+    check_people(csv_table(tmp_path, CSV.replace(",", mark), id="id", label="y"))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "sqlite", "duckdb", "pandas", "polars"])
 def test_every_kind_of_source_gives_the_same_block(tmp_path: Path, kind: str) -> None:
     frame = pd.DataFrame(

@@ -262,7 +262,7 @@ def join(
         Its columns with ids and labels; None: the label column of the federation, and the column
         that all its clients have their ids in, where the table has it.
     id_type, categorical, exclude, missing
-        As in an experiment file.
+        As in an experiment file; of a file, what was missing in training is missing too.
     epochs
         Of embedding and classifier; None: as many as a client of the run had on the average, and
         of hyfem none: the network stays as the server has it.

@@ -1,9 +1,14 @@
-"""Delimited text (CSV, TSV) as columns."""
+"""Delimited text (CSV, TSV) as columns.
+
+The separator is the one that the source states, else "," (tab where the name ends in .tsv); a
+header that this leaves whole, but that another of ; tab | and , divides, has that one.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +18,9 @@ from intarsia.description import Source
 from intarsia.errors import TableError
 from intarsia.spelling import first_line
 
-__all__ = ["delimited_text"]
+__all__ = ["delimited_text", "header_of"]
+
+_MARKS = ";\t|,"  # what separates values where the usual separator does not
 
 
 def delimited_text(content: bytes, source: Source) -> pa.Table:
@@ -24,10 +31,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     TableError
         If it is not UTF-8 text with a header and equally long lines; names the line.
     """
-    tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
-    separator = source.separator or ("\t" if tabs else ",")
     _check_text(content, source)
-    header = _header(content, separator, source)
+    header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
     try:
@@ -80,13 +85,36 @@ def _check_text(content: bytes, source: Source) -> None:
         ) from None
 
 
+def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tuple[list[str], str]:
+    """Return the names in the first line of a file, and what separates them.
+
+    `rows` reads the file with a separator.
+    """
+    tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
+    usual = source.separator or ("\t" if tabs else ",")
+    header = _first(rows(usual))
+    if source.separator is None and len(header) == 1:
+        other = _other(header[0], usual)
+        if other is not None:
+            return _first(rows(other)), other
+    return header, usual
+
+
+def _first(rows: Iterator[list[str]]) -> list[str]:
+    return next((row for row in rows if row), [])
+
+
+def _other(name: str, separator: str) -> str | None:
+    return next((mark for mark in _MARKS if mark != separator and mark in name), None)
+
+
 def _rows(content: bytes, separator: str) -> Any:  # csv.reader has no public type
     return csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig"), delimiter=separator)
 
 
-def _header(content: bytes, separator: str, source: Source) -> list[str]:
+def _header(content: bytes, source: Source) -> tuple[list[str], str]:
     try:
-        header: list[str] = next((row for row in _rows(content, separator) if row), [])
+        header, separator = header_of(lambda mark: _rows(content, mark), source)
     except csv.Error as error:
         raise TableError(
             f"{source.where}: the header line cannot be read ({error}); check quotes and separator."
@@ -96,18 +124,18 @@ def _header(content: bytes, separator: str, source: Source) -> list[str]:
             f"{source.where}: the file has 0 column names; write them in the first line."
         )
     if len(header) == 1:
-        other = next((mark for mark in ";\t|," if mark != separator and mark in header[0]), None)
+        other = _other(header[0], separator)
         if other is not None:
             raise TableError(
                 f"{source.where}: the header {header[0][:60]!r} has no {separator!r} but "
-                f"{other!r}; set separator to {other!r}."
+                f"{other!r}; set separator to {other!r}, or leave it out."
             )
     if all(_measured(name) for name in header):
         raise TableError(
             f"{source.where}: the first line ({', '.join(header)[:60]!r}) has numbers only; the "
             "first line must have the names of the columns: add it."
         )
-    return header
+    return header, separator
 
 
 def _measured(name: str) -> bool:

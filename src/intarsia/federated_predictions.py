@@ -40,7 +40,13 @@ from intarsia.experiment import Experiment
 from intarsia.federation import aligned
 from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.model_file import read_model
-from intarsia.new_table import check_table, column_names, table_settings
+from intarsia.new_table import (
+    advice_for_new_tables,
+    check_table,
+    column_names,
+    separator_of,
+    table_settings,
+)
 from intarsia.predictions import Predictions, from_scores, known_columns_of
 from intarsia.result import load
 from intarsia.run_folder import describe
@@ -70,7 +76,10 @@ class _Spread:
 
 
 def predict_federated(
-    folder: Path | str, tables: Mapping[ClientId, Path | str], absent: str = "refuse"
+    folder: Path | str,
+    tables: Mapping[ClientId, Path | str],
+    absent: str = "refuse",
+    missing: Sequence[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for all samples of the parties' new tables.
 
@@ -82,6 +91,8 @@ def predict_federated(
         A CSV or Parquet file by the name of the party; columns, ids and units are as in the run.
     absent
         What stands for columns that nobody has of a sample.
+    missing
+        What counts as missing in these tables, beside what did in the party's of the run.
 
     Raises
     ------
@@ -101,16 +112,17 @@ def predict_federated(
     described = describe(folder)
     every, networks = _additive(model, described, absent)
     features = [str(name) for name in every.feature_names_in_]
-    spread = _spread(described, _read(folder, described, tables, features), every, networks)
-    missing = lacking(spread.schema, spread.holders)
+    read = _read(folder, described, tables, features, missing)
+    spread = _spread(described, read, every, networks)
+    gaps = lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
-    incomplete = np.isin(cells, list(missing))
+    incomplete = np.isin(cells, list(gaps))
     if incomplete.any() and absent == "refuse":
-        raise _refused(spread, missing, int(incomplete.sum()))
-    scores = _scores(spread, every, missing)
+        raise _refused(spread, gaps, int(incomplete.sum()))
+    scores = _scores(spread, every, gaps)
     basis = np.where(incomplete, _MEANS, _ALL).astype(object)
     if absent == "own" and networks is not None and incomplete.any():
-        speakers = _speakers(spread, missing)
+        speakers = _speakers(spread, gaps)
         for client, own in _alone(spread, speakers).items():
             at = np.array([speakers.get(cell) == client for cell in cells.tolist()])
             scores[:, at], basis[at] = own, client
@@ -147,6 +159,7 @@ def _read(
     described: Experiment,
     tables: Mapping[ClientId, Path | str],
     features: Sequence[str],
+    missing: Sequence[str],
 ) -> dict[ClientId, Table]:
     """Return the parties' new tables, read and aligned as those of the run were."""
     if not tables:
@@ -159,15 +172,18 @@ def _read(
             "The run dealt out one data set to simulated clients, which have no tables of their "
             "own; predict a table with all columns (intarsia predict DIR TABLE)."
         )
-    settings = table_settings(folder)
     sources = []
     for name, path in tables.items():
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
-        check_table(Path(path))
-        names = column_names(Path(path), settings)
-        sources.append(_source(known[name], Path(path), names, features))
-    return aligned(replace(described, clients=tuple(sources)), None, some=True)
+        path = Path(path)
+        check_table(path)
+        settings = table_settings(folder, name)
+        source = _source(known[name], path, column_names(path, settings), features)
+        separator = separator_of(path, settings)
+        sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
+    with advice_for_new_tables():
+        return aligned(replace(described, clients=tuple(sources)), None, some=True)
 
 
 def _source(known: Source, path: Path, names: Sequence[str], features: Sequence[str]) -> Source:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
+from intarsia.command_options import AsJson, Folder, Missing, Overwrite, Quiet
 from intarsia.terminal import console, put
 
 __all__ = ["join"]
@@ -31,6 +31,7 @@ def join(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="Leave a column out.")
     ] = None,
+    missing: Missing = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="What the new client is called.")
     ] = None,
@@ -63,6 +64,7 @@ def join(
         label=label,
         categorical=categorical or (),
         exclude=exclude or (),
+        missing=missing,
         epochs=epochs,
         seed=seed,
         out="" if out is None else out,

@@ -32,7 +32,7 @@ from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Alignment, Experiment, hyperparameters
 from intarsia.federation import Tables, build
 from intarsia.labels import OTHER, LabelSettings
-from intarsia.new_table import check_table, column_names, table_settings
+from intarsia.new_table import check_table, column_names, separator_of, table_settings
 from intarsia.outcome import Outcome, client_networks, result_of
 from intarsia.privacy.settings import Privacy
 from intarsia.result import Result, better_alone
@@ -190,7 +190,10 @@ def described(
         given = {name: table}
         sources = frames.sources_of(given, found)
         return sources[0], lambda: frames.tables_of(given, sources)
-    files = {"path": str(path.resolve()), "missing": known.missing, "separator": known.separator}
+    if isinstance(found.get("missing"), list | tuple):
+        found["missing"] = (*known.missing, *found["missing"])
+    separator = separator_of(path, known)
+    files = {"path": str(path.resolve()), "missing": known.missing, "separator": separator}
     chosen = {key: value for key, value in {**files, **found}.items() if value is not None}
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
 

@@ -5,17 +5,43 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from intarsia.data import ClientId
+from intarsia.delimited import header_of
 from intarsia.errors import TableError
 from intarsia.sources import Source, read
 from intarsia.spelling import listed
 from intarsia.tables import Table
 
-__all__ = ["TableSettings", "check_table", "column_names", "read_table", "table_settings"]
+__all__ = [
+    "TableSettings",
+    "advice_for_new_tables",
+    "check_table",
+    "column_names",
+    "read_table",
+    "separator_of",
+    "table_settings",
+]
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+
+# what errors advise to set in an experiment file, and what can be done about a new table
+_ADVICE = (
+    (
+        r"correct it, add (.+) to missing, or list the column in categorical\.",
+        r"correct it, or let it count as missing: --missing \1.",
+    ),
+    (
+        r"list (it|the column) in exclude(, or in categorical to have one feature for each)?\.",
+        r"leave \1 out of the table.",
+    ),
+    (r" or set id_type = \"text\"\.", "."),
+)
 
 
 def check_table(path: Path) -> None:
@@ -34,28 +60,44 @@ def check_table(path: Path) -> None:
 def read_table(source: Source) -> Table:
     """Return a table; an error names the file alone, as there is no client here."""
     try:
-        return read(source)
+        with advice_for_new_tables():
+            return read(source)
     except TableError as problem:
         sentence = str(problem).replace(source.where, str(source.path))
         raise TableError(sentence.replace("Client 'table'", "The table")) from problem
 
 
+@contextmanager
+def advice_for_new_tables() -> Iterator[None]:
+    """Let the errors of reading a table advise what a command that is given one can do."""
+    try:
+        yield
+    except TableError as problem:
+        sentence = str(problem)
+        for told, doable in _ADVICE:
+            sentence = re.sub(told, doable, sentence)
+        raise TableError(sentence) from problem
+
+
 @dataclass(frozen=True)
 class TableSettings:
-    """How the parties' tables were read, as far as they agree."""
+    """How the parties' tables were read, or that of one of them."""
 
     ids: tuple[str, ...]
     labels: tuple[str, ...]
     missing: tuple[str, ...]
-    separator: str | None
+    separators: tuple[str, ...]  # that any of them states
 
 
-def table_settings(folder: Path) -> TableSettings:
-    """Return how the tables of a run in a folder were read; nothing where it does not say."""
+def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
+    """Return how the tables of a run in a folder were read; nothing where it does not say.
+
+    With a client, how that client's was; without, or where the run knows none of this name, all.
+    """
     path = folder / "experiment.json"
     tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     tables = [*tree.get("client", []), tree.get("dataset", {})]
-    separators = {table.get("separator") for table in tables if "separator" in table}
+    tables = [table for table in tables if client and table.get("name") == client] or tables
 
     def every(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
@@ -65,28 +107,53 @@ def table_settings(folder: Path) -> TableSettings:
         every("id"),
         every("label"),
         tuple(dict.fromkeys(missing or ("?", ""))),
-        separators.pop() if len(separators) == 1 else None,
+        every("separator"),
     )
+
+
+def separator_of(path: Path, settings: TableSettings) -> str | None:
+    """Return which of the parties' separators divides a table's header; None: the usual one."""
+    return _header(path, settings)[1]
 
 
 def column_names(path: Path, settings: TableSettings) -> list[str]:
     """Return the names of a table's columns; reading it whole says what is wrong with it."""
-    bare = path.name.lower().removesuffix(".gz")
-    try:
-        if bare.endswith((".parquet", ".pq")):
-            from pyarrow import ArrowException, parquet
-
-            try:
-                return list(parquet.read_schema(path).names)
-            except ArrowException:
-                return list(read_table(Source(name="table", path=str(path))).columns)
-        separator = settings.separator or ("\t" if bare.endswith(".tsv") else ",")
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            header = next((row for row in csv.reader(file, delimiter=separator) if row), [])
-        if len(header) > 1:
-            return header
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
-        header = []
-    whole = read_table(Source(name="table", path=str(path), separator=settings.separator))
+    header, separator = _header(path, settings)
+    if len(header) > 1:
+        return header
+    whole = read_table(Source(name="table", path=str(path), separator=separator))
     return header or list(whole.columns)
+
+
+def _header(path: Path, settings: TableSettings) -> tuple[list[str], str | None]:
+    """Return the names of a table's columns, none where they cannot be read, and the separator.
+
+    A new table may have another separator than those of training: it is the one of the parties'
+    that gives the most names, if it gives more than the usual one.
+    """
+    if path.name.lower().removesuffix(".gz").endswith((".parquet", ".pq")):
+        from pyarrow import ArrowException, parquet
+
+        try:
+            return list(parquet.read_schema(path).names), None
+        except ArrowException:
+            return [], None
+    opened = gzip.open if path.suffix == ".gz" else open
+
+    def names(separator: str | None) -> list[str]:
+        def rows(mark: str) -> Iterator[list[str]]:
+            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+                yield from csv.reader(file, delimiter=mark)
+
+        source = Source(name="table", path=str(path), separator=separator)
+        return header_of(rows, source)[0]
+
+    try:
+        best, found = None, names(None)
+        for separator in settings.separators:
+            by_it = names(separator)
+            if len(by_it) > len(found):
+                best, found = separator, by_it
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        return [], None
+    return found, best

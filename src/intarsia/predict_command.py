@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 import typer
 
-from intarsia.command_options import Folder
+from intarsia.command_options import Folder, Missing
 from intarsia.terminal import put, say
 
 __all__ = ["predict"]
@@ -47,6 +47,7 @@ def predict(
             help="What stands for columns that no party has of a row: refuse, mean or own.",
         ),
     ] = None,
+    missing: Missing = None,
 ) -> None:
     """Write the score and the label of every row of a table.
 
@@ -64,11 +65,11 @@ def predict(
     if federated:
         from intarsia.federated_predictions import predict_federated
 
-        found = predict_federated(folder, named, absent or "refuse")
+        found = predict_federated(folder, named, absent or "refuse", missing or ())
     else:
         from intarsia.predictions import predict as applied
 
-        found = applied(folder, named[""], id, client)
+        found = applied(folder, named[""], id, client, missing or ())
     for note in found.notes:
         say(f"note: {note}")
     text = io.StringIO()

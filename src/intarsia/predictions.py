@@ -29,6 +29,7 @@ from intarsia.new_table import (
     check_table,
     column_names,
     read_table,
+    separator_of,
     table_settings,
 )
 from intarsia.result import load
@@ -91,7 +92,11 @@ class Predictions:
 
 
 def predict(
-    folder: Path | str, table: Path | str, id: str | None = None, client: ClientId | None = None
+    folder: Path | str,
+    table: Path | str,
+    id: str | None = None,
+    client: ClientId | None = None,
+    missing: Sequence[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for the rows of a CSV or Parquet file.
 
@@ -107,6 +112,8 @@ def predict(
         Whose network predicts, where each client has one, also that of a client that joined later,
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all.
+    missing
+        What counts as missing, beside what did in training.
 
     Raises
     ------
@@ -124,8 +131,8 @@ def predict(
     found_model = read_model(folder / "model")
     later = _joined(folder)
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
-        return predict(later[client], table, id, client)
-    settings = table_settings(folder)
+        return predict(later[client], table, id, client, missing)
+    settings = table_settings(folder, client)
     names = column_names(table, settings)
     model, taken = _estimator(found_model, table, names, client, later)
     features = [str(name) for name in model.feature_names_in_]
@@ -142,11 +149,11 @@ def predict(
     source = Source(
         name="table",
         path=str(table),
-        separator=settings.separator,
+        separator=separator_of(table, settings),
         id=id,
         features=tuple(known),
         categorical=tuple(levels),
-        missing=settings.missing,
+        missing=(*settings.missing, *missing),
     )
     found = read_table(source)
     text = [name for name in found.categorical if name not in levels]

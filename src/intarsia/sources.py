@@ -3,7 +3,8 @@
 Formats
 -------
 csv
-    One header line, UTF-8, optionally gzip; separator "," (tab where the name ends in .tsv).
+    One header line, UTF-8, optionally gzip; separator "," (tab where the name ends in .tsv), or
+    what the header has instead.
 parquet
     One file.
 libsvm
