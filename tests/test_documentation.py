@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from intarsia import api, catalogue, joining
+from intarsia.algorithms.hyfdca_state import HyFDCA
+from intarsia.description import Source
+from intarsia.experiment import Alignment, Experiment, Preprocessing, Split
+from intarsia.hyperparameters import toml_text
+from intarsia.labels import LabelSettings
+from intarsia.privacy.settings import Privacy
+from intarsia.published import Published
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -45,3 +54,51 @@ def test_run_and_join_name_every_algorithm_that_they_take():
     assert {name for name in names if f'"{name}"' not in api.run.__doc__} == set()
     first_line = api.join.__doc__.partition("\n")[0]
     assert all(re.search(rf"\b{name}\b", first_line) for name in joining._JOINABLE)
+
+
+# heading → what holds the keys of the table below it, and those that have tables of their own
+KEYS = {
+    "experiment-file.md": {
+        "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "clients", "dataset",
+                                        "partition", "published", "split", "preprocessing",
+                                        "labels", "alignment", "privacy"}),
+        "`[split]`": (Split, set()),
+        "`[preprocessing]`": (Preprocessing, set()),
+        "`[labels]`": (LabelSettings, set()),
+        "`[alignment]`": (Alignment, set()),
+        "`[privacy]`": (Privacy, set()),
+        "`[[client]]`": (Source, set()),
+        "`[[published]]`": (Published, set()),
+    },
+    "hyfdca.md": {"Keys": (HyFDCA, set())},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "heading"), [(name, one) for name, known in KEYS.items() for one in known]
+)
+def test_every_key_is_in_its_table_with_its_default(document, heading):
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", section, re.MULTILINE)
+    kind, apart = KEYS[document][heading]
+    known = [one for one in dataclasses.fields(kind) if one.name not in apart]
+    assert sorted(name for name, _, _ in rows) == sorted(one.name for one in known)
+    told = {name: default for name, _, default in rows}
+    for one in known:
+        if kind is Experiment and one.name in ("name", "out"):  # by the file, in words
+            continue
+        assert told[one.name] == _default(one), one.name
+
+
+def _default(one: dataclasses.Field) -> str:
+    value = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+    if value is dataclasses.MISSING:
+        return "needed"
+    if value is None:
+        return "–"
+    return "`{}`" if isinstance(value, Mapping) else f"`{toml_text(value)}`"
+
+
+def test_the_experiment_file_is_linked_to():
+    assert "docs/experiment-file.md" in (ROOT / "README.md").read_text(encoding="utf-8")
