@@ -188,7 +188,7 @@ def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) 
         ({"bank": "other.csv"}, {}, "the model knows none"),
         ({"bank": "words.csv"}, {}, "numeric in training"),
         ({"bank": "bank.csv", "shop": "noid.csv"}, {}, "'id'"),
-        ({"bank": "bank.csv", "shop": "text.csv"}, {}, "ids must have one type"),
+        ({"bank": "bank.csv", "shop": "text.csv"}, {}, "one type: write them alike"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, tables, settings, told) -> None:

@@ -136,6 +136,54 @@ def test_a_client_of_no_use_is_one_sentence():
         federation.build(described, tables)
 
 
+def written(folder, **tables):
+    """Return the experiment of parties with CSV files and an id column where it is not None."""
+    clients = []
+    for name, (text, settings) in tables.items():
+        (folder / f"{name}.csv").write_text(text)
+        clients.append({"name": name, "path": f"{name}.csv", **settings})
+    tree = {"algorithm": {"name": "hyfdca"}, "split": {"test": 0.0}, "client": clients}
+    return from_dict(tree, folder)
+
+
+def test_an_id_that_a_party_forgot_is_named(tmp_path):
+    a, b = "no,x,y\n1,5,0\n2,6,1\n", "no,z\n1,7\n2,8\n"
+    described = written(tmp_path, a=(a, {"label": "y"}), b=(b, {"id": "no"}))
+    with pytest.raises(FederationError, match=r"'a' has no id, .* column 'no', .* client 'b'; set"):
+        federation.build(described)
+    # rows that belong to one party alone: no column of the others' id, or it is left out
+    labels = (a, {"label": "y", "exclude": ["no"]})
+    described = written(tmp_path, a=labels, b=(b.replace("z", "y"), {"id": "no", "label": "y"}))
+    assert len(rows(federation.build(described).train)) == 4
+    every = {"label": "y"}
+    described = written(tmp_path, a=(a, every), b=(a, every))
+    assert len(rows(federation.build(described).train)) == 4
+
+
+def test_ids_with_and_without_zeros_in_front_are_told_how_to_meet(tmp_path):
+    a, b = "no,x,y\n07,5,0\n08,6,1\n", "no,z\n7,7\n8,8\n"
+    own = {"id": "no", "label": "y"}
+    with pytest.raises(
+        FederationError, match=r'set normalise = \["zeros"\] in \[alignment\] or id_t'
+    ):
+        federation.build(written(tmp_path, a=(a, own), b=(b, {"id": "no"})))
+    text = written(tmp_path, a=(a, own), b=(b, {"id": "no", "id_type": "text"}))
+    with pytest.raises(
+        FederationError, match=r"without zeros in front 2 .* normalise = \[\"zeros\"\]"
+    ):
+        federation.build(text)
+    # what they are told brings them together
+    alike = replace(text, alignment=replace(text.alignment, normalise=("zeros",)))
+    assert rows(federation.build(alike).train) in ({"7", "8"}, {7, 8})
+    whole = {"id_type": "integer", "id": "no"}
+    found = federation.build(written(tmp_path, a=(a, own | whole), b=(b, whole)))
+    assert rows(found.train) == {7, 8}
+    # others are told to write them as text
+    named = written(tmp_path, a=(a.replace("07", "A7"), own), b=(b, {"id": "no"}))
+    with pytest.raises(FederationError, match=r"set id_type = \"text\" at 'b'"):
+        federation.build(named)
+
+
 def test_labels_that_differ_are_one_sentence():
     described, tables = parties(bank=([1, 2], [0.0, 1.0]), shop=([2, 3], [0.0, 1.0]))
     with pytest.raises(FederationError, match="first: sample 2 at 'bank' and 'shop'"):

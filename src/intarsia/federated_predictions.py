@@ -232,7 +232,8 @@ def _spread(
         if gaps:
             notes.append(f"{gaps} rows of {name!r} lack values; where no other party has them "
                          "their means stand for them.")  # fmt: skip
-    schema = Schema.of(blocks, Labels("regression"))
+    with advice_for_new_tables():
+        schema = Schema.of(blocks, Labels("regression"))
     # fresh keys: masks of a key that was used before would tell the difference of two sums
     privacy = replace(described.privacy, key="", transcript=False)
     sealed = sealed_sums(replace(described, privacy=privacy), schema.clients, None)

@@ -203,12 +203,26 @@ def aligned(
         }
     else:
         found = tables() if callable(tables) else tables
+    _check_forgotten_ids(found, sources)
     found = alignment.with_features(found, sources, shared)
     ids = {name: table.samples for name, table in found.items() if not table.generated}
     return found | {
         name: replace(found[name], samples=own)
         for name, own in alignment.normalised(settings, ids).items()
     }
+
+
+def _check_forgotten_ids(tables: Mapping[ClientId, Table], sources: Mapping[str, Source]) -> None:
+    """Refuse a client without an id whose table has the others' id column, as a feature."""
+    stated = {one.id: name for name, one in sources.items() if one.id is not None}
+    for name, table in tables.items():
+        column = next((one for one in table.columns if one in stated), None)
+        if table.generated and column is not None:
+            raise FederationError(
+                f"Client {name!r} has no id, but its table has the column {column!r}, which is the "
+                f"id of client {stated[column]!r}; set id to {column!r} at {name!r} too, or, if it "
+                "is something else there, list it in exclude or rename it."
+            )
 
 
 def _own(
@@ -401,11 +415,24 @@ def labelled_somewhere(
     kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
     for name, keep in zip(samples, kept, strict=True):
         if not keep.any():
+            others = np.concatenate(ids)[np.concatenate(known)]
             raise FederationError(
                 f"Client {name!r} has {len(keep)} training samples, none of which has a "
-                "label at any client; give it samples that others know, or labels."
+                f"label at any client; {_unmatched(samples[name], others)}"
             )
     return dict(zip(samples, kept, strict=True))
+
+
+def _unmatched(own: NDArray[Any], labelled: NDArray[Any]) -> str:
+    """Return what to do about samples of which nobody has a label."""
+    if own.dtype.kind == labelled.dtype.kind == "U":
+        alike = np.isin(np.char.lstrip(own, "0"), np.char.lstrip(labelled, "0")).sum()
+        if alike:
+            return (
+                f"without zeros in front {alike} of their ids are those of samples with a label: "
+                'set normalise = ["zeros"] in [alignment].'
+            )
+    return "give it samples that others know, or labels."
 
 
 def _check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from intarsia.data import ClientId
 from intarsia.delimited import header_of
-from intarsia.errors import TableError
+from intarsia.errors import FederationError, TableError
 from intarsia.sources import Source, read
 from intarsia.spelling import listed
 from intarsia.tables import Table
@@ -39,6 +39,10 @@ _ADVICE = (
     (
         r"list (it|the column) in exclude(, or in categorical to have one feature for each)?\.",
         r"leave \1 out of the table.",
+    ),
+    (
+        r"ids must have one type: .+",
+        "ids must have one type: write them alike in all tables.",
     ),
     (r" or set id_type = \"text\"\.", "."),
 )
@@ -72,11 +76,11 @@ def advice_for_new_tables() -> Iterator[None]:
     """Let the errors of reading a table advise what a command that is given one can do."""
     try:
         yield
-    except TableError as problem:
+    except (TableError, FederationError) as problem:
         sentence = str(problem)
         for told, doable in _ADVICE:
             sentence = re.sub(told, doable, sentence)
-        raise TableError(sentence) from problem
+        raise type(problem)(sentence) from problem
 
 
 @dataclass(frozen=True)
