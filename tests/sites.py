@@ -61,6 +61,9 @@ class Desk:
     def block(self, part):
         return self._blocks[part]
 
+    def limit(self):
+        pass
+
     def stage(self, name, state, message):
         key = RandomKey((self.seed, "init", self._client))
         made = self._algorithm.init_client(

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from intarsia import experiment, guarantee, site_models, threads
+from intarsia import experiment, guarantee, site_models
 from intarsia.algorithm import Algorithm, ClientFunction, RandomKey
 from intarsia.algorithms import clipping, evaluation, preparation, server_evaluation
 from intarsia.algorithms.evaluation import grading_loss
@@ -34,6 +33,7 @@ from intarsia.site_folder import SiteSettings, alone_in, errors_in, read_setting
 from intarsia.site_models import Ended, Scales
 from intarsia.sketch import Held, sketch
 from intarsia.tables import Encoding, Table, encode
+from intarsia.threads import Limit
 
 __all__ = [
     "DEAL",
@@ -94,7 +94,7 @@ class Work:
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
         self._functions: dict[tuple[str, str], ClientFunction] = {}
-        self._stack = ExitStack()
+        self._limit: Limit | None = None  # as the run's experiment says
         self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
             READ: self._read,
             DEAL: self._deal,
@@ -117,6 +117,11 @@ class Work:
     def block(self, part: str) -> Block:
         """Return the client's block of a part."""
         return self._blocks[part]
+
+    def limit(self) -> None:
+        """Compute with as many threads as the run says from here on, in this thread too."""
+        if self._limit is not None:
+            self._limit.set()
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
@@ -174,7 +179,8 @@ class Work:
             raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
         self._algorithm = algorithm
         self.states = (*algorithm.states, preparation.Preparation)
-        self._stack.enter_context(threads.limited(found.threads))
+        self._limit = Limit(found.threads)
+        self._limit.set()
         return found
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:

@@ -82,6 +82,10 @@ class Workplace(Protocol):
         """Return the client's block of a part."""
         ...
 
+    def limit(self) -> None:
+        """Compute with as many threads as the run says, in the thread that calls this."""
+        ...
+
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
         ...
@@ -323,6 +327,7 @@ class _Run:
 
     def _done(self, call: Call, place: Workplace, state: Any) -> tuple[Any, bytes, int, int]:
         """Return the state after a call, the body of the answer, and the bytes both ways."""
+        place.limit()
         if call.kind == "stage":
             after, reply = place.stage(call.function, state, call.body)
             self._totals = None  # the schemas may be new
