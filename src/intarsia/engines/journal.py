@@ -9,19 +9,18 @@ given to, and for no other: a round that is run again makes the same calls.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
+from intarsia.engines.appended import framed, whole_records
 from intarsia.errors import CheckpointError, CodecError
 
 __all__ = ["Journal"]
 
 _AWAY = ""  # no client: who was left out from a call on
-_LENGTH = struct.Struct("<Q")
 _KEPT = 3  # checkpoints that a run may go on from: two are kept, and one may be in the making
 
 
@@ -98,7 +97,7 @@ class Journal:
             return
         noted = Noted(sequence, client, call, answer)
         data = codec.encode(noted)
-        left = memoryview(_LENGTH.pack(len(data)) + data)
+        left = memoryview(framed(data))
         size = os.fstat(self._file).st_size
         try:
             while left:
@@ -162,9 +161,9 @@ def _whole(path: Path) -> dict[tuple[int, ClientId], Noted]:
     entries: dict[tuple[int, ClientId], Noted] = {}
     with path.open("rb+") as file:
         end = 0
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        for data in whole_records(file):
             try:
-                found = codec.decode(file.read(_LENGTH.unpack(head)[0]), Noted, Entry)
+                found = codec.decode(data, Noted, Entry)
             except CodecError:
                 break
             if isinstance(found, Entry):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,11 @@ import numpy as np
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
+from intarsia.engines.appended import framed, whole_records
 from intarsia.engines.sealed import layouts
 from intarsia.errors import CodecError
 
 __all__ = ["Crossed", "Crossings", "Recorder", "Transcript", "read_transcript"]
-
-_LENGTH = struct.Struct("<Q")
 
 
 class Crossings:
@@ -141,17 +139,29 @@ class Recorder(Protocol):
 
 
 class Transcript:
-    """A file of all that the server could read, one length and one record after the other."""
+    """A file of all that the server could read, one length and one record after the other.
+
+    Parameters
+    ----------
+    path
+        The file; what an end of the process cut short in it is taken away, so that the records of
+        a run that goes on can be read behind those before.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if path.is_file():
+            with path.open("rb+") as file:
+                end = 0
+                for _ in whole_records(file):
+                    end = file.tell()
+                file.truncate(end)
 
     def record(self, crossed: Crossed) -> None:
-        """Append one record; what was cut short by an end of the process is left out in reading."""
-        data = codec.encode(crossed)
+        """Append one record."""
         # its owner's alone: in the mode plain it holds what parties sent
         with open(self._path, "ab", opener=_for_the_owner) as file:
-            file.write(_LENGTH.pack(len(data)) + data)
+            file.write(framed(codec.encode(crossed)))
 
 
 def _for_the_owner(path: str, flags: int) -> int:
@@ -159,7 +169,7 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 
 def read_transcript(path: Path) -> Iterator[Crossed]:
-    """Return the records of a transcript.
+    """Return the records of a transcript, without one that an end of the process cut short.
 
     Raises
     ------
@@ -167,10 +177,7 @@ def read_transcript(path: Path) -> Iterator[Crossed]:
         If a record that is whole was altered.
     """
     with path.open("rb") as file:
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-            data = file.read(_LENGTH.unpack(head)[0])
-            if len(data) < _LENGTH.unpack(head)[0]:
-                return  # the process ended here
+        for data in whole_records(file):
             found = codec.decode(data, Crossed)
             if not isinstance(found, Crossed):
                 raise CodecError(f"{path}: a {type(found).__name__} stands where a record should.")

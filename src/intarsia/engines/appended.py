@@ -1,0 +1,30 @@
+"""Files that grow by records, each behind its length; a process that ends may cut the last."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+__all__ = ["framed", "whole_records"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+def framed(data: bytes) -> bytes:
+    """Return a record as it stands in a file: its length, then its bytes."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def whole_records(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the records from where a file is, and leave it behind each; stop at one that was cut.
+
+    What is appended behind a cut record is lost with it: truncate the file before.
+    """
+    end = os.fstat(file.fileno()).st_size
+    while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        (size,) = _LENGTH.unpack(head)
+        if size > end - file.tell():
+            return
+        yield file.read(size)
