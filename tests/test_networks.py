@@ -319,6 +319,24 @@ def test_a_table_of_nobody_is_one_sentence(finished, capfd, columns, options, ex
     assert expected in one_error(said(capfd)[1])
 
 
+def test_a_column_with_an_equals_sign_in_its_name_is_one_of_its_client(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {"a": ("bmi>=30", "age"), "b": ("x=1", "x=2", "age")}
+    tables = {
+        name: (pd.DataFrame(rng.normal(size=(40, len(own))), columns=own), rng.integers(0, 2, 40))
+        for name, own in columns.items()
+    }
+    intarsia.run(tables=tables, out=tmp_path / "run", **SETTINGS)
+    for name, (table, _) in tables.items():
+        table.to_csv(tmp_path / "t.csv", index=False)
+        found = intarsia.predict(tmp_path / "run", tmp_path / "t.csv")
+        assert f"taken for one of '{name}'" in found.notes[0]
+    table = tables["a"][0].drop(columns="age")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ExperimentError, match=r"nearest is 'a', and it lacks 'age'\)"):
+        intarsia.predict(tmp_path / "run", tmp_path / "t.csv")
+
+
 def test_a_table_that_may_be_of_several_clients_needs_a_name(tmp_path, capfd):
     rng = np.random.default_rng(0)
     tables = {name: (rng.normal(size=(40, 2)), rng.integers(0, 2, 40)) for name in "ab"}

@@ -207,11 +207,11 @@ def _estimator(
         return next(iter(model.values())), ()
     if server is not None and not model:  # a run over sites
         return server, ()
-    if server is not None and not {*_columns_of(server.features)}.difference(names):
+    if server is not None and not {*_columns_of(server.features, names)}.difference(names):
         note = "The table has the columns of all clients, and the server's network predicts; name a"
         return server, (f"{note} client for its own.",)
     columns = {
-        name: set(_columns_of([str(feature) for feature in one.feature_names_in_]))
+        name: set(_columns_of([str(feature) for feature in one.feature_names_in_], names))
         for name, one in model.items()
     }
     lacking = {name: own.difference(names) for name, own in columns.items()}
@@ -286,8 +286,12 @@ def known_columns_of(
     }
 
 
-def _columns_of(features: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name.split("=")[0] for name in features))
+def _columns_of(features: Sequence[str], names: Sequence[str] = ()) -> list[str]:
+    """Return the columns that features come from: of `names`, or up to the first "="."""
+    known, levels = known_columns_of(features, names)
+    column = {f"{name}={level}": name for name, own in levels.items() for level in own}
+    column.update({name: name for name in known if name not in levels})
+    return list(dict.fromkeys(column.get(name, name.split("=")[0]) for name in features))
 
 
 def _notes(
@@ -304,9 +308,10 @@ def _notes(
     covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
     lacking = _columns_of([name for name in features if name not in covered])
     if lacking:
+        every = len(_columns_of(features, names))
         notes.append(
-            f"The table lacks {len(lacking)} of the model's {len(_columns_of(features))} columns; "
-            f"each counts as its mean: {_named(lacking)}."
+            f"The table lacks {len(lacking)} of the model's {every} columns; each counts as its "
+            f"mean: {_named(lacking)}."
         )
     counts: Counter[str] = Counter()
     for feature, count in zip(encoded, np.isnan(x).sum(axis=0).tolist(), strict=True):
