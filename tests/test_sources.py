@@ -230,6 +230,25 @@ def test_npz_reads_dense_and_sparse_with_ids_names_and_labels(tmp_path: Path) ->
     assert_array_equal(table.values.toarray(), dense)
 
 
+@pytest.mark.parametrize("text", ["csr", np.array(b"csr")])
+def test_the_format_of_a_sparse_npz_may_be_text_or_bytes(tmp_path: Path, text: object) -> None:
+    x, path = csr_array(np.eye(3)), tmp_path / "t.npz"
+    parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": x.shape}
+    np.savez(path, format=text, **parts)
+    assert_array_equal(read(Source(name="a", path=str(path))).values.toarray(), np.eye(3))
+
+
+@pytest.mark.parametrize("kind", ["coo", 3, ["csr", "csr"]])
+def test_a_sparse_npz_of_another_format_is_refused_in_a_sentence(
+    tmp_path: Path, kind: object
+) -> None:
+    x, path = csr_array(np.eye(3)), tmp_path / "t.npz"
+    parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": x.shape}
+    np.savez(path, format=kind, **parts)
+    with pytest.raises(TableError, match=r"its format is .*save it with scipy"):
+        read(Source(name="a", path=str(path)))
+
+
 def test_file_labels_can_be_left_out_and_features_chosen(tmp_path: Path) -> None:
     path = tmp_path / "t.svm"
     path.write_text("1 1:2 3:4\n0 2:5\n")

@@ -339,9 +339,9 @@ def _views(
 
 
 def _csr(parts: Mapping[str, NDArray[Any]], source: Source) -> Any:
-    kind = str(np.asarray(parts.get("format", b"csr")).item().decode())
+    kind = np.asarray(parts.get("format", b"csr")).tolist()  # scipy writes bytes, others text
     try:
-        if kind != "csr":
+        if kind not in (b"csr", "csr"):
             raise ValueError(f"its format is {kind!r}")
         x = csr_array(
             (parts["data"], parts["indices"], parts["indptr"]),
