@@ -6,6 +6,7 @@ IntarsiaError
 │   ├── ExperimentError        an experiment file or a setting is wrong
 │   ├── FederationError        the parties do not fit together
 │   ├── CheckpointError        an output folder cannot be resumed or read
+│   ├── BusyError              another process works in the folder of a run or of a site
 │   ├── RangeError             a value is too large to be sealed, or no number
 │   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
 ├── ConvergenceError           training diverged or stalled; names the likely cause
@@ -13,7 +14,6 @@ IntarsiaError
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
 ├── StaleError                 a call builds on a state that a site does not have
-├── BusyError                  another process works in the folder of a site
 ├── SiteError                  a site could not do what it was asked
 ├── AbsentError                sites did not answer in time; names them
 └── CodecError                 bytes on a wire or a disk are not what was written
@@ -64,6 +64,10 @@ class CheckpointError(UserError):
     """An output folder cannot be resumed or read."""
 
 
+class BusyError(UserError, RuntimeError):
+    """Another process works in the folder of a run or of a site."""
+
+
 class RangeError(UserError, ValueError):
     """A value is outside the range that sealed sums are set up for, or no number."""
 
@@ -90,10 +94,6 @@ class ReplayError(IntarsiaError, ValueError):
 
 class StaleError(IntarsiaError, ValueError):
     """A call builds on a state that a site does not have."""
-
-
-class BusyError(IntarsiaError, RuntimeError):
-    """Another process works in the folder of a site."""
 
 
 class SiteError(IntarsiaError, RuntimeError):

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from intarsia import experiment, remote_running
+from intarsia import experiment, remote_running, run_folder
 from intarsia.checkpoint import Checkpoints, write_atomically
 from intarsia.data import ClientId
 from intarsia.engines.calling import Patience, Transport
-from intarsia.errors import AbsentError, ExperimentError, IntarsiaError
+from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError
 from intarsia.experiment import Experiment
 from intarsia.hyperparameters import hyperparameters
 from intarsia.spelling import nearest
@@ -177,7 +177,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
             measured = _measured(transport, tuple(asked["sites"]), patience)
             out.mkdir(exist_ok=True)
             write_atomically(out / "result.json", json.dumps(measured).encode())
-        elif (out / "run.id").is_file():
+        elif (out / run_folder.RUN).is_file():
             if not (out / "result.json").is_file():
                 remote_running.resume_over(out, transport, patience=patience)
         else:
@@ -187,9 +187,10 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
                 description, transport, sites, out, patience=patience, overwrite=True
             )
     except IntarsiaError as problem:
-        # a site that is away may come back, whatever else there is must be mended
+        # a site that is away may come back and a job before this one comes to an end; whatever
+        # else there is must be mended
         kind = type(problem).__name__
-        again = isinstance(problem, AbsentError)
+        again = isinstance(problem, AbsentError | BusyError)
         found = {"error": kind, "sentence": str(problem), "again": again}
         write_atomically(own / _FAILURE, json.dumps(found).encode())
         raise
@@ -269,7 +270,7 @@ def _in_state(folder: Path, name: str, *wanted: State) -> Path:
 
 
 def _away(own: Path) -> tuple[ClientId, ...]:
-    path = own / "out" / remote_running.AWAY
+    path = own / "out" / run_folder.AWAY
     return tuple(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
 
 
@@ -349,7 +350,7 @@ def _kept_going(
     least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
     written = write_job(own / "job", own.name, sites, least)
     path.unlink(missing_ok=True)
-    (own / "out" / remote_running.AWAY).unlink(missing_ok=True)
+    (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
     write_atomically(path, jobs.submit(written).encode())
 
 
@@ -362,7 +363,7 @@ def _hopeless(own: Path) -> bool:
     if said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns:
         (own / _ENDS).unlink(missing_ok=True)
         return False
-    journals = sorted((own / "out" / "journal").glob("*.journal"))
+    journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
     newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
     reached = [_standing(own).round, newest]
     ends = own / _ENDS
@@ -398,5 +399,5 @@ def _returned(own: Path, jobs: Jobs) -> bool:
     away = _away(own)
     if not away:
         return False
-    since = (own / "out" / remote_running.AWAY).stat().st_mtime
+    since = (own / "out" / run_folder.AWAY).stat().st_mtime
     return time.time() - since > _STEADY and not set(jobs.clients()).isdisjoint(away)

@@ -45,14 +45,9 @@ from intarsia.sketch import Held, Sketch, agreed
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
 
-__all__ = ["AWAY", "resume_over", "run_over"]
+__all__ = ["resume_over", "run_over"]
 
 Watcher = Callable[[Progress], None]
-
-AWAY = "away.json"  # sites that the run goes on without, while there are some
-
-_SET_UP = "set-up.state"
-_RUN = "run.id"
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,8 @@ def run_over(
     ------
     UserError
         If the experiment, a site's table or the output folder is wrong.
+    BusyError
+        If another process works on a run in the output folder.
     AbsentError
         If sites do not answer; `resume_over` goes on from there.
     ConvergenceError
@@ -104,15 +101,11 @@ def run_over(
             f"{description.algorithm!r} pools the data, which sites do not send; choose an "
             "algorithm of a federation."
         )
-    run_folder.start(folder, replace(description, out=str(folder)), "sites")
-    for name in (_SET_UP, _RUN):
-        (folder / name).unlink(missing_ok=True)
-    journal = Journal(folder / "journal")
-    journal.clear()
-    journal.close()
     own = {"run": secrets.token_hex(16), "clients": list(clients)}
-    write_atomically(folder / _RUN, json.dumps(own).encode())
-    return resume_over(folder, transport, patience=patience, progress=progress)
+    described = replace(description, out=str(folder))
+    with run_folder.alone_in(folder):
+        run_folder.start(folder, described, "sites", overwrite=overwrite, sites=own)
+        return _resumed(folder, transport, patience, progress)
 
 
 def resume_over(
@@ -128,16 +121,27 @@ def resume_over(
     ------
     CheckpointError
         If the folder holds no such run.
+    BusyError
+        If another process works on the run.
     """
+    run_folder.describe(folder)  # says what is wrong with a folder that holds no run
+    with run_folder.alone_in(folder):
+        return _resumed(folder, transport, patience, progress)
+
+
+def _resumed(
+    folder: Path, transport: Transport, patience: Patience | None, progress: Watcher | None
+) -> Result:
+    """Go on with a run over sites, from its beginning too; nobody else works on it."""
     description = run_folder.describe(folder)
-    path = folder / _RUN
+    path = folder / run_folder.RUN
     if not path.is_file():
         raise CheckpointError(
             f"{folder} holds no run over sites; go on with it by intarsia resume."
         )
     known = json.loads(path.read_text(encoding="utf-8"))
     choose(description)  # imports torch, if the algorithm needs it
-    journal = Journal(folder / "journal")
+    journal = Journal(folder / run_folder.JOURNAL)
     caller = Caller(
         known["run"], tuple(known["clients"]), transport, patience or Patience(), journal
     )
@@ -193,7 +197,7 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
             None, of_models(schema.clients, conclusion.structure, conclusion.level_words)
         ),
     )
-    (folder / AWAY).unlink(missing_ok=True)
+    (folder / run_folder.AWAY).unlink(missing_ok=True)
     _keep_conclusion(folder, outcome)
     run_folder.draw(folder, schema)
     audit.write(folder, engine.books.mode, engine.books.crossings.summary())
@@ -204,16 +208,16 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
 def _noting(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
     """Return what writes down after each round who is away; in a new process nobody is."""
     known: set[ClientId] = set()
-    (folder / AWAY).unlink(missing_ok=True)
+    (folder / run_folder.AWAY).unlink(missing_ok=True)
 
     def noted(found: Progress) -> None:
         nonlocal known
         if caller.away != known:
             known = set(caller.away)
             if known:
-                write_atomically(folder / AWAY, json.dumps(sorted(known)).encode())
+                write_atomically(folder / run_folder.AWAY, json.dumps(sorted(known)).encode())
             else:
-                (folder / AWAY).unlink(missing_ok=True)
+                (folder / run_folder.AWAY).unlink(missing_ok=True)
         if progress is not None:
             progress(found)
 
@@ -227,7 +231,7 @@ def _keep_conclusion(folder: Path, outcome: Outcome) -> None:
         "weights": found.weights,
         "network": None if found.network is None else dict(found.network),
     }
-    write_atomically(folder / "conclusion.state", codec.encode(kept))
+    write_atomically(folder / run_folder.CONCLUSION, codec.encode(kept))
 
 
 # -- the set-up
@@ -237,7 +241,7 @@ def _engine(
     description: Experiment, algorithm: Algorithm, options: Any, caller: Caller, folder: Path
 ) -> tuple[Remote, SetUp]:
     """Return the engine over sites that are ready for the algorithm to begin."""
-    path = folder / _SET_UP
+    path = folder / run_folder.SET_UP
     recorder = Transcript(folder / "transcript.bin") if description.privacy.transcript else None
     made = partial(
         Remote,

@@ -3,7 +3,8 @@
 A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
 history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds
 groups of clients) and result.json. Clients that join it later
-have folders of their own in joined/.
+have folders of their own in joined/. A run over sites has run.id, set-up.state, journal/, away.json
+and conclusion.state too. run.lock stays: it is held by the process that works on the run.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from intarsia import experiment
+from intarsia.alone import alone
 from intarsia.checkpoint import Checkpoints, write_atomically
 from intarsia.data import Block, ClientId
 from intarsia.errors import CheckpointError, KeyMaterialError
@@ -24,6 +28,12 @@ from intarsia.privacy.private_file import read_private, write_private
 from intarsia.result import Result
 
 __all__ = [
+    "AWAY",
+    "CONCLUSION",
+    "JOURNAL",
+    "RUN",
+    "SET_UP",
+    "alone_in",
     "check_fingerprints",
     "claim",
     "describe",
@@ -38,6 +48,29 @@ __all__ = [
     "start",
     "write_whole",
 ]
+
+
+RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their order
+SET_UP: Final = "set-up.state"  # what its set-up came to
+JOURNAL: Final = "journal"  # what its sites answered
+AWAY: Final = "away.json"  # sites that it goes on without, while there are some
+CONCLUSION: Final = "conclusion.state"  # the weights that its server has
+
+
+def alone_in(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from the run in a folder, which is made where it is not there.
+
+    Raises
+    ------
+    BusyError
+        On entry, if another process works on the run and does not come to an end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return alone(
+        folder / "run.lock",
+        f"Another process works on the run in {folder}; wait until it is done, or end it and try "
+        "again.",
+    )
 
 
 def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
@@ -67,20 +100,38 @@ def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
         )
 
 
-def start(folder: Path, description: Experiment, fingerprint: str) -> Checkpoints:
-    """Remove what a run before left in the folder, and write down what this one is."""
+def start(
+    folder: Path,
+    description: Experiment,
+    fingerprint: str,
+    *,
+    overwrite: bool,
+    sites: Mapping[str, Any] | None = None,
+) -> Checkpoints:
+    """Remove what a run before left in the folder, and write down what this one is.
+
+    `sites` are the id and the clients of a run over sites.
+
+    Raises
+    ------
+    CheckpointError
+        If another process left a run there since the folder was claimed; not with `overwrite`.
+    """
+    if not overwrite:
+        claim(folder)
     _clear(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if sites is not None:
+        write_atomically(folder / RUN, json.dumps(sites).encode())
     _describe(folder, description, fingerprint)
     return Checkpoints(folder)
 
 
 def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
     """Write what was done in one go: there is nothing to resume before it is done."""
-    _clear(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    finish(folder, result)
-    _describe(folder, description, fingerprint)
+    with alone_in(folder):
+        _clear(folder)
+        finish(folder, result)
+        _describe(folder, description, fingerprint)
 
 
 def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
@@ -94,9 +145,13 @@ def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
 
 
 _SECRET = "key of pseudonyms"
-_FILES = (
+_FILES = (  # first those without which nobody goes on with the run
     "result.json",
     "experiment.json",
+    RUN,
+    SET_UP,
+    AWAY,
+    CONCLUSION,
     "tables.crc",
     "keys.json",
     "history.jsonl",
@@ -105,7 +160,7 @@ _FILES = (
     "audit.json",
     "transcript.bin",
 )
-_FOLDERS = ("checkpoints", "joined", "keys", "model")
+_FOLDERS = ("checkpoints", JOURNAL, "joined", "keys", "model")
 
 
 def _clear(folder: Path) -> None:

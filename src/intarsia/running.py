@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +83,8 @@ def run(
     ------
     UserError
         If the experiment, a table or the output folder is wrong.
+    BusyError
+        If another process works on a run in the output folder.
     ConvergenceError
         If training diverges or stalls.
     """
@@ -92,7 +95,7 @@ def run(
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
         run_folder.claim(folder)
-    return _run(description, tables, folder, progress, fresh=True)
+    return _run(description, tables, folder, progress, fresh=True, overwrite=overwrite)
 
 
 def resume(
@@ -104,6 +107,8 @@ def resume(
     ------
     CheckpointError
         If the folder holds no run, or the tables changed since it was started.
+    BusyError
+        If another process works on the run.
     """
     folder = Path(folder)
     if (folder / "result.json").is_file():
@@ -115,7 +120,10 @@ def resume(
             f"The run in {folder} was started with tables in memory; pass the same tables to "
             "intarsia.resume."
         )
-    return _run(description, tables, folder, progress, fresh=False)
+    with run_folder.alone_in(folder):
+        if (folder / "result.json").is_file():  # another process came to the end of it
+            return load(folder)
+        return _run(description, tables, folder, progress, fresh=False)
 
 
 def load(folder: str | Path) -> Result:
@@ -140,10 +148,13 @@ def _run(
     progress: Watcher | None,
     *,
     fresh: bool,
+    overwrite: bool = False,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
-    with threads.limited(description.threads):
-        return _run_all(description, tables, folder, progress, fresh=fresh)
+    with threads.limited(description.threads), ExitStack() as held:
+        return _run_all(
+            description, tables, folder, progress, held, fresh=fresh, overwrite=overwrite
+        )
 
 
 def _run_all(
@@ -151,9 +162,12 @@ def _run_all(
     tables: Tables | None,
     folder: Path | None,
     progress: Watcher | None,
+    held: ExitStack,
     *,
     fresh: bool,
+    overwrite: bool,
 ) -> Result:
+    """Run, and let `held` keep other processes from the output folder once that is touched."""
     clock, started = Clock(), datetime.now(UTC)
     algorithm, options = choose(description)
     if folder is not None and not fresh:
@@ -173,9 +187,11 @@ def _run_all(
         fingerprint = "" if folder is None else found.fingerprint()
     store, drawn = None, False
     if folder is not None:
+        if fresh:
+            held.enter_context(run_folder.alone_in(folder))
         with clock.part("checkpoints"):
             store = (
-                run_folder.start(folder, description, fingerprint)
+                run_folder.start(folder, description, fingerprint, overwrite=overwrite)
                 if fresh
                 else run_folder.reopen(folder, fingerprint)
             )

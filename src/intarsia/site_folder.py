@@ -20,19 +20,18 @@ label = "default"
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from intarsia.alone import alone
 from intarsia.checkpoint import write_atomically
-from intarsia.errors import BusyError, ExperimentError, IntarsiaError
+from intarsia.errors import ExperimentError, IntarsiaError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
@@ -51,7 +50,6 @@ __all__ = [
 ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
-_LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,26 +177,10 @@ def shelf_of(folder: Path, run: str) -> FolderShelf:
     return FolderShelf(folder / "runs" / run)
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from a site's folder, which the system ends where this one dies.
-
-    Raises
-    ------
-    BusyError
-        If another process works there and does not come to an end.
-    """
-    end = time.monotonic() + _LONGEST
-    with (folder / _LOCK).open("wb") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise BusyError(
-                        f"Another process works in {folder}; a site is served by one: end the "
-                        "other, or wait until it is done."
-                    ) from None
-            time.sleep(0.02)
-        yield
+def alone_in(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from a site's folder; BusyError where one works there."""
+    return alone(
+        folder / _LOCK,
+        f"Another process works in {folder}; a site is served by one: end the other, or wait "
+        "until it is done.",
+    )
