@@ -12,7 +12,6 @@ from intarsia.privacy.key_exchange import (
     Card,
     Identity,
     keeper,
-    link_key,
     unwrap,
     unwrap_secret,
     wrap,
@@ -201,14 +200,6 @@ def test_a_shared_key_is_no_identity(tmp_path):
 def test_the_private_key_is_never_shown():
     assert str(CLINIC.private) not in repr(CLINIC)
     assert CLINIC.private.hex() not in CLINIC.announce()
-
-
-def test_a_link_has_the_same_key_at_both_ends_and_no_other_link_has_it():
-    assert link_key(BANK, CARDS[1]) == link_key(CLINIC, CARDS[0])
-    keys = {link_key(BANK, CARDS[1]), link_key(BANK, CARDS[2]), link_key(CLINIC, CARDS[2])}
-    assert len(keys) == 3
-    with pytest.raises(KeyMaterialError):
-        link_key(BANK, CARDS[0])
 
 
 def test_an_identity_needs_a_whole_private_key():

@@ -1,4 +1,4 @@
-"""The ciphers and key derivations that sealed sums, keys and envelopes are built of.
+"""The ciphers and key derivations that sealed sums and keys are built of.
 
 The one place that imports the library `cryptography`, which the extra `intarsia[privacy]` installs.
 AES, X25519, HKDF and HMAC are the library's or Python's own; nothing is invented here.
@@ -25,7 +25,7 @@ try:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ModuleNotFoundError as error:
     raise ExperimentError(
-        "Masks, keys and envelopes need the library cryptography, which is not installed; run "
+        "Masks and keys need the library cryptography, which is not installed; run "
         'pip install "intarsia[privacy]".'
     ) from error
 

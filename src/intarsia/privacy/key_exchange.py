@@ -52,7 +52,6 @@ __all__ = [
     "Card",
     "Identity",
     "keeper",
-    "link_key",
     "unwrap",
     "unwrap_secret",
     "wrap",
@@ -311,20 +310,6 @@ def unwrap_secret(
             f"{generation} is in use; ask for the message that belongs to it."
         )
     return secret
-
-
-def link_key(me: Identity, other: Card) -> bytes:
-    """Return the key of the link between two parties, for their envelopes; both get the same.
-
-    Raises
-    ------
-    KeyMaterialError
-        If the other is of another federation, or `me`.
-    """
-    _refuse_strangers(me.federation, me, [other])
-    ends = sorted((card.name, card.public) for card in (me.card, other))
-    texts = [text for end in ends for text in end]
-    return derive(agree(me.private, other.public), "link", me.federation, *texts)
 
 
 def _unwrapped(wrapped: bytes, purpose: str, me: Identity, sender: Card) -> tuple[bytes, int]:
