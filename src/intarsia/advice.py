@@ -9,7 +9,7 @@ from intarsia.data import ClientId, Schema
 from intarsia.errors import FederationError
 from intarsia.feature_blocks import doubled, feature_blocks
 from intarsia.index_sets import Cell
-from intarsia.labels import label_among_features
+from intarsia.labels import notes_on_labels
 
 __all__ = ["Advice", "advise"]
 
@@ -161,7 +161,7 @@ def _count(cells: Sequence[Cell]) -> int:
 
 
 def _remarks(schema: Schema, *, networks: bool) -> tuple[str, ...]:
-    remarks = [*label_among_features(schema), *doubled(schema)]
+    remarks = [*notes_on_labels(schema), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
         for cell in index.cells:

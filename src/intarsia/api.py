@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +60,8 @@ class Inspection:
     picture: Path | None  # where the picture was drawn
     blocks: BlockClasses | None = None  # of named feature blocks; None: there are none
     blocks_picture: Path | None = None
+    # class → samples that have it at any client; of numbers to predict: none
+    classes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def run(
@@ -223,6 +225,7 @@ def inspect(
         drawn,
         held,
         None if beside is None or held is None else blocks_picture(held, beside),
+        holdings.class_counts(blocks, labels),
     )
 
 

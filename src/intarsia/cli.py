@@ -128,6 +128,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
     advice, overlaps = found.advice, found.overlaps
     display.show_holdings(console(), found.schema, found.clients, overlaps, advice)
+    display.show_classes(console(), found.schema.labels, found.classes)
     say(f"picture: {found.picture}")
     if found.blocks is not None:
         display.show_blocks(console(), found.blocks)
@@ -135,6 +136,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     if as_json:
         content = {
             "clients": [asdict(row) for row in found.clients],
+            "classes": dict(found.classes),
             "common_samples": overlaps.samples.tolist(),
             "common_features": overlaps.features.tolist(),
             "algorithm": advice.algorithm,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,14 @@ from intarsia.report import (
 
 if TYPE_CHECKING:
     from intarsia.audit import Audit, AuditLine
-    from intarsia.data import ClientId, Schema
+    from intarsia.data import ClientId, Labels, Schema
     from intarsia.holdings import HoldingsRow, OverlapCounts
     from intarsia.result import Guarantee, Result, Score
 
 __all__ = [
     "show_audit",
     "show_blocks",
+    "show_classes",
     "show_comparison",
     "show_holdings",
     "show_joined",
@@ -100,6 +101,14 @@ def show_holdings(
     for remark in advice.remarks:
         _print(console, f"note: {remark}")
     _print(console, f"fits: {advice.algorithm or 'nothing that is available'}: {advice.why}")
+
+
+def show_classes(console: Console, labels: Labels, counts: Mapping[str, int]) -> None:
+    """Show how many samples have each class."""
+    told = [f"{name} ({count:,})" for name, count in counts.items()]
+    more = f" and {len(told) - _MOST_LINES} more" if len(told) > _MOST_LINES else ""
+    shown = ", ".join(told[:_MOST_LINES]) + more
+    _print(console, f"labels: {labels.name}: {shown or 'numbers to predict'}")
 
 
 def show_blocks(console: Console, held: BlockClasses) -> None:

@@ -24,7 +24,7 @@ from intarsia.datasets import Dataset
 from intarsia.description import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import Alignment, Experiment, NamedDataset, Split
-from intarsia.labels import label_among_features
+from intarsia.labels import notes_on_labels
 from intarsia.partition import deal
 from intarsia.privacy.pseudonyms import drawn_key
 from intarsia.sources import read
@@ -118,7 +118,7 @@ def build(
         notes.append(f"{left} training samples have a label at no client; they are left out.")
     _check_labels(train, names)
     schema = Schema.of(train, labels)
-    notes.extend(label_among_features(schema))
+    notes.extend(notes_on_labels(schema))
     return Federation(
         train,
         test,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data import Block, ClientId, Holding, Schema
+from intarsia.data import Block, ClientId, Holding, Labels, Schema
 from intarsia.errors import FederationError
 from intarsia.index_sets import Index
 
@@ -20,6 +20,7 @@ __all__ = [
     "HoldingsRow",
     "OverlapCounts",
     "Parties",
+    "class_counts",
     "feature_index",
     "holdings_of",
     "holdings_table",
@@ -83,6 +84,27 @@ def holdings_table(parties: Parties) -> list[HoldingsRow]:
         )
         for name, held in holdings.items()
     ]
+
+
+def class_counts(blocks: Mapping[ClientId, Block], labels: Labels) -> dict[str, int]:
+    """Return how many samples have each class, each sample once; nothing of numbers to predict.
+
+    It reads labels, and is for those who see all tables anyway.
+    """
+    if labels.task == "regression":
+        return {}
+    ids, values = [], []
+    for block in blocks.values():
+        if block.y is not None:
+            known = ~np.isnan(block.y)
+            ids.append(block.samples[known])
+            values.append(block.y[known])
+    _, first = np.unique(np.concatenate(ids), return_index=True)
+    codes = [-1.0, 1.0] if labels.task == "binary" else range(len(labels.classes))
+    found = np.concatenate(values)[first]
+    return {
+        name: int((found == code).sum()) for name, code in zip(labels.classes, codes, strict=True)
+    }
 
 
 def overlap_counts(parties: Parties) -> OverlapCounts:

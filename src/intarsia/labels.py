@@ -24,9 +24,10 @@ __all__ = [
     "LabelColumn",
     "LabelSettings",
     "as_in_tables",
+    "check_classes",
     "encode_labels",
-    "label_among_features",
     "meaning",
+    "notes_on_labels",
 ]
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
@@ -253,7 +254,51 @@ def as_in_tables(classes: Iterable[str]) -> list[Any]:
     return classes
 
 
-def label_among_features(schema: Schema) -> tuple[str, ...]:
+def check_classes(schema: Schema, settings: LabelSettings) -> None:
+    """Refuse as many classes as labelled samples, which are no classes, unless they are listed.
+
+    Raises
+    ------
+    FederationError
+        If there are more than 20 and no fewer than training samples with a label.
+    """
+    classes, labelled = len(schema.labels.classes), int((schema.label_holders > 0).sum())
+    if not settings.classes and MOST_NUMBER_CLASSES < classes >= labelled:
+        raise FederationError(
+            f"Label column {schema.labels.name!r} has {classes} classes (such as "
+            f"{listed(schema.labels.classes, 3)}) but {labelled} training samples have a label; "
+            "nothing can be learned from a class of one sample: name the column that has the "
+            "labels, or list all classes in [labels]."
+        )
+
+
+def notes_on_labels(schema: Schema) -> tuple[str, ...]:
+    """Return notes about classes that may not be meant, and about labels among the features.
+
+    Classes are public, so that every engine can say it.
+    """
+    labels = schema.labels
+    notes = []
+    alike: dict[str, list[str]] = {}
+    for one in labels.classes:
+        alike.setdefault("".join(one.split()).casefold(), []).append(one)
+    same = [" and ".join(map(repr, some)) for some in alike.values() if len(some) > 1]
+    if same:
+        shown = "; ".join(same[:5]) + (f"; {len(same) - 5} more" if len(same) > 5 else "")
+        notes.append(
+            f"Label column {labels.name!r} has classes that differ in case or blanks only "
+            f"({shown}) and count as different; write them alike, unless they are."
+        )
+    labelled = int((schema.label_holders > 0).sum())
+    if len(labels.classes) > MOST_NUMBER_CLASSES and labelled < 2 * len(labels.classes):
+        notes.append(
+            f"Label column {labels.name!r} has {len(labels.classes)} classes and {labelled} "
+            "samples with a label, fewer than two for each; check that it is the column to predict."
+        )
+    return (*notes, *_label_among_features(schema))
+
+
+def _label_among_features(schema: Schema) -> tuple[str, ...]:
     """Return a note where one party's label column is a feature at another.
 
     Names are public, so that every engine can say it; whether the values agree nobody may see.

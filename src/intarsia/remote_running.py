@@ -34,11 +34,11 @@ from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
 from intarsia.federation import check_kinds, labelled_somewhere
-from intarsia.labels import label_among_features
+from intarsia.labels import notes_on_labels
 from intarsia.outcome import Outcome, result_of
 from intarsia.privacy import modes
 from intarsia.result import Result
-from intarsia.running import check_task, trained
+from intarsia.running import check_labels, trained
 from intarsia.site_models import Scales, server_model, told
 from intarsia.site_work import DEAL, ENCODE, KEEP, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.sketch import Held, Sketch, agreed
@@ -263,7 +263,7 @@ def _engine(
         return engine, ready
     schemas, tested, notes = _agreed(description, caller)
     # what the algorithm has against these parties it says before anything is computed
-    check_task(schemas["train"].labels, options)
+    check_labels(description, schemas["train"], options)
     engine = made(schemas)
     algorithm.init_server(options, schemas["train"], engine.key())
     patience = caller.patience
@@ -331,7 +331,7 @@ def _agreed(
             notes.append(f"{left} training samples have a label at no client; they are left out.")
     tested = any(len(one.test.samples) for one in held.values())
     schemas = {"train": Schema({n: _taken(one.train, kept[n]) for n, one in held.items()}, labels)}
-    notes.extend(label_among_features(schemas["train"]))
+    notes.extend(notes_on_labels(schemas["train"]))
     if tested:
         schemas["test"] = Schema({name: one.test for name, one in held.items()}, labels)
     if description.preprocessing.intercept:

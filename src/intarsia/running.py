@@ -31,9 +31,10 @@ from intarsia.engine_setup import SealedSums, prepared_engine, sealed_sums
 from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
 from intarsia.errors import CheckpointError, ExperimentError
-from intarsia.experiment import Experiment
+from intarsia.experiment import Experiment, NamedDataset
 from intarsia.feature_blocks import doubled
 from intarsia.federation import Tables, build
+from intarsia.labels import check_classes
 from intarsia.outcome import (
     Outcome,
     architecture_of,
@@ -50,7 +51,7 @@ from intarsia.training import Progress
 if TYPE_CHECKING:
     from intarsia.model_file import Model
 
-__all__ = ["Progress", "check_task", "load", "resume", "run", "trained"]
+__all__ = ["Progress", "check_fit", "check_labels", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 
@@ -176,13 +177,8 @@ def _run_all(
         stored = None if fresh or folder is None else run_folder.read_secret(folder)
         found = build(description, tables, stored)
         del tables
-        check_task(found.labels, options)
-        if isinstance(algorithm, Algorithm):
-            # what the algorithm has against these parties it says before an old result goes
-            algorithm.init_server(options, found.schema, RandomKey((description.seed,)))
-            modes.adding(description.privacy, found.schema.clients)
-            modes.check_key(description.privacy)
-        guarantee.check_summands(description, algorithm, options, found.schema)
+        # what the algorithm has against these parties it says before an old result goes
+        check_fit(description, algorithm, options, found.schema)
         release, promise = guarantee.guarantee(description, algorithm, options, found.schema)
         fingerprint = "" if folder is None else found.fingerprint()
     store, drawn = None, False
@@ -325,9 +321,29 @@ def _fit(
     )
 
 
-def check_task(labels: Labels, options: Any) -> None:
-    """Refuse labels that are numbers to predict where the loss is of classes."""
-    if labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
+def check_fit(
+    description: Experiment, algorithm: Algorithm | Baseline, options: Any, schema: Schema
+) -> None:
+    """Refuse parties that the algorithm, its loss or the privacy settings are not for.
+
+    Raises
+    ------
+    UserError
+        With what does not fit.
+    """
+    check_labels(description, schema, options)
+    if isinstance(algorithm, Algorithm):
+        algorithm.init_server(options, schema, RandomKey((description.seed,)))
+        modes.adding(description.privacy, schema.clients)
+        modes.check_key(description.privacy)
+    guarantee.check_summands(description, algorithm, options, schema)
+
+
+def check_labels(description: Experiment, schema: Schema, options: Any) -> None:
+    """Refuse labels that the loss is not for, and classes that are as many as samples."""
+    if not isinstance(description.dataset, NamedDataset):  # whose classes are meant
+        check_classes(schema, description.labels)
+    if schema.labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
             'algorithm.loss = "squared", or labels.task for classes.'
