@@ -389,7 +389,7 @@ def test_inspect_shows_the_counts_of_tables_that_a_run_would_refuse(frames):
         tables={**frames, "late": late}, id="customer", label="default", standardise=False
     )
     assert [row.samples for row in found.clients] == [90, 90, 90]
-    assert found.advice.remarks[-1].startswith("A run would stop: 90 samples have different labels")
+    assert found.advice.obstacle.startswith("90 samples have different labels")
     with pytest.raises(FederationError, match="90 samples have different labels"):
         trained({**frames, "late": late}, test=0.0)
 

@@ -314,6 +314,28 @@ def test_inspect_shows_of_which_classes_nobody_holds_a_block(tmp_path, capfd):
     assert "holdings-blocks.png" in err
 
 
+def test_inspect_says_what_the_algorithm_has_against_the_parties(experiment, capfd):
+    bank = experiment.parent / "bank.csv"
+    head, *lines = bank.read_text().splitlines()
+    assert head.endswith(",default")
+    numbers = [f"{line.rpartition(',')[0]},{at}.5" for at, line in enumerate(lines)]
+    bank.write_text("\n".join([head, *numbers]) + "\n")
+    for loss, expected in (
+        ("logistic", "the loss is 'logistic'; set algorithm.loss"),
+        ("squared", ""),
+    ):
+        arguments = [str(experiment), "--json", "-c", f"algorithm.loss={loss}"]
+        assert main(["inspect", *arguments]) == 0
+        out, err = said(capfd)
+        obstacle = json.loads(out)["obstacle"]
+        assert expected in obstacle
+        assert bool(obstacle) == bool(expected)
+        assert ("as far as the tables go, fits: hyfdca" in err) == bool(expected)
+        assert "labels: default: numbers to predict" in err
+        assert main(["run", *arguments[:1], *arguments[2:], "--quiet"]) == (2 if expected else 0)
+        assert obstacle in said(capfd)[1]
+
+
 def test_inspect_says_what_the_python_interface_does(experiment, capfd):
     shop = experiment.parent / "shop.csv"
     shop.write_text(shop.read_text().replace("town", "default"))

@@ -82,6 +82,27 @@ def test_a_client_with_nothing_in_common_is_named():
     assert any(remark.startswith("6 of 15 samples") for remark in found.remarks)
 
 
+def test_what_a_client_apart_has_of_a_federation_is_said_of_the_algorithm_that_is_chosen():
+    def parties(labelled):
+        blocks = {
+            name: Block(np.arange(start, start + 4), tuple(features), np.ones((4, 2)), y)
+            for name, start, features in (("a", 0, "xy"), ("b", 10, "yz"), ("c", 20, "vw"))
+            for y in [np.ones(4) if labelled or name != "c" else None]
+        }
+        return Schema.of(blocks, Labels("binary", ("0", "1")))
+
+    def apart(found):
+        return [one for one in found.remarks if one.startswith("c shares no row and no column")]
+
+    assert advise(parties(True)).algorithm == "flic"
+    assert not apart(advise(parties(True)))
+    assert not apart(advise(parties(True), "hetfedrep"))
+    [remark] = apart(advise(parties(True), "hyfdca"))
+    assert remark.endswith("with hyfdca the federation neither helps it nor is helped by it.")
+    assert advise(parties(False)).algorithm == "hyfdca"
+    assert apart(advise(parties(False))) == [remark]
+
+
 def test_a_label_column_among_the_features_of_another_client_is_named():
     # the labels of a are called "label"
     leaks = {"b": (range(9), ["label"]), "c": (range(9), ["label=yes", "x"])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from intarsia.data import ClientId, Schema
 from intarsia.errors import FederationError
@@ -13,6 +13,9 @@ from intarsia.labels import notes_on_labels
 
 __all__ = ["Advice", "advise"]
 
+# in which clients learn from each other that share neither a row nor a column
+_BY_LABELS = ("femam-flic", "fedhenn", "flic", "flic-linear", "hetfedrep", "own-networks")
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -21,25 +24,30 @@ class Advice:
     algorithm: str | None  # None: none of the available ones
     why: str
     remarks: tuple[str, ...] = ()
+    obstacle: str = ""  # why a run would stop as the experiment is
 
 
-def advise(schema: Schema) -> Advice:
-    """Return the algorithm that fits who holds what."""
+def advise(schema: Schema, chosen: str | None = None) -> Advice:
+    """Return the algorithm that fits who holds what, and remarks on the chosen or else on that."""
+    found = _fitting(schema)
+    return replace(found, remarks=_remarks(schema, chosen or found.algorithm))
+
+
+def _fitting(schema: Schema) -> Advice:
     by_blocks = _by_blocks(schema)
-    clients, remarks = schema.clients, _remarks(schema, networks=bool(by_blocks))
+    clients = schema.clients
     if len(clients) == 1:
         return Advice(
             "hyfdca",
             f"{clients[0]} is the only client; on its table alone hyfdca is centralised dual "
             "coordinate ascent.",
-            remarks,
         )
     if by_blocks:
-        return Advice("hyfem", by_blocks, remarks)
+        return Advice("hyfem", by_blocks)
     common_samples = [cell for cell in schema.samples.cells if len(cell.owners) > 1]
     common_features = [cell for cell in schema.features.cells if len(cell.owners) > 1]
     if not common_samples and not common_features:
-        return _apart(schema, remarks)
+        return _apart(schema)
     groups = _groups(schema)
     if not common_samples and len(groups) > 1 and _all_classes(schema):
         return Advice(
@@ -48,7 +56,6 @@ def advise(schema: Schema) -> Advice:
             "and those that share columns with them) without a row or a column in common, only "
             "what the labels mean; flic maps each client's own features into one space (it needs "
             "the library torch); hyfdca would learn from each group apart.",
-            remarks,
         )
     same_samples = len(schema.samples.cells) == 1
     same_features = len(schema.features.cells) == 1
@@ -77,7 +84,7 @@ def advise(schema: Schema) -> Advice:
             "linear model to the centralised optimum on such parts and certifies it by the "
             "duality gap."
         )
-    return Advice("hyfdca", why, remarks)
+    return Advice("hyfdca", why)
 
 
 def _by_blocks(schema: Schema) -> str:
@@ -105,7 +112,7 @@ def _by_blocks(schema: Schema) -> str:
     )
 
 
-def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
+def _apart(schema: Schema) -> Advice:
     """Return what fits clients with no sample and no feature in common."""
     why = "no two clients have a sample or a feature in common"
     bare = [name for name, held in schema.holdings.items() if not held.labelled.any()]
@@ -114,7 +121,6 @@ def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
             None,
             f"{why}; flic, which maps each client's own features into one space, learns at each "
             f"client from its own labels, and {_names(bare)} has none.",
-            remarks,
         )
     if schema.labels.task == "regression":
         least = min(len(held.features) for held in schema.holdings.values())
@@ -124,13 +130,11 @@ def _apart(schema: Schema, remarks: tuple[str, ...]) -> Advice:
             "each client's own features into one space and learns what is linear there (set "
             f"algorithm.latent, at most {least:,}, and algorithm.rank); flic learns networks (it "
             "needs the library torch).",
-            remarks,
         )
     return Advice(
         "flic",
         f"{why}, only what the labels mean; flic maps each client's own features into one space, "
         "where the classes are the same for all (it needs the library torch).",
-        remarks,
     )
 
 
@@ -160,7 +164,7 @@ def _count(cells: Sequence[Cell]) -> int:
     return sum(cell.stop - cell.start for cell in cells)
 
 
-def _remarks(schema: Schema, *, networks: bool) -> tuple[str, ...]:
+def _remarks(schema: Schema, algorithm: str | None) -> tuple[str, ...]:
     remarks = [*notes_on_labels(schema), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
@@ -168,13 +172,14 @@ def _remarks(schema: Schema, *, networks: bool) -> tuple[str, ...]:
             if len(cell.owners) > 1:
                 linked.update(cell.owners)
     alone = [name for name in schema.clients if name not in linked]
-    if alone and linked:
+    if alone and linked and algorithm not in _BY_LABELS:
         share = f"{_names(alone)} {'shares' if len(alone) == 1 else 'share'} no row and no column"
+        them = "it" if len(alone) == 1 else "them"
         use = (
             "hyfem gives and takes the classifier behind the extractors, and no extractor."
-            if networks
-            else f"the federation neither helps {'it' if len(alone) == 1 else 'them'} nor is "
-            f"helped by {'it' if len(alone) == 1 else 'them'}."
+            if algorithm == "hyfem"
+            else f"with {algorithm or 'any other'} the federation neither helps {them} nor is "
+            f"helped by {them}."
         )
         remarks.append(f"{share} with another client: {use}")
     unlabelled = int((schema.label_holders == 0).sum())

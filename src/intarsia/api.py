@@ -207,7 +207,8 @@ def inspect(
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
-    advice = advise(schema)
+    advice = advise(schema, described.algorithm if tables is None else None)
+    obstacle = _obstacle(described, read, schema)
     held = block_classes(blocks, labels)
     drawn = (
         None
@@ -221,7 +222,7 @@ def inspect(
         schema,
         tuple(holdings.holdings_table(blocks)),
         holdings.overlap_counts(blocks),
-        dataclasses.replace(advice, remarks=(*advice.remarks, *_obstacle(described, read))),
+        dataclasses.replace(advice, obstacle=obstacle),
         drawn,
         held,
         None if beside is None or held is None else blocks_picture(held, beside),
@@ -297,16 +298,16 @@ def join(
     )
 
 
-def _obstacle(described: Experiment, tables: federation.Tables | None) -> tuple[str, ...]:
-    """Return what a run would refuse about tables that can be read."""
-    if described.dataset is not None:  # what is dealt out fits together
-        return ()
+def _obstacle(described: Experiment, tables: federation.Tables | None, schema: Schema) -> str:
+    """Return what a run would refuse about tables that can be read; "": nothing."""
     whole = dataclasses.replace(described, split=dataclasses.replace(described.split, test=0.0))
     try:
-        federation.build(whole, tables)
+        if described.dataset is None:  # what is dealt out fits together
+            schema = federation.build(whole, tables).schema
+        running.check_fit(described, *catalogue.choose(described), schema)
     except UserError as problem:
-        return (f"A run would stop: {problem}",)
-    return ()
+        return str(problem)
+    return ""
 
 
 def _shared(

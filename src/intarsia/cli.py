@@ -141,6 +141,7 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
             "common_features": overlaps.features.tolist(),
             "algorithm": advice.algorithm,
             "why": advice.why,
+            "obstacle": advice.obstacle,
             "picture": str(found.picture),
             "notes": list(advice.remarks),
             "blocks": {} if found.blocks is None else found.blocks.counts,

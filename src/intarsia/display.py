@@ -100,7 +100,12 @@ def show_holdings(
         console.print(_depths(schema))
     for remark in advice.remarks:
         _print(console, f"note: {remark}")
-    _print(console, f"fits: {advice.algorithm or 'nothing that is available'}: {advice.why}")
+    fits = f"{advice.algorithm or 'nothing that is available'}: {advice.why}"
+    if advice.obstacle:
+        _print(console, f"a run would stop: {advice.obstacle}")
+        _print(console, f"as far as the tables go, fits: {fits}")
+    else:
+        _print(console, f"fits: {fits}")
 
 
 def show_classes(console: Console, labels: Labels, counts: Mapping[str, int]) -> None:
