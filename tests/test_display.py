@@ -8,20 +8,28 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from intarsia.display import show_result
+from intarsia.display import show_comparison, show_result
+from intarsia.report import compare
 from intarsia.result import Metrics, Result, Score
+
+
+def result(metrics: Metrics, seed: int = 0) -> Result:
+    return Result(
+        "hyfem", "mine", seed, 2, "rounds", {}, {}, 3, None, metrics, environment={},
+        hyperparameters={},
+    )  # fmt: skip
+
+
+def cells(text: io.StringIO) -> list[list[str]]:
+    lines = text.getvalue().replace("┃", "│").splitlines()
+    return [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
 
 
 def shown(metrics: Metrics) -> list[list[str]]:
     """Return the cells of the comparison of a run with these scores, line by line."""
-    made = Result(
-        "hyfem", "mine", 0, 2, "rounds", {}, {}, 3, None, metrics, environment={},
-        hyperparameters={},
-    )  # fmt: skip
     text = io.StringIO()
-    show_result(Console(file=text, width=200), made, Path("out"))
-    lines = text.getvalue().replace("┃", "│").splitlines()
-    return [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
+    show_result(Console(file=text, width=200), result(metrics), Path("out"))
+    return cells(text)
 
 
 def test_the_comparison_says_over_how_many_rows_a_score_is():
@@ -45,4 +53,18 @@ def test_a_column_without_a_figure_is_left_out(samples):
         ["", *(["rows"] if rows else []), "federated"],
         ["a", *rows, "75.00 %  0.5000"],
         ["all samples", *rows, "75.00 %  0.5000"],
+    ]
+
+
+def test_a_comparison_of_runs_says_over_how_many_rows_its_scores_are():
+    own = {"a": Score(0.5, 0.75, samples=40)}
+    runs = [Metrics(Score(0.5, 0.5, samples=rows), own, Score(0.5, 0.75)) for rows in (40, 44)]
+    text = io.StringIO()
+    groups = compare(result(one, seed) for seed, one in enumerate(runs))
+    show_comparison(Console(file=text, width=200), groups)
+    names, over, line, *_ = cells(text)
+    assert [names[3:], over[3:], line[3:]] == [
+        ["federated", "federated", "rows"],
+        ["mean of clients", "all samples", "all samples"],
+        ["75.00 ± 0.00 %", "50.00 ± 0.00 %", "42 ± 2.828"],
     ]

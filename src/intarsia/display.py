@@ -55,6 +55,7 @@ _SCORES = (  # in a mean of clients each of them counts alike, in one of samples
     "federated\nmean of clients",
     "federated\nall samples",
     "centralised\nall samples",
+    "rows\nall samples",
 )
 _WHY = {
     "tolerance": "the tolerance is reached",
@@ -274,16 +275,26 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     names = ("experiment", "algorithm")
     for measure in dict.fromkeys(group.measure for group in groups):
         title = f"{measure}, mean ± standard deviation over runs"
-        table = _table(title, *names, "runs", *_SCORES)
-        for group in groups:
-            if group.measure == measure:
-                scores = (group.standalone, group.clients, group.federated, group.centralised)
-                table.add_row(
-                    Text(group.experiment),
-                    Text(_method(group)),
-                    str(len(group.seeds)),
-                    *(_spread(spread, measure) for spread in scores),
-                )
+        alike = [group for group in groups if group.measure == measure]
+        cells = [
+            (
+                *(
+                    None if one is None else _spread(one, measure)
+                    for one in (group.standalone, group.clients, group.federated, group.centralised)
+                ),
+                None if group.samples is None else str(group.samples),
+            )
+            for group in alike
+        ]
+        known = [place for place in range(len(_SCORES)) if any(row[place] for row in cells)]
+        table = _table(title, *names, "runs", *(_SCORES[place] for place in known))
+        for group, row in zip(alike, cells, strict=True):
+            table.add_row(
+                Text(group.experiment),
+                Text(_method(group)),
+                str(len(group.seeds)),
+                *(row[place] or "–" for place in known),
+            )
         console.print(table)
     if any(group.worst or group.macro_f1 for group in groups):
         console.print(_of_clients(groups))

@@ -105,6 +105,7 @@ class Group:
     seconds: Spread | None  # the training's
     worst: Spread | None = None  # what is federated, of the client for whom it is worst
     macro_f1: Spread | None = None  # the mean over clients
+    samples: Spread | None = None  # that the scores over all samples are over
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +225,10 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         macro_f1=Spread.of(
             None if run.metrics.clients_mean is None else run.metrics.clients_mean.macro_f1
             for run in runs
+        ),
+        samples=Spread.of(
+            None if score is None else score.samples
+            for score in (run.metrics.server or run.metrics.centralised for run in runs)
         ),
     )
 
