@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,15 @@ def write(folder: Path, content: str) -> Path:
     path = folder / "trial.toml"
     path.write_text(content)
     return path
+
+
+@pytest.mark.parametrize("key", ["xyzzy", "seperator"])
+def test_an_unknown_key_of_a_client_is_answered_with_all_its_keys(key):
+    tree = {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a", key: 1}]}
+    with pytest.raises(ExperimentError) as raised:
+        from_dict(tree)
+    for one in fields(Source):
+        assert repr(one.name) in str(raised.value)
 
 
 def test_a_simulation_is_read_with_its_defaults(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ _ADVICE = (
         r"list (it|the column) in exclude(, or in categorical to have one feature for each)?\.",
         r"leave \1 out of the table.",
     ),
+    (r"set format to what it is, or save it as UTF-8 text\.", "save it as UTF-8 text."),
+    (r", or set format to what it is\.", "."),
     (
         r"ids must have one type: .+",
         "ids must have one type: write them alike in all tables.",

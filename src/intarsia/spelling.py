@@ -22,15 +22,19 @@ def listed(names: Iterable[str], most: int = 12) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return the advice that ends an error about `name`: the nearest valid name, or all of them."""
+    """Return the advice that ends an error about `name`: the nearest valid name, or all of them.
+
+    All are up to 16, as many as a table of the experiment file has keys.
+    """
     known = [str(one) for one in valid]
+    shown = listed(known, 16)
     if not known:
         return "remove it"
     lowered = {one.lower(): one for one in reversed(known)}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.55)
     if close:
-        return f"use {lowered[close[0]]!r} (the nearest of {listed(known)})"
-    return f"use one of {listed(known)}"
+        return f"use {lowered[close[0]]!r} (the nearest of {shown})"
+    return f"use one of {shown}"
 
 
 def shortened(text: str | None, most: int = 80) -> str:
