@@ -26,9 +26,14 @@ from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import Alignment, Experiment, NamedDataset, Split
 from intarsia.labels import notes_on_labels
 from intarsia.partition import deal
+from intarsia.party_checks import (
+    check_features,
+    check_forgotten_ids,
+    check_kinds,
+    check_labels,
+)
 from intarsia.privacy.pseudonyms import drawn_key
 from intarsia.sources import read
-from intarsia.spelling import listed
 from intarsia.structure import Structure
 from intarsia.tables import Table, assemble, split
 
@@ -37,7 +42,6 @@ __all__ = [
     "Tables",
     "aligned",
     "build",
-    "check_kinds",
     "checksum",
     "held_out",
     "labelled_somewhere",
@@ -110,13 +114,13 @@ def build(
             f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
             "out for validation; the test part was not used."
         )
-    _check_features(train)
+    check_features(train)
     if experiment.preprocessing.standardise:
         check_kinds({name: (block.features, block.sparse) for name, block in train.items()})
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    _check_labels(train, names)
+    check_labels(train, names)
     schema = Schema.of(train, labels)
     notes.extend(notes_on_labels(schema))
     return Federation(
@@ -129,39 +133,6 @@ def build(
         secret if hidden else None,
         structure,
     )
-
-
-def _check_features(blocks: Mapping[ClientId, Block]) -> None:
-    """Refuse parties that hold labels only, all of them."""
-    if not any(block.features for block in blocks.values()):
-        raise FederationError(
-            f"No client has a feature column (clients: {listed(blocks)}); a model needs at least "
-            "one: add a party with columns, or a column to features."
-        )
-
-
-def check_kinds(parties: Mapping[ClientId, tuple[Sequence[str], bool]]) -> None:
-    """Refuse to standardise a feature that is sparse at one client and dense at another.
-
-    An absent entry is 0 in the one and missing in the other, and only the dense one can be centred.
-    `parties` are each one's features, and whether its table is sparse.
-
-    Raises
-    ------
-    FederationError
-        If there is such a feature.
-    """
-    kinds: dict[str, tuple[ClientId, bool]] = {}
-    for name, (features, is_sparse) in parties.items():
-        for feature in features:
-            other, sparse = kinds.setdefault(feature, (name, is_sparse))
-            if sparse != is_sparse:
-                first, second = (other, name) if sparse else (name, other)
-                raise FederationError(
-                    f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense "
-                    f"one at client {second!r}, so that it cannot be standardised alike; give both "
-                    "one kind, or set standardise = false in [preprocessing]."
-                )
 
 
 def parties(
@@ -203,26 +174,18 @@ def aligned(
         }
     else:
         found = tables() if callable(tables) else tables
-    _check_forgotten_ids(found, sources)
+    check_forgotten_ids(
+        {
+            name: (table.columns, sources[name].id if name in sources else None, table.generated)
+            for name, table in found.items()
+        }
+    )
     found = alignment.with_features(found, sources, shared)
     ids = {name: table.samples for name, table in found.items() if not table.generated}
     return found | {
         name: replace(found[name], samples=own)
         for name, own in alignment.normalised(settings, ids).items()
     }
-
-
-def _check_forgotten_ids(tables: Mapping[ClientId, Table], sources: Mapping[str, Source]) -> None:
-    """Refuse a client without an id whose table has the others' id column, as a feature."""
-    stated = {one.id: name for name, one in sources.items() if one.id is not None}
-    for name, table in tables.items():
-        column = next((one for one in table.columns if one in stated), None)
-        if table.generated and column is not None:
-            raise FederationError(
-                f"Client {name!r} has no id, but its table has the column {column!r}, which is the "
-                f"id of client {stated[column]!r}; set id to {column!r} at {name!r} too, or, if it "
-                "is something else there, list it in exclude or rename it."
-            )
 
 
 def _own(
@@ -433,24 +396,3 @@ def _unmatched(own: NDArray[Any], labelled: NDArray[Any]) -> str:
                 'set normalise = ["zeros"] in [alignment].'
             )
     return "give it samples that others know, or labels."
-
-
-def _check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
-    """Refuse labels of one sample that differ between clients."""
-    names = [name for name, block in blocks.items() if block.y is not None]
-    ids = np.concatenate([blocks[name].samples for name in names])
-    labels = np.concatenate([np.asarray(blocks[name].y) for name in names])
-    client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])
-    known = ~np.isnan(labels)
-    ids, labels, client = ids[known], labels[known], client[known]
-    order = np.argsort(ids, kind="stable")
-    ids, labels, client = ids[order], labels[order], client[order]
-    wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
-    if len(wrong):
-        first = wrong[0]
-        holder = names[client[first]]
-        raise FederationError(
-            f"{len(wrong)} samples have different labels at two clients (first: sample "
-            f"{own.id_of(holder, ids[first])!r} at {holder!r} and {names[client[first + 1]]!r}); "
-            "correct one of the tables."
-        )

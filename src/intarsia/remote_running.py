@@ -33,9 +33,10 @@ from intarsia.engines.transcript import Transcript
 from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
-from intarsia.federation import check_kinds, labelled_somewhere
+from intarsia.federation import labelled_somewhere
 from intarsia.labels import notes_on_labels
 from intarsia.outcome import Outcome, result_of
+from intarsia.party_checks import check_forgotten_ids, check_kinds
 from intarsia.privacy import modes
 from intarsia.result import Result
 from intarsia.running import check_labels, trained
@@ -316,6 +317,9 @@ def _agreed(
                 "Some sites have whole numbers as sample ids and others text; set id_type in the "
                 "site.toml of each to the same."
             )
+        check_forgotten_ids(
+            {n: (one.columns, one.id, one.generated) for n, one in sketches.items()}
+        )
         encoding = agreed(sketches, description.labels)
         labels = encoding.labels
         bodies = dict.fromkeys(caller.clients, codec.encode(encoding))

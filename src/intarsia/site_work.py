@@ -185,7 +185,8 @@ class Work:
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._table = table_of(self._described(message))
-        said = sketch(self._table)
+        own = self._settings.table
+        said = sketch(self._table, None if own is None else own.id)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 

@@ -34,6 +34,7 @@ class Sketch:
     whole_ids: bool
     generated: bool  # the ids were made from the client's name and the row
     sparse: bool  # whether an absent entry is 0, and not missing
+    id: str | None  # the name of the column with the ids
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Held:
     test: Holding
 
 
-def sketch(table: Table) -> Sketch:
-    """Return what is public about a table."""
+def sketch(table: Table, id: str | None) -> Sketch:
+    """Return what is public about a table whose ids are in a column of some name."""
     labels = table.labels
     numbers = False
     classes: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ def sketch(table: Table) -> Sketch:
         table.samples.dtype.kind in "iu",
         table.generated,
         not isinstance(table.values, np.ndarray),
+        id,
     )
 
 
