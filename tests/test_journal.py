@@ -115,6 +115,16 @@ def test_an_answer_to_another_call_of_the_same_number_is_refused(tmp_path):
     journal.close()
 
 
+def test_of_who_was_away_what_was_written_last_counts(tmp_path):
+    journal = Journal(tmp_path)
+    journal.leave_out(4, {"a", "b"})
+    journal.leave_out(4, {"b"})  # a came back while a round waited for the quorum
+    journal.close()
+    again = Journal(tmp_path)
+    assert again.away(4) == {"b"}
+    again.close()
+
+
 def test_that_nobody_was_away_is_told_from_not_known(tmp_path):
     journal = written(tmp_path)
     journal.leave_out(4, {"b", "a"})

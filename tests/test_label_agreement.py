@@ -39,7 +39,7 @@ def checked(blocks, labels, mode="plain"):
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     engine = InProcess({"train": (schema, blocks)}, 0, sealing)
     engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
-    label_agreement.check_labels(engine, schema, engine.key("labels"))
+    label_agreement.check_agreement(engine, schema, engine.key("labels"))
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
 
 
@@ -97,7 +97,7 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
 
     engine = Watched({"train": (schema, blocks)}, 0)
     engine.set_states({name: preparation.initial(engine.block(name)) for name in engine.ids})
-    label_agreement.check_labels(engine, schema, engine.key("labels"))
+    label_agreement.check_agreement(engine, schema, engine.key("labels"))
     (found,) = opened
     np.testing.assert_array_equal(found.totals, [0.0])
     # what clients are sent are places in their own tables, which the public schema says

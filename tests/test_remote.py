@@ -327,9 +327,16 @@ def test_a_round_does_not_begin_with_fewer_than_the_quorum_while_sites_are_away(
     # of a round for one alone no more can be there, and it is
     engine.begin_round(2, names[3:])
     assert engine.ids == names[3:]
-    gone.clear()
-    engine.begin_round(2, names[:2])
+    # it waits for those of the round alone, and no longer than until they are enough
+    gone.add(names[3])
+    made.caller.away.add(names[3])
+    gone.remove(names[0])
+    engine.begin_round(4, names[:2])
     assert engine.ids == names[:2]
+    assert engine.away  # names[3] is, and nobody waited for it
+    gone.clear()
+    engine.begin_round(5, names[2:])
+    assert engine.ids == names[2:]
 
 
 def call(**changes):

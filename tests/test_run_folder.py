@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import signal
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import intarsia
@@ -168,3 +171,95 @@ def test_a_new_run_over_sites_leaves_nothing_of_the_one_before(tmp_path, monkeyp
     assert json.loads((out / "run.id").read_text())["run"] != before["run"]
     with pytest.raises(CheckpointError, match=r"holds no experiment\.json"):
         remote_running.resume_over(out, sites.Lines(found))
+
+
+def test_a_lock_that_went_with_its_folder_holds_nobody_back_and_nothing_is_mixed(tmp_path):
+    out, told = tmp_path / "out", []
+
+    def replaced(found):
+        if found.round == 2 and not told:
+            told.append(found.round)
+            shutil.rmtree(out)
+            intarsia.run(tables=tables(), label="label", out=out, **SETTINGS)
+
+    with pytest.raises(CheckpointError, match="removed or replaced while the run went on"):
+        intarsia.run(tables=tables(), label="label", out=out, progress=replaced, **SETTINGS)
+    # what the second run wrote is all its own
+    assert rounds(out) == [1, 2, 3, 4]
+    assert intarsia.load(out).rounds == 4
+
+
+def test_where_the_file_system_has_no_locks_a_run_goes_on_with_a_warning(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(alone.fcntl, "flock", refused)
+    with pytest.warns(UserWarning, match=r"run\.lock: the file system has no locks \(No locks"):
+        intarsia.run(tables=tables(), label="label", out=tmp_path / "out", **SETTINGS)
+    assert rounds(tmp_path / "out") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["keys", "model", "journal"])
+def test_folders_that_no_run_made_are_left_alone(tmp_path, name):
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    (out / name / "mine.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(CheckpointError, match=f"has '{name}' and holds no run"):
+            intarsia.run(tables=tables(), label="label", out=out, overwrite=overwrite, **SETTINGS)
+    assert (out / name / "mine.txt").read_text() == "mine"
+
+
+def test_a_clearing_that_was_cut_short_is_done_to_the_end(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    intarsia.run(tables=tables(), label="label", out=out, **SETTINGS)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            intarsia.run(tables=tables(), label="label", out=out, overwrite=True, **SETTINGS)
+    assert not (out / "result.json").exists()
+    assert (out / "checkpoints").is_dir()
+    intarsia.run(tables=tables(), label="label", out=out, **SETTINGS)
+    assert rounds(out) == [1, 2, 3, 4]
+
+
+def test_rows_in_another_order_are_the_same_table(tmp_path):
+    out, order = tmp_path / "out", np.random.default_rng(1).permutation(40)
+    ids = {"p": np.arange(40), "q": np.arange(40, 80)}
+    frames = {
+        name: pd.DataFrame({"id": ids[name], "x": x[:, 0], "z": x[:, 1], "label": y})
+        for name, (x, y) in tables().items()
+    }
+    given = {"id": "id", "label": "label", "out": out, **SETTINGS}
+
+    def stop(found):
+        if found.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        intarsia.run(tables=frames, progress=stop, **given)
+    shuffled = {name: one.iloc[order] for name, one in frames.items()}
+    resumed = intarsia.resume(out, tables=shuffled)
+    whole = intarsia.run(tables=frames, **{**given, "out": tmp_path / "whole"})
+    assert resumed.certificate == whole.certificate
+    changed = {**shuffled, "p": shuffled["p"].assign(x=0.0)}
+    (out / "result.json").unlink()
+    with pytest.raises(CheckpointError, match="not those the run was started with"):
+        intarsia.resume(out, tables=changed)
+
+
+@pytest.mark.parametrize("missing", [run_folder.RUN, "experiment.json"])
+def test_a_run_over_sites_whose_start_was_cut_short_is_begun_anew(tmp_path, missing):
+    remote.set_up(tmp_path)
+    description = remote.described(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    whole = {"run": "ab", "clients": list(remote.NAMES)}
+    run_folder.start(out, description, "sites", overwrite=True, sites=whole)
+    assert run_folder.is_over_sites(out)
+    (out / missing).unlink()
+    assert not run_folder.is_over_sites(out)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from intarsia.errors import BusyError
 
@@ -20,19 +22,47 @@ _LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
 def alone(lock: Path, sentence: str) -> Iterator[None]:
     """Hold a lock, which is a file that stays when it is given back and says nothing by itself.
 
+    Where the file system has no locks a warning says so, and nothing is held.
+
     Raises
     ------
     BusyError
         With the sentence, if another process holds it and does not come to an end.
     """
     end = time.monotonic() + _LONGEST
-    with lock.open("wb") as file:
-        while True:
+    while True:
+        with _opened(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise BusyError(sentence) from None
-            time.sleep(0.02)
-        yield
+            except OSError as problem:
+                warnings.warn(
+                    f"{lock}: the file system has no locks ({problem.strerror}); see to it that "
+                    "one process at a time works there.",
+                    stacklevel=3,
+                )
+                yield
+                return
+            else:
+                if _is_still(file, lock):
+                    yield
+                    return
+        time.sleep(0.02)
+
+
+def _opened(lock: Path) -> IO[bytes]:
+    """Return the file to lock; one of another user's can be locked without writing."""
+    try:
+        return lock.open("ab")
+    except PermissionError:
+        return lock.open("rb")
+
+
+def _is_still(file: IO[bytes], lock: Path) -> bool:
+    """Return whether a file is the one that lies there: it may have gone with its folder."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), lock.stat())
+    except FileNotFoundError:
+        return False

@@ -14,6 +14,7 @@ import os
 import shutil
 import struct
 import warnings
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "checkpoints"
         self._history = folder / "history.jsonl"
+        self._place: int | None = None  # the output folder, held open from the first writing on
 
     @property
     def folder(self) -> Path:
@@ -110,7 +112,13 @@ class Checkpoints:
             States that the codec can write.
         extra
             What else the run needs to go on, as JSON types.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder was removed, or another took its place.
         """
+        self._check_place()
         final = self._path(round)
         filling = final.with_name(final.name + _UNFINISHED)
         self._clean()
@@ -181,8 +189,8 @@ class Checkpoints:
         return [line for line, _ in self._lines()]
 
     def append_history(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the history."""
-        self._history.parent.mkdir(parents=True, exist_ok=True)
+        """Add one line to the history; CheckpointError as for `save`."""
+        self._check_place()
         with self._history.open("a", encoding="utf-8") as history:
             history.write(json.dumps(line, ensure_ascii=False) + "\n")
 
@@ -215,6 +223,23 @@ class Checkpoints:
                 f"clients.state holds {len(clients)} clients where {content['clients']} were saved"
             )
         return Checkpoint(content["round"], server, clients, content["extra"])
+
+    def _check_place(self) -> None:
+        """Raise where the folder is not the one that was written into before."""
+        folder = self.folder
+        if self._place is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._place = os.open(folder, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._place)
+        try:
+            same = os.path.samestat(os.fstat(self._place), folder.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise CheckpointError(
+                f"{folder} was removed or replaced while the run went on, so that nothing more of "
+                "it is written there; start it again."
+            )
 
     def _clean(self) -> None:
         """Remove what a run that died while writing left behind."""

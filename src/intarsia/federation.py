@@ -76,8 +76,13 @@ class Federation:
 
 
 def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
-    """Return a CRC-32 of blocks and their names, which goes on from `total`."""
-    for name, block in blocks.items():
+    """Return a CRC-32 of blocks and their names, which goes on from `total`.
+
+    Rows count in the order of their ids, as a database may give them in any.
+    """
+    for name, held in blocks.items():
+        order = np.argsort(held.samples, kind="stable")
+        block = held if (order == np.arange(len(order))).all() else held.take(order)
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
         x = block.x
         parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)

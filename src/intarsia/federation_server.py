@@ -127,7 +127,8 @@ def request(
                 f"There is a run {description.name!r} in {own}; give the experiment another name, "
                 "or replace the run with --overwrite."
             )
-        shutil.rmtree(own)
+        with run_folder.alone_in(own / "out"):  # a job may not have come to its end
+            shutil.rmtree(own)
     own.mkdir(parents=True)
     tree = experiment.to_dict(description)
     tree["experiment"].pop("out", None)
@@ -177,7 +178,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
             measured = _measured(transport, tuple(asked["sites"]), patience)
             out.mkdir(exist_ok=True)
             write_atomically(out / "result.json", json.dumps(measured).encode())
-        elif (out / run_folder.RUN).is_file():
+        elif run_folder.is_over_sites(out):
             if not (out / "result.json").is_file():
                 remote_running.resume_over(out, transport, patience=patience)
         else:

@@ -39,7 +39,7 @@ from intarsia.outcome import Outcome, result_of
 from intarsia.party_checks import check_forgotten_ids, check_kinds
 from intarsia.privacy import modes
 from intarsia.result import Result
-from intarsia.running import check_labels, trained
+from intarsia.running import check_task, trained
 from intarsia.site_models import Scales, server_model, told
 from intarsia.site_work import DEAL, ENCODE, KEEP, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.sketch import Held, Sketch, agreed
@@ -264,7 +264,7 @@ def _engine(
         return engine, ready
     schemas, tested, notes = _agreed(description, caller)
     # what the algorithm has against these parties it says before anything is computed
-    check_labels(description, schemas["train"], options)
+    check_task(description, schemas["train"], options)
     engine = made(schemas)
     algorithm.init_server(options, schemas["train"], engine.key())
     patience = caller.patience

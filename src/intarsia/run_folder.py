@@ -26,6 +26,7 @@ from intarsia.experiment import Experiment
 from intarsia.holdings import Parties, missing_percent
 from intarsia.privacy.private_file import read_private, write_private
 from intarsia.result import Result
+from intarsia.spelling import listed
 
 __all__ = [
     "AWAY",
@@ -41,6 +42,7 @@ __all__ = [
     "draw",
     "draw_missing",
     "finish",
+    "is_over_sites",
     "keep_fingerprints",
     "keep_secret",
     "read_secret",
@@ -115,7 +117,8 @@ def start(
     Raises
     ------
     CheckpointError
-        If another process left a run there since the folder was claimed; not with `overwrite`.
+        If another process left a run there since the folder was claimed, but with `overwrite`; or
+        if the folder holds no run, and folders of the names that a run writes.
     """
     if not overwrite:
         claim(folder)
@@ -137,7 +140,7 @@ def write_whole(folder: Path, description: Experiment, fingerprint: str, result:
 def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
     tree = experiment.to_dict(description)
     tree["experiment"]["out"] = "."
-    write_atomically(folder / "tables.crc", fingerprint.encode())
+    write_atomically(folder / _TABLES, fingerprint.encode())
     # last: a folder with this file is one that can be resumed
     text = json.dumps(tree, indent=2, ensure_ascii=False)
     write_atomically(folder / "experiment.json", text.encode())
@@ -152,7 +155,6 @@ _FILES = (  # first those without which nobody goes on with the run
     SET_UP,
     AWAY,
     CONCLUSION,
-    "tables.crc",
     "keys.json",
     "history.jsonl",
     "holdings.png",
@@ -160,16 +162,32 @@ _FILES = (  # first those without which nobody goes on with the run
     "audit.json",
     "transcript.bin",
 )
+_TABLES = "tables.crc"  # the checksum of the parties' tables
+_SIGNS = ("result.json", "experiment.json", RUN, _TABLES)  # that a run is, or was, in a folder
 _FOLDERS = ("checkpoints", JOURNAL, "joined", "keys", "model")
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run writes, and nothing else that may lie in the folder."""
+    """Remove what a run writes, and nothing else that may lie in the folder.
+
+    The checksum of the tables goes last: while it is there, the rest is a run's.
+
+    Raises
+    ------
+    CheckpointError
+        If folders of these names are there and no run's.
+    """
+    there = [name for name in _FOLDERS if (folder / name).is_dir()]
+    if there and not any((folder / name).is_file() for name in _SIGNS):
+        raise CheckpointError(
+            f"{folder} has {listed(there)} and holds no run, which would write under that name; "
+            "choose another folder with -c experiment.out=..."
+        )
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
+    for name in there:
+        shutil.rmtree(folder / name)
+    (folder / _TABLES).unlink(missing_ok=True)
 
 
 def describe(folder: Path) -> Experiment:
@@ -198,6 +216,11 @@ def describe(folder: Path) -> Experiment:
     return replace(experiment.from_dict(tree, folder), out=str(folder))
 
 
+def is_over_sites(folder: Path) -> bool:
+    """Return whether a folder holds a run over sites that can go on: all of its start is there."""
+    return all((folder / name).is_file() for name in (RUN, "experiment.json"))
+
+
 def described(folder: Path) -> Experiment | None:
     """Return the experiment of the run in a folder, or None where the folder does not say."""
     return describe(folder) if (folder / "experiment.json").is_file() else None
@@ -211,7 +234,7 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
     CheckpointError
         If the tables changed since it was started.
     """
-    known = folder / "tables.crc"
+    known = folder / _TABLES
     if not known.is_file() or known.read_text(encoding="utf-8") != fingerprint:
         raise CheckpointError(
             f"The tables of {folder} are not those the run was started with; put them back, "

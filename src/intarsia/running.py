@@ -51,7 +51,7 @@ from intarsia.training import Progress
 if TYPE_CHECKING:
     from intarsia.model_file import Model
 
-__all__ = ["Progress", "check_fit", "check_labels", "load", "resume", "run", "trained"]
+__all__ = ["Progress", "check_fit", "check_task", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 
@@ -331,7 +331,7 @@ def check_fit(
     UserError
         With what does not fit.
     """
-    check_labels(description, schema, options)
+    check_task(description, schema, options)
     if isinstance(algorithm, Algorithm):
         algorithm.init_server(options, schema, RandomKey((description.seed,)))
         modes.adding(description.privacy, schema.clients)
@@ -339,7 +339,7 @@ def check_fit(
     guarantee.check_summands(description, algorithm, options, schema)
 
 
-def check_labels(description: Experiment, schema: Schema, options: Any) -> None:
+def check_task(description: Experiment, schema: Schema, options: Any) -> None:
     """Refuse labels that the loss is not for, and classes that are as many as samples."""
     if not isinstance(description.dataset, NamedDataset):  # whose classes are meant
         check_classes(schema, description.labels)

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from intarsia.algorithm import Clients, RandomKey, client_function
 from intarsia.data import Array, Block, ClientId, Schema
-from intarsia.errors import FederationError
+from intarsia.errors import FederationError, TableError
 
-__all__ = ["FUNCTIONS", "check_labels"]
+__all__ = ["FUNCTIONS", "check_agreement"]
 
 _MOST = 2**16  # of the factors
+_LARGEST = 1e200  # label
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,35 @@ class LabelDifferences:
     totals: Array  # (pairs,)
 
 
-def check_labels(clients: Clients, schema: Schema, rng: RandomKey) -> None:
+def check_agreement(clients: Clients, schema: Schema, rng: RandomKey) -> None:
     """Refuse labels of one sample that differ between clients.
 
     Raises
     ------
     FederationError
         If the labels of two clients do; it names both.
+    TableError
+        If a label is too large to be added up.
     """
     pairs = _pairs(schema)
     if not pairs:
         return
-    messages: dict[ClientId, LabelPairs] = {}
-    for name in clients.ids:
-        mine = [(number, pair) for number, pair in enumerate(pairs) if name in pair[:2]]
-        own = schema.samples.own(name)
-        if mine:
-            messages[name] = LabelPairs(
-                len(pairs),
-                tuple(number for number, _ in mine),
-                tuple(1 if name == first else -1 for _, (first, _, _) in mine),
-                tuple(np.searchsorted(own, shared).astype(np.int64) for _, (_, _, shared) in mine),
-                rng.integer(),
-            )
+    parts: dict[ClientId, list[tuple[int, int, NDArray[np.int64]]]] = {}
+    for number, (first, second, shared) in enumerate(pairs):
+        for name, sign in ((first, 1), (second, -1)):
+            places = np.searchsorted(schema.samples.own(name), shared).astype(np.int64)
+            parts.setdefault(name, []).append((number, sign, places))
+    messages = {
+        name: LabelPairs(
+            pairs=len(pairs),
+            own=tuple(number for number, _, _ in parts[name]),
+            signs=tuple(sign for _, sign, _ in parts[name]),
+            samples=tuple(places for _, _, places in parts[name]),
+            seed=rng.integer(),
+        )
+        for name in clients.ids
+        if name in parts
+    }
     # discloses which two clients have labels that differ, and a random combination by how much
     totals = clients.reveal(clients.sum(add_labels, messages)).totals
     wrong = [pairs[number] for number in np.flatnonzero(totals).tolist()]
@@ -102,6 +109,11 @@ def add_labels(
     """Add up the labels of the samples that another client labels too."""
     totals = np.zeros(message.pairs)
     assert block.y is not None
+    if np.nanmax(np.abs(block.y)) > _LARGEST:
+        raise TableError(
+            f"A label is beyond {_LARGEST:g}, too large to be added up; divide labels by a power "
+            "of ten at every client."
+        )
     for number, sign, samples in zip(message.own, message.signs, message.samples, strict=True):
         factors = RandomKey((message.seed, number)).generator().integers(1, _MOST, len(samples))
         totals[number] = sign * math.fsum((factors * block.y[samples]).tolist())

@@ -33,7 +33,7 @@ from intarsia.algorithm import (
     client_function,
 )
 from intarsia.algorithms import label_agreement
-from intarsia.algorithms.label_agreement import check_labels
+from intarsia.algorithms.label_agreement import check_agreement
 from intarsia.data import INTERCEPT, Array, Block, Schema, Values
 from intarsia.errors import TableError
 from intarsia.index_sets import Cell
@@ -154,7 +154,7 @@ def prepare(
     """
     notes: list[str] = []
     # step 0: labels
-    check_labels(clients, schemas["train"], rng.fold_in("labels"))
+    check_agreement(clients, schemas["train"], rng.fold_in("labels"))
     # step 1: one exchange and its check for every set of shared features
     for part, schema in schemas.items():
         for cell in _shared_features(schema):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -185,6 +185,19 @@ class Caller:
             self.versions[client] = sequence
         return {client: answers[client] for client in asked}
 
+    def wait_for(self, wanted: Collection[ClientId], count: int) -> None:
+        """Wait until so many of some sites are there, others being away or not.
+
+        Raises
+        ------
+        AbsentError
+            If they are not, within the deadline.
+        """
+        self._wait_for_return(lambda: sum(client not in self.away for client in wanted) >= count)
+        if self.journal is not None:
+            self.journal.leave_out(self.sequence + 1, self.away)
+            self.journal.settle()
+
     def probe(self, *, wait: bool) -> None:
         """Ask the sites that were away whether they are there again; wait: until all are.
 
@@ -201,17 +214,18 @@ class Caller:
             self.away = known  # what is done again goes as it went
             return
         asked = bool(self.away)
-        self._wait_for_return(wait=wait)
+        self._wait_for_return(lambda: not wait)
         if asked and journal is not None and not wait:
             journal.leave_out(following, self.away)  # nobody: all came back
             journal.settle()
 
-    def _wait_for_return(self, *, wait: bool) -> None:
+    def _wait_for_return(self, enough: Callable[[], bool]) -> None:
+        """Ask those that are away until nobody is, or enough are there."""
         end = time.monotonic() + self.patience.deadline
         pause = threading.Event()
         while self.away:
             self.away = {client for client in sorted(self.away) if not self._answers(client)}
-            if not wait or not self.away:
+            if not self.away or enough():
                 return
             if time.monotonic() > end:
                 raise AbsentError(

@@ -93,7 +93,7 @@ class Journal:
         OSError
             If the disk is full; nothing is left of what was written then.
         """
-        if (sequence, client) in self._entries:
+        if (sequence, client) in self._entries and client != _AWAY:
             return
         noted = Noted(sequence, client, call, answer)
         data = codec.encode(noted)
@@ -114,7 +114,7 @@ class Journal:
         return None if known is None else set(codec.decode(known.answer))
 
     def leave_out(self, sequence: int, clients: Collection[ClientId]) -> None:
-        """Write down who is left out from a call on."""
+        """Write down who is left out from a call on; what was written of it last counts."""
         self.add(sequence, _AWAY, b"", codec.encode(tuple(sorted(clients))))
 
     def settle(self) -> None:

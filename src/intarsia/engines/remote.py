@@ -156,9 +156,9 @@ class Remote:
         caller.anchor()
         self._opened, self._began = False, caller.sequence
         drawn = self._clients if present is None else present
-        left = sum(client not in caller.away for client in drawn)
-        if left < min(caller.patience.quorum, len(drawn)):
-            caller.probe(wait=True)
+        least = min(caller.patience.quorum, len(drawn))
+        if sum(client not in caller.away for client in drawn) < least:
+            caller.wait_for(drawn, least)
         self._begin(number, drawn)
 
     def without(self, absent: AbsentError) -> bool:
