@@ -12,6 +12,7 @@ import pytest
 
 from command_line import finished, one_error, said
 from intarsia.cli import main
+from intarsia.client_models import LinearModels
 from intarsia.linear import LinearClassifier, LinearRegressor
 from intarsia.model_file import write_model
 from intarsia.new_table import TableSettings, table_settings
@@ -115,6 +116,29 @@ def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
     for name in (None, "somebody who joined"):
         both = TableSettings(("no", "who"), (), ("?", "-"), (";",))
         assert table_settings(tmp_path, name) == both
+
+
+def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8, "flic-linear")
+    models = {
+        name: LinearRegressor.from_weights(
+            {column: 2.0}, means={column: 40.0}, scales={column: 10.0}, intercept=5.0
+        )
+        for name, column in (("a", "age"), ("b", "size"))
+    }
+    write_model(LinearModels("flic-linear", models), folder / "model")
+    told = [
+        {"name": "a", "id": "no", "missing": ["?"]},
+        {"name": "b", "id": "no", "missing": ["0"], "separator": ";"},
+    ]
+    (folder / "experiment.json").write_text(json.dumps({"client": told}))
+    # of a: 0 is a number and an id; 2·(0 - 40)/10 + 5 = -3
+    rows, err = predicted(folder, "no;age\n0;0\n1;?\n", capfd)
+    assert rows == [{"id": "0", "score": "-3.0"}, {"id": "1", "score": "5.0"}]
+    assert "taken for one of 'a'" in err
+    assert "count as the mean: age (1)" in err
+    rows, _ = predicted(folder, "no;size\n1;0\n", capfd)  # of b it is missing
+    assert rows == [{"id": "1", "score": "5.0"}]
 
 
 @pytest.mark.parametrize(

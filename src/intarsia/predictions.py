@@ -113,7 +113,8 @@ def predict(
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all.
     missing
-        What counts as missing, beside what did in training.
+        What counts as missing, beside what did in training: in the table of the client whose
+        network predicts, else in those of all.
 
     Raises
     ------
@@ -132,9 +133,10 @@ def predict(
     later = _joined(folder)
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(later[client], table, id, client, missing)
-    settings = table_settings(folder, client)
-    names = column_names(table, settings)
-    model, taken = _estimator(found_model, table, names, client, later)
+    header = table_settings(folder, client)
+    names = column_names(table, header)
+    model, owner, taken = _estimator(found_model, table, names, client, later)
+    settings = table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names)
     if not known:
@@ -149,7 +151,7 @@ def predict(
     source = Source(
         name="table",
         path=str(table),
-        separator=separator_of(table, settings),
+        separator=separator_of(table, header),
         id=id,
         features=tuple(known),
         categorical=tuple(levels),
@@ -180,11 +182,11 @@ def _estimator(
     names: Sequence[str],
     client: ClientId | None,
     later: Iterable[ClientId],
-) -> tuple[LinearModel | ClientNetwork, tuple[str, ...]]:
-    """Return what predicts the rows of a table with these columns, and a note where it was found.
+) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
+    """Return what predicts the rows of a table with these columns, whose it is, and notes.
 
-    The client is the one whose columns the table has, all of them and more of them than it has of
-    any other's.
+    It is nobody's where it is for all; where it was found there is a note. The client is the one
+    whose columns the table has, all of them and more of them than it has of any other's.
     """
     if not isinstance(model, Mapping):
         if client is not None:
@@ -192,24 +194,25 @@ def _estimator(
                 f"The client {client!r} is named, but the model is one linear model for all "
                 "clients; leave the name out."
             )
-        return model, ()
+        return model, None, ()
     server: ClientNetwork | None = getattr(model, "server", None)
     if client is not None:
         if client == _SERVER and client not in model and server is not None:
-            return server, ()
+            return server, None, ()
         if client not in model:
             raise ExperimentError(
                 f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
                 "that joined with --out has its own folder, DIR of predict."
             )
-        return model[client], ()
+        return model[client], client, ()
     if len(model) == 1:
-        return next(iter(model.values())), ()
+        [(only, network)] = model.items()
+        return network, only, ()
     if server is not None and not model:  # a run over sites
-        return server, ()
+        return server, None, ()
     if server is not None and not {*_columns_of(server.features, names)}.difference(names):
         note = "The table has the columns of all clients, and the server's network predicts; name a"
-        return server, (f"{note} client for its own.",)
+        return server, None, (f"{note} client for its own.",)
     columns = {
         name: set(_columns_of([str(feature) for feature in one.feature_names_in_], names))
         for name, one in model.items()
@@ -231,7 +234,7 @@ def _estimator(
             "model of its own; name the client that the table is of (--client)."
         )
     note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
-    return model[best[0]], (f"{note}if it is not.",)
+    return model[best[0]], best[0], (f"{note}if it is not.",)
 
 
 def _applied(
