@@ -33,16 +33,20 @@ def test_as_many_classes_as_samples_are_refused_unless_they_are_listed() -> None
     check_classes(schema(MANY[:20], 20), LabelSettings())  # few: a small table
 
 
-def test_nearly_as_many_classes_as_samples_are_noted() -> None:
-    [note] = notes_on_labels(schema(MANY, 59))
+def test_nearly_as_many_classes_as_samples_are_noted_unless_they_are_listed() -> None:
+    [note] = notes_on_labels(schema(MANY, 59), LabelSettings())
     assert "has 30 classes and 59 samples with a label, fewer than two for each" in note
-    assert not notes_on_labels(schema(MANY, 60))
+    assert not notes_on_labels(schema(MANY, 60), LabelSettings())
+    assert not notes_on_labels(schema(MANY, 59), LabelSettings(classes=MANY))
+    table = pd.DataFrame({"x": np.arange(59.0), "ill": [*MANY, *MANY[:29]]})
+    assert intarsia.inspect(tables={"a": table}, label="ill").advice.remarks == (note,)
+    assert not intarsia.inspect(tables={"a": table}, label="ill", classes=MANY).advice.remarks
 
 
 def test_classes_that_differ_in_case_or_blanks_are_noted() -> None:
-    [note] = notes_on_labels(schema(("NO", "Type 1", "no", "type1", "yes"), 9))
+    [note] = notes_on_labels(schema(("NO", "Type 1", "no", "type1", "yes"), 9), LabelSettings())
     assert "in case or blanks only ('NO' and 'no'; 'Type 1' and 'type1') and" in note
-    assert not notes_on_labels(schema(("no", "yes"), 9))
+    assert not notes_on_labels(schema(("no", "yes"), 9), LabelSettings())
 
 
 def test_a_sample_that_two_clients_label_counts_once() -> None:

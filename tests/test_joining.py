@@ -174,6 +174,18 @@ def test_a_client_may_have_rows_of_one_class_only(folder):
     assert found.model["new"].classes_.tolist() == ["p", "q", "r"]
 
 
+def test_the_federations_classes_are_not_too_many_for_a_new_clients_rows(tmp_path):
+    def of_26(name, width, rows):
+        return table(name, width, rows).assign(kind=[f"c{i % 26:02}" for i in range(rows)])
+
+    settings = SETTINGS | {"final_epochs": 1, "test": 0.0}
+    tables = {"north": of_26("north", 3, 60), "south": of_26("south", 5, 60)}
+    intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
+    found = intarsia.join(tmp_path, of_26("new", 7, 40), out=None)
+    assert len(found.model["new"].classes_) == 26
+    assert not [note for note in found.notes if "26 classes" in note]
+
+
 @pytest.mark.parametrize("only", ["p", "r"])
 @pytest.mark.parametrize("classes", [None, ["p", "q", "r"]])
 def test_a_client_of_one_class_joins_where_one_is_against_the_rest(tmp_path, only, classes):

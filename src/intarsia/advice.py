@@ -9,7 +9,7 @@ from intarsia.data import ClientId, Schema
 from intarsia.errors import FederationError
 from intarsia.feature_blocks import doubled, feature_blocks
 from intarsia.index_sets import Cell
-from intarsia.labels import notes_on_labels
+from intarsia.labels import LabelSettings, notes_on_labels
 
 __all__ = ["Advice", "advise"]
 
@@ -27,10 +27,14 @@ class Advice:
     obstacle: str = ""  # why a run would stop as the experiment is
 
 
-def advise(schema: Schema, chosen: str | None = None) -> Advice:
+def advise(
+    schema: Schema, chosen: str | None = None, labels: LabelSettings | None = None
+) -> Advice:
     """Return the algorithm that fits who holds what, and remarks on the chosen or else on that."""
     found = _fitting(schema)
-    return replace(found, remarks=_remarks(schema, chosen or found.algorithm))
+    return replace(
+        found, remarks=_remarks(schema, chosen or found.algorithm, labels or LabelSettings())
+    )
 
 
 def _fitting(schema: Schema) -> Advice:
@@ -164,8 +168,8 @@ def _count(cells: Sequence[Cell]) -> int:
     return sum(cell.stop - cell.start for cell in cells)
 
 
-def _remarks(schema: Schema, algorithm: str | None) -> tuple[str, ...]:
-    remarks = [*notes_on_labels(schema), *doubled(schema)]
+def _remarks(schema: Schema, algorithm: str | None, labels: LabelSettings) -> tuple[str, ...]:
+    remarks = [*notes_on_labels(schema, labels), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
         for cell in index.cells:

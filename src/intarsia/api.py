@@ -207,7 +207,8 @@ def inspect(
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
-    advice = advise(schema, described.algorithm if tables is None else None)
+    chosen = described.algorithm if tables is None else None
+    advice = advise(schema, chosen, described.labels)
     obstacle = _obstacle(described, read, schema)
     held = block_classes(blocks, labels)
     drawn = (

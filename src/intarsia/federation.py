@@ -127,7 +127,7 @@ def build(
         notes.append(f"{left} training samples have a label at no client; they are left out.")
     check_labels(train, names)
     schema = Schema.of(train, labels)
-    notes.extend(notes_on_labels(schema))
+    notes.extend(notes_on_labels(schema, experiment.labels))
     return Federation(
         train,
         test,

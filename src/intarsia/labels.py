@@ -272,10 +272,11 @@ def check_classes(schema: Schema, settings: LabelSettings) -> None:
         )
 
 
-def notes_on_labels(schema: Schema) -> tuple[str, ...]:
+def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
     """Return notes about classes that may not be meant, and about labels among the features.
 
-    Classes are public, so that every engine can say it.
+    Classes are public, so that every engine can say it. Of classes that are listed, as those of a
+    federation that a client joins, it is not noted how many they are.
     """
     labels = schema.labels
     notes = []
@@ -289,10 +290,10 @@ def notes_on_labels(schema: Schema) -> tuple[str, ...]:
             f"Label column {labels.name!r} has classes that differ in case or blanks only "
             f"({shown}) and count as different; write them alike, unless they are."
         )
-    labelled = int((schema.label_holders > 0).sum())
-    if len(labels.classes) > MOST_NUMBER_CLASSES and labelled < 2 * len(labels.classes):
+    classes, labelled = len(labels.classes), int((schema.label_holders > 0).sum())
+    if not settings.classes and classes > MOST_NUMBER_CLASSES and labelled < 2 * classes:
         notes.append(
-            f"Label column {labels.name!r} has {len(labels.classes)} classes and {labelled} "
+            f"Label column {labels.name!r} has {classes} classes and {labelled} "
             "samples with a label, fewer than two for each; check that it is the column to predict."
         )
     return (*notes, *_label_among_features(schema))

@@ -335,7 +335,7 @@ def _agreed(
             notes.append(f"{left} training samples have a label at no client; they are left out.")
     tested = any(len(one.test.samples) for one in held.values())
     schemas = {"train": Schema({n: _taken(one.train, kept[n]) for n, one in held.items()}, labels)}
-    notes.extend(notes_on_labels(schemas["train"]))
+    notes.extend(notes_on_labels(schemas["train"], description.labels))
     if tested:
         schemas["test"] = Schema({name: one.test for name, one in held.items()}, labels)
     if description.preprocessing.intercept:
