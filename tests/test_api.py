@@ -389,9 +389,33 @@ def test_inspect_shows_the_counts_of_tables_that_a_run_would_refuse(frames):
         tables={**frames, "late": late}, id="customer", label="default", standardise=False
     )
     assert [row.samples for row in found.clients] == [90, 90, 90]
-    assert found.advice.obstacle.startswith("90 samples have different labels")
-    with pytest.raises(FederationError, match="90 samples have different labels"):
-        trained({**frames, "late": late}, test=0.0)
+    with pytest.raises(FederationError, match="samples have different labels") as refused:
+        trained({**frames, "late": late}, standardise=False)
+    assert found.advice.obstacle == str(refused.value)
+
+
+def test_inspect_says_what_a_run_refuses_of_the_training_part_and_counts_all_rows():
+    classes = [f"c{row % 25:02}" for row in range(26)]
+    table = pandas.DataFrame({"id": range(26), "x": np.arange(26.0), "ill": classes})
+    tables = {"a": table, "b": table[["id"]].assign(z=1.0)}
+    found = intarsia.inspect(tables=tables, id="id", label="ill")
+    assert [row.samples for row in found.clients] == [26, 26]
+    assert sum(found.classes.values()) == 26
+    with pytest.raises(FederationError, match=r"25 classes .* 21 training samples") as refused:
+        intarsia.run(tables=tables, id="id", label="ill")
+    assert found.advice.obstacle == str(refused.value)
+    assert not intarsia.inspect(tables=tables, id="id", label="ill", test=0.0).advice.obstacle
+
+
+def test_inspect_says_what_a_run_refuses_of_a_test_part_that_cannot_be_dealt(tmp_path):
+    file = tmp_path / "few.toml"
+    file.write_text(
+        'algorithm = { name = "hyfdca" }\ndataset = { name = "breast_cancer" }\n'
+        'split = { test = 0.004 }\npartition = { kind = "grid", rows = 9, columns = 2 }\n'
+    )
+    with pytest.raises(ExperimentError, match=r"test part has . samples and cannot") as refused:
+        intarsia.run(file, out=None)
+    assert intarsia.inspect(file).advice.obstacle == str(refused.value)
 
 
 def test_inspect_names_a_label_column_that_is_a_feature_elsewhere(frames):

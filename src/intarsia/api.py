@@ -205,11 +205,11 @@ def inspect(
     """
     shared = _shared(id, label, id_type, categorical, exclude, missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
+    obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
     chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
-    obstacle = _obstacle(described, read, schema)
     held = block_classes(blocks, labels)
     drawn = (
         None
@@ -299,12 +299,10 @@ def join(
     )
 
 
-def _obstacle(described: Experiment, tables: federation.Tables | None, schema: Schema) -> str:
-    """Return what a run would refuse about tables that can be read; "": nothing."""
-    whole = dataclasses.replace(described, split=dataclasses.replace(described.split, test=0.0))
+def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
+    """Return what a run would refuse, of the training part as of the whole; "": nothing."""
     try:
-        if described.dataset is None:  # what is dealt out fits together
-            schema = federation.build(whole, tables).schema
+        schema = federation.build(described, tables).schema
         running.check_fit(described, *catalogue.choose(described), schema)
     except UserError as problem:
         return str(problem)
