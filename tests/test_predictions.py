@@ -146,7 +146,12 @@ def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was
     [
         ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
         ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
-        ("age,sex\n1\n", [], "line 2 has 1 values"),
+        (
+            "age,sex\n1\n",
+            [],
+            "line 2 has 1 values ('1') but the header has 2; give every line 2 "
+            "values, and put a value with a separator in quotes.",
+        ),
         ("age,sex\n1,F\nn/a,M\n", [], "correct it, or let it count as missing: --missing 'n/a'."),
         ("age\n1\0\n", [], "not text; save it as UTF-8 text."),
         ("customer,age\n1,2020-01-02\n", [], "leave it out of the table."),

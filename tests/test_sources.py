@@ -84,6 +84,49 @@ def test_a_separator_that_nobody_named_is_that_of_the_header(tmp_path: Path, mar
     check_people(csv_table(tmp_path, CSV.replace(",", mark), id="id", label="y"))
 
 
+@pytest.mark.parametrize(
+    ("content", "separator", "features"),
+    [
+        ("id\tincome;net\tx\n1\t5\t2\n", None, ("id", "income;net", "x")),
+        ('id\t"a;b;c;d"\tx\n1\t5\t2\n', None, ("id", "a;b;c;d", "x")),
+        ("id\tk|p|c\tk|p|d\n1\t5\t2\n", None, ("id", "k|p|c", "k|p|d")),
+        ("id,k|p|c,k|p|d\n1,5,2\n", None, ("id", "k|p|c", "k|p|d")),
+        ("income,net;x;z\n1;5;2\n", None, ("income,net", "x", "z")),
+        ("id,lat;lon;up\n1,5\n", None, ("id", "lat;lon;up")),
+        ('"a;b"\n5\n', None, ("a;b",)),
+        ('"a;b"\n5\n', ",", ("a;b",)),
+        ('"a,b"\n5\n', ";", ("a,b",)),
+    ],
+)
+def test_the_separator_is_what_divides_the_header_and_the_values_alike(
+    tmp_path: Path, content: str, separator: str | None, features: tuple[str, ...]
+) -> None:
+    assert csv_table(tmp_path, content, separator=separator).columns == features
+
+
+def test_a_header_may_be_longer_than_a_value_may_be(tmp_path: Path) -> None:
+    names = tuple(f"column{number}" for number in range(20_000))  # 210 kB
+    content = f"{','.join(names)}\n{','.join('1' for _ in names)}\n"
+    assert csv_table(tmp_path, content).columns == names
+
+
+def test_values_with_another_mark_are_levels_of_a_table_of_one_column(tmp_path: Path) -> None:
+    for separator in (None, ","):
+        found = csv_table(tmp_path, '"a;b"\np;q\nr;s\n', separator=separator, categorical=("a;b",))
+        assert found.categorical["a;b"].levels == ("p;q", "r;s")
+
+
+def test_a_line_that_the_separator_of_the_header_does_not_fit_names_separator(
+    tmp_path: Path,
+) -> None:
+    ragged = "a;b\n5\n"
+    with pytest.raises(TableError, match=r"in quotes, or set separator if it is not ';'\.$"):
+        csv_table(tmp_path, ragged)
+    with pytest.raises(TableError, match=r"put a value with a separator in quotes\.$"):
+        csv_table(tmp_path, ragged, separator=";")
+    assert csv_table(tmp_path, '"a;b"\n5\n').columns == ("a;b",)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "sqlite", "duckdb", "pandas", "polars"])
 def test_every_kind_of_source_gives_the_same_block(tmp_path: Path, kind: str) -> None:
     frame = pd.DataFrame(

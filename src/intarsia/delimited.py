@@ -1,7 +1,8 @@
 """Delimited text (CSV, TSV) as columns.
 
-The separator is the one that the source states, else "," (tab where the name ends in .tsv); a
-header that this leaves whole, but that another of ; tab | and , divides, has that one.
+The separator is the one that the source states, else "," (tab where the name ends in .tsv), if it
+gives the header and the line after it as many values, at least two. If not, it is the one of ; tab
+| and , that does, or else the one that gives the most names.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     except pa.ArrowInvalid as error:
         raise TableError(
             f"{source.where}: {_ragged(content, separator, len(header)) or first_line(error)}; "
-            f"give every line {len(header)} values, and put a value with a separator in quotes."
+            f"give every line {len(header)} values, and put a value with a separator in quotes"
+            + (f", or set separator if it is not {separator!r}." if not source.separator else ".")
         ) from error
 
 
@@ -92,20 +94,34 @@ def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tup
     """
     tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
     usual = source.separator or ("\t" if tabs else ",")
-    header = _first(rows(usual))
-    if source.separator is None and len(header) == 1:
-        other = _other(header[0], usual)
-        if other is not None:
-            return _first(rows(other)), other
-    return header, usual
+    separator = usual if source.separator else _dividing(rows, usual)
+    return _first(rows(separator)), separator
 
 
 def _first(rows: Iterator[list[str]]) -> list[str]:
     return next((row for row in rows if row), [])
 
 
-def _other(name: str, separator: str) -> str | None:
-    return next((mark for mark in _MARKS if mark != separator and mark in name), None)
+def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
+    """Return what divides the header: of the usual separator and the other marks."""
+
+    def rank(mark: str) -> tuple[bool, bool, int]:
+        names, alike = _division(rows(mark))
+        return alike, alike and mark == usual, names
+
+    marks: list[str] = [usual, *_MARKS]
+    return max(marks, key=rank)  # the first of equal ones
+
+
+def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
+    """Return the number of names, and whether they are several and the next line has as many."""
+    lines = (row for row in rows if row)
+    names = 0
+    try:
+        names = len(next(lines, []))
+        return names, 1 < names == len(next(lines, []))
+    except csv.Error:  # a whole line may be too long for one value, which it is for a wrong mark
+        return names, False
 
 
 def _rows(content: bytes, separator: str) -> Any:  # csv.reader has no public type
@@ -123,12 +139,13 @@ def _header(content: bytes, source: Source) -> tuple[list[str], str]:
         raise TableError(
             f"{source.where}: the file has 0 column names; write them in the first line."
         )
-    if len(header) == 1:
-        other = _other(header[0], separator)
-        if other is not None:
+    if len(header) == 1 and source.separator:
+        other = _dividing(lambda mark: _rows(content, mark), separator)
+        if other != separator:
             raise TableError(
                 f"{source.where}: the header {header[0][:60]!r} has no {separator!r} but "
-                f"{other!r}; set separator to {other!r}, or leave it out."
+                f"{other!r}; set separator to {other!r}, leave it out, or put a name with "
+                f"{other!r} in quotes."
             )
     if all(_measured(name) for name in header):
         raise TableError(

@@ -29,7 +29,7 @@ class Source:
     name: ClientId
     path: str | None = None
     format: Format | None = None  # None: by the ending of the path
-    separator: str | None = None  # csv; None: "," (tab for .tsv), or what the header has instead
+    separator: str | None = None  # csv; None: "," (tab for .tsv), or what divides the header
     url: str | None = None  # sql: an SQLAlchemy url
     query: str | None = None  # sql
     id: str | None = None  # None: the rows belong to this party alone; libsvm, npz: "row"

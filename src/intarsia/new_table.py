@@ -47,6 +47,7 @@ _ADVICE = (
         "ids must have one type: write them alike in all tables.",
     ),
     (r" or set id_type = \"text\"\.", "."),
+    (r", or set separator if it is not .+\.", "."),
 )
 
 
