@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ import pytest
 import intarsia
 from command_line import finished, one_error, said
 from intarsia import __version__
+from intarsia.checkpoint import Checkpoints, write_atomically
 from intarsia.cli import main
 from intarsia.errors import ConvergenceError
 
@@ -128,8 +130,13 @@ def test_help_takes_less_than_half_a_second_of_computing():
 # -- stops and failures, with a run that stops or fails at once
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
+def pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    problem: BaseException,
+    begin: Callable[[], object] = lambda: None,
+) -> None:
     def fail(*_: object, **__: object) -> None:
+        begin()
         raise problem
 
     module = ModuleType("intarsia.running")
@@ -137,14 +144,38 @@ def pretend(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
     monkeypatch.setitem(sys.modules, "intarsia.running", module)
 
 
-def test_ctrl_c_says_how_to_go_on(experiment, monkeypatch, capfd):
-    from intarsia.checkpoint import Checkpoints
+def begun(folder: Path, rounds: int) -> None:
+    """Leave what a run leaves that was stopped after some rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "experiment.json", b"{}")
+    Checkpoints(folder).save(rounds, None, {}, {})
 
+
+def test_ctrl_c_says_how_to_go_on(experiment, monkeypatch, capfd):
     folder = experiment.parent / "runs" / "two"
-    Checkpoints(folder).save(17, None, {}, {})
-    pretend(monkeypatch, KeyboardInterrupt())
+    pretend(monkeypatch, KeyboardInterrupt(), lambda: begun(folder, 17))
     assert main(["run", str(experiment), "--quiet"]) == 130
-    assert said(capfd)[1] == (f"stopped; this goes on from round 17: intarsia resume {folder}\n")
+    go_on = f"stopped; this goes on from round 17: intarsia resume {folder}\n"
+    assert said(capfd)[1] == go_on
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130  # one before it
+    assert said(capfd)[1] == go_on
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["resume", str(folder), "--quiet"]) == 130
+    assert said(capfd)[1] == go_on
+
+
+def test_ctrl_c_before_the_run_before_is_replaced_says_that_it_is_there(
+    experiment, monkeypatch, capfd
+):
+    folder = experiment.parent / "runs" / "two"
+    begun(folder, 17)
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130
+    assert said(capfd)[1] == (f"stopped before it began; the run before is in {folder} as it was\n")
+    # its checkpoints alone are of nothing that can go on
+    pretend(monkeypatch, KeyboardInterrupt(), (folder / "experiment.json").unlink)
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130
+    assert "before the first checkpoint" in said(capfd)[1]
 
 
 def test_ctrl_c_before_the_first_checkpoint(experiment, monkeypatch, capfd):

@@ -164,11 +164,14 @@ def run(
     from intarsia.running import run as train
 
     experiment = _load(file, override)
+    folder = Path(experiment.out)
+    before = _written(folder)
     _train(
         lambda show: train(experiment, progress=show, overwrite=overwrite),
-        Path(experiment.out),
+        folder,
         as_json,
         quiet,
+        before,
     )
 
 
@@ -293,7 +296,9 @@ def _load(file: Path, overrides: list[str] | None) -> Any:
     return experiment.load(file, overrides or ())
 
 
-def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
+def _train(
+    train: Any, folder: Path, as_json: bool, quiet: bool, before: tuple[int, int] | None = None
+) -> None:
     from intarsia import display, watch
 
     screen = console()
@@ -302,7 +307,7 @@ def _train(train: Any, folder: Path, as_json: bool, quiet: bool) -> None:
         with _terminated_as_interrupted(), shown as show:
             result: Result = train(show)
     except KeyboardInterrupt:
-        raise _StoppedError(_how_to_go_on(folder)) from None
+        raise _StoppedError(_how_to_go_on(folder, before)) from None
     if not quiet:
         display.show_result(screen, result, folder)
     if as_json:
@@ -322,11 +327,24 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _how_to_go_on(folder: Path) -> str:
+def _written(folder: Path) -> tuple[int, int] | None:
+    """Return what tells the experiment.json of one run in a folder from that of another."""
+    try:
+        found = (folder / "experiment.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
+    """Return what to do after a stop; `before`: what a run that a new one replaces had written."""
     from intarsia.checkpoint import Checkpoints
 
+    now = _written(folder)
+    if now is not None and now == before:
+        return f"stopped before it began; the run before is in {_quoted(folder)} as it was"
     rounds = Checkpoints(folder).rounds
-    if not rounds:
+    if now is None or not rounds:
         return "stopped before the first checkpoint; start again with --overwrite"
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
 
