@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from intarsia import catalogue, federation, frames, holdings, joining, running
+from intarsia import catalogue, federation, fitting, frames, holdings, joining, running
 from intarsia import experiment as description
 from intarsia.advice import Advice, advise
 from intarsia.block_classes import BlockClasses, block_classes
@@ -303,7 +303,7 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
     """Return what a run would refuse, of the training part as of the whole; "": nothing."""
     try:
         schema = federation.build(described, tables).schema
-        running.check_fit(described, *catalogue.choose(described), schema)
+        fitting.check_fit(described, *catalogue.choose(described), schema)
     except UserError as problem:
         return str(problem)
     return ""

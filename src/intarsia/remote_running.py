@@ -34,12 +34,13 @@ from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
 from intarsia.federation import labelled_somewhere
+from intarsia.fitting import check_task
 from intarsia.labels import notes_on_labels
 from intarsia.outcome import Outcome, result_of
 from intarsia.party_checks import check_forgotten_ids, check_kinds
 from intarsia.privacy import modes
 from intarsia.result import Result
-from intarsia.running import check_task, trained
+from intarsia.running import trained
 from intarsia.site_models import Scales, server_model, told
 from intarsia.site_work import DEAL, ENCODE, KEEP, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.sketch import Held, Sketch, agreed

@@ -20,7 +20,7 @@ from intarsia import (
     training,
     yardsticks,
 )
-from intarsia.algorithm import Algorithm, RandomKey
+from intarsia.algorithm import Algorithm
 from intarsia.algorithms.preparation import Preparation
 from intarsia.baselines import Baseline
 from intarsia.catalogue import choose
@@ -30,11 +30,11 @@ from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engine_setup import SealedSums, prepared_engine, sealed_sums
 from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
-from intarsia.errors import CheckpointError, ExperimentError
-from intarsia.experiment import Experiment, NamedDataset
+from intarsia.errors import CheckpointError
+from intarsia.experiment import Experiment
 from intarsia.feature_blocks import doubled
 from intarsia.federation import Tables, build
-from intarsia.labels import check_classes
+from intarsia.fitting import check_fit
 from intarsia.outcome import (
     Outcome,
     architecture_of,
@@ -43,7 +43,6 @@ from intarsia.outcome import (
     linear_model,
     result_of,
 )
-from intarsia.privacy import modes
 from intarsia.result import Result
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
@@ -51,7 +50,7 @@ from intarsia.training import Progress
 if TYPE_CHECKING:
     from intarsia.model_file import Model
 
-__all__ = ["Progress", "check_fit", "check_task", "load", "resume", "run", "trained"]
+__all__ = ["Progress", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 
@@ -319,35 +318,6 @@ def _fit(
         engine.books.mode,
         engine.books.crossings.summary(),
     )
-
-
-def check_fit(
-    description: Experiment, algorithm: Algorithm | Baseline, options: Any, schema: Schema
-) -> None:
-    """Refuse parties that the algorithm, its loss or the privacy settings are not for.
-
-    Raises
-    ------
-    UserError
-        With what does not fit.
-    """
-    check_task(description, schema, options)
-    if isinstance(algorithm, Algorithm):
-        algorithm.init_server(options, schema, RandomKey((description.seed,)))
-        modes.adding(description.privacy, schema.clients)
-        modes.check_key(description.privacy)
-    guarantee.check_summands(description, algorithm, options, schema)
-
-
-def check_task(description: Experiment, schema: Schema, options: Any) -> None:
-    """Refuse labels that the loss is not for, and classes that are as many as samples."""
-    if not isinstance(description.dataset, NamedDataset):  # whose classes are meant
-        check_classes(schema, description.labels)
-    if schema.labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
-        raise ExperimentError(
-            f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
-            'algorithm.loss = "squared", or labels.task for classes.'
-        )
 
 
 def _count_once(engine: InProcess, *, keep: bool) -> None:
