@@ -5,6 +5,9 @@ import threading
 
 import pytest
 
+from intarsia import alone
+from intarsia.errors import BusyError
+
 kit_process = pytest.importorskip("intarsia.kit_process", exc_type=ImportError)
 
 
@@ -32,3 +35,17 @@ def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monke
             pause.wait(0.05)
         assert (tmp_path / "runs").exists()
     assert "could not be kept running ([Errno 17] File exists" in said[0]
+
+
+def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "_LONGEST", 0.0)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    first = kit_process.KitProcess(tmp_path, command)
+    second = kit_process.KitProcess(tmp_path, command)
+    with first.running():
+        refused = pytest.raises(BusyError, match="is in use by another process; stop that")
+        with refused, second.running():
+            pass
+        first.stop()
+    with second.running():  # the lock went with the first
+        second.stop()

@@ -7,7 +7,6 @@ parent ends those before it begins, so that no two work on one site's folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from typing import Final
 
 import psutil
 
-from intarsia.errors import ExperimentError
+from intarsia.alone import alone
 
 __all__ = ["KitProcess", "is_running", "stop"]
 
@@ -65,15 +64,18 @@ class KitProcess:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the process while something else is done here; SIGTERM and Ctrl-C stop both."""
-        with (self._kit / _LOCK).open("wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ExperimentError(
-                    f"{self._kit} is in use by another process; stop that with `intarsia "
-                    f"federation stop {self._kit}`."
-                ) from None
+        """Run the process while something else is done here; SIGTERM and Ctrl-C stop both.
+
+        Raises
+        ------
+        BusyError
+            If another process runs the kit.
+        """
+        sentence = (
+            f"{self._kit} is in use by another process; stop that with `intarsia federation stop "
+            f"{self._kit}`."
+        )
+        with alone(self._kit / _LOCK, sentence):
             yield from self._kept()
 
     def _kept(self) -> Iterator[None]:

@@ -134,13 +134,6 @@ class Journal:
                 self._last.pop(path, None)
         self._entries = {key: one for key, one in self._entries.items() if key[0] > first}
 
-    def clear(self) -> None:
-        """Forget all: a run begins from nothing."""
-        for path in self._files():
-            path.unlink()
-        self._entries, self._last, self._marks = {}, {}, []
-        self._open(0)
-
     def close(self) -> None:
         """Close the file."""
         if self._file >= 0:
