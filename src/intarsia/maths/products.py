@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
-from intarsia.maths.losses import compiled, reassociated
+from intarsia.maths.losses import compiled, inlined, reassociated
 
-__all__ = ["gather", "project_rows", "row_norms", "row_product", "scores"]
+__all__ = ["add_row", "gather", "project_rows", "row_norms", "row_product", "scores"]
 
 _FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
 
@@ -55,7 +55,7 @@ def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
     return np.asarray(frame @ x[rows].T)
 
 
-@compiled
+@inlined
 def row_product(data: Array, places: NDArray[Any], start: int, stop: int, w: Array) -> float:
     """Return the sum of data[j] · w[places[j]] over start <= j < stop.
 
@@ -76,6 +76,15 @@ def row_product(data: Array, places: NDArray[Any], start: int, stop: int, w: Arr
         first += data[j] * w[np.uint32(places[j])]
         j += one
     return (first + second) + (third + fourth)
+
+
+@inlined
+def add_row(
+    data: Array, places: NDArray[Any], start: int, stop: int, factor: float, w: Array
+) -> None:
+    """Add factor · data[j] to w[places[j]] for start <= j < stop."""
+    for j in range(np.uint64(start), np.uint64(stop)):
+        w[np.uint32(places[j])] += factor * data[j]
 
 
 @reassociated
@@ -123,8 +132,7 @@ def _sparse_gather(
         for i in range(samples):
             weight = a[c, i]
             if weight != 0.0:
-                for j in range(indptr[i], indptr[i + 1]):
-                    w[c, np.uint32(indices[j])] += weight * data[j]
+                add_row(data, indices, indptr[i], indptr[i + 1], weight, w[c])
     return w
 
 

@@ -15,6 +15,8 @@ from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
 from intarsia.maths.losses import dual_step, reassociated
+from intarsia.maths.prefetching import ask_for_row
+from intarsia.maths.products import row_product
 
 __all__ = ["ascend_weighted", "feature_squares", "weighted_norms"]
 
@@ -139,17 +141,18 @@ def _ascend_sparse(
     steps: Array,
     move: Array,
 ) -> None:
-    for i in order:
+    for turn in range(len(order)):
+        ask_for_row(data, indices, indptr, order, turn)
+        i = order[turn]
         start, stop = indptr[i], indptr[i + 1]
         q = coupling * norms[i] * row_scale[i] ** 2
         for c in range(y.shape[0]):
-            own = 0.0
-            for k in range(start, stop):
-                own += data[k] * move[c, indices[k]]
+            own = row_product(data, indices, start, stop, move[c])
             score = z[c, i] + coupling * row_scale[i] * own
             step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], score, q)
             if step != 0.0:
                 steps[c, i] += step
                 length = step * row_scale[i]
-                for k in range(start, stop):
-                    move[c, indices[k]] += length * weights[indices[k]] * data[k]
+                for k in range(np.uint64(start), np.uint64(stop)):
+                    j = np.uint32(indices[k])
+                    move[c, j] += length * weights[j] * data[k]

@@ -26,7 +26,8 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.losses import dual_step, minus_conjugate, reassociated, value
-from intarsia.maths.products import gather, row_norms, scores
+from intarsia.maths.prefetching import ask_for_row
+from intarsia.maths.products import add_row, gather, row_norms, row_product, scores
 
 __all__ = [
     "Fit",
@@ -282,18 +283,16 @@ def _ascend_csr(
     scale: float,
     loss: int,
 ) -> None:
-    for i in order:
+    for turn in range(len(order)):
+        ask_for_row(data, indices, indptr, order, turn)
+        i = order[turn]
         start, stop = indptr[i], indptr[i + 1]
         for c in range(y.shape[0]):
-            z = 0.0
-            for k in range(start, stop):
-                z += data[k] * w[c, indices[k]]
+            z = row_product(data, indices, start, stop, w[c])
             step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
             if step != 0.0:
                 alpha[c, i] += step
-                move = step * scale
-                for k in range(start, stop):
-                    w[c, indices[k]] += move * data[k]
+                add_row(data, indices, start, stop, step * scale, w[c])
 
 
 @reassociated
@@ -344,17 +343,15 @@ def _ascend_slice_csr(
     steps: Array,
     move: Array,
 ) -> None:
-    for i in order:
+    for turn in range(len(order)):
+        ask_for_row(data, indices, indptr, order, turn)
+        i = order[turn]
         start, stop = indptr[i], indptr[i + 1]
         q = sigma * curvature[i]
         for c in range(y.shape[0]):
-            own = 0.0
-            for k in range(start, stop):
-                own += data[k] * move[c, indices[k]]
+            own = row_product(data, indices, start, stop, move[c])
             z = scores[c, i] + coupling * row_scale[i] * own
             step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], z, q)
             if step != 0.0:
                 steps[c, i] += step
-                length = step * row_scale[i]
-                for k in range(start, stop):
-                    move[c, indices[k]] += length * data[k]
+                add_row(data, indices, start, stop, step * row_scale[i], move[c])

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
 from intarsia.maths.losses import compiled, reassociated
-from intarsia.maths.products import row_product
+from intarsia.maths.prefetching import ask_for_row
+from intarsia.maths.products import add_row, row_product
 
 __all__ = [
     "PackedRows",
@@ -101,6 +102,7 @@ def _score(
     z = np.empty((w.shape[0], len(rows)))
     for c in range(w.shape[0]):
         for k in range(len(rows)):
+            ask_for_row(data, indices, indptr, rows, k)
             i = rows[k]
             z[c, k] = row_product(data, indices, indptr[i], indptr[i + 1], w[c])
     return z
@@ -119,6 +121,7 @@ def _score_pairs(
     one, two = np.uint64(1), np.uint64(2)
     for c in range(v.shape[0]):
         for k in range(len(rows)):
+            ask_for_row(data, indices, indptr, rows, k)
             # two sums each at a time, as in `row_product`
             a, b, p, q = 0.0, 0.0, 0.0, 0.0
             j, end = np.uint64(indptr[rows[k]]), np.uint64(indptr[rows[k] + 1])
@@ -149,10 +152,10 @@ def _gather(
     w = np.zeros((a.shape[0], features))
     for c in range(a.shape[0]):
         for k in range(len(rows)):
+            ask_for_row(data, indices, indptr, rows, k)
             weight = a[c, k]
             if weight != 0.0:
-                for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
-                    w[c, np.uint32(indices[j])] += weight * data[j]
+                add_row(data, indices, indptr[rows[k]], indptr[rows[k] + 1], weight, w[c])
     return w
 
 
@@ -171,6 +174,7 @@ def _pack(
     columns = np.empty(features, np.int32)
     used = 0
     for k in range(len(rows)):
+        ask_for_row(data, indices, indptr, rows, k)
         out = starts[k]
         for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
             column = indices[j]

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from intarsia.maths.losses import HINGE, LOGISTIC, SQUARED_HINGE, compiled
+from intarsia.maths.prefetching import ask_for_row
+from intarsia.maths.products import add_row, row_product
 from intarsia.maths.sdca import Rows
 
 __all__ = ["descend"]
@@ -122,10 +124,9 @@ def _descend_csr(
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
         for b in range(len(rows)):
+            ask_for_row(data, indices, indptr, order, start + b)
             for c in range(len(w)):
-                z = 0.0
-                for k in range(indptr[rows[b]], indptr[rows[b] + 1]):
-                    z += data[k] * w[c, indices[k]]
+                z = row_product(data, indices, indptr[rows[b]], indptr[rows[b] + 1], w[c])
                 slopes[c, b] = _slope(loss, factor * z, y[c, rows[b]])
         factor *= shrink
         if factor < small:
@@ -135,8 +136,7 @@ def _descend_csr(
             for b in range(len(rows)):
                 move = rate * slopes[c, b] / len(rows) / factor
                 if move != 0.0:
-                    for k in range(indptr[rows[b]], indptr[rows[b] + 1]):
-                        w[c, indices[k]] -= move * data[k]
+                    add_row(data, indices, indptr[rows[b]], indptr[rows[b] + 1], -move, w[c])
     w *= factor
 
 

@@ -1,0 +1,84 @@
+"""Rows of a sparse table asked for before their turn.
+
+Kernels that go over rows in a random order would wait for memory at the start of each row: the
+processor foresees what follows within a row, but not which row is next. Asking for the row that is
+a few turns ahead makes dual ascent on rows of text four times as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["ask_for_row"]
+
+_AHEAD = 3  # rows
+_LINE = 64  # bytes
+_WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
+_POINTER = ir.IntType(8).as_pointer()
+
+
+def _asking(typing: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> Any:
+    """Ask for the row whose turn is soon, of a table in CSR; for use in compiled functions.
+
+    Its code is put in place: as a function, which counts references to its arguments, it would
+    take longer than the product with a short row.
+
+    Parameters
+    ----------
+    data, indices, indptr
+        The table.
+    rows
+        Row numbers in the order in which they are read.
+    turn
+        The place in `rows` of the row that is read now.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds = signature.args[:4]
+        arrays = [
+            context.make_array(kind)(context, builder, argument)
+            for kind, argument in zip(kinds, arguments[:4], strict=True)
+        ]
+        insert: Any = cgutils.get_or_insert_function
+        shape = ir.FunctionType(ir.VoidType(), [_POINTER, _NUMBER, _NUMBER, _NUMBER])
+        ask = insert(builder.module, shape, "llvm.prefetch.p0")
+        entry_of: Any = cgutils.get_item_pointer
+
+        def entry(which: int, place: Any) -> Any:
+            found = (kinds[which], arrays[which], [place])
+            return entry_of(context, builder, *found, wraparound=False)
+
+        def number(which: int, place: Any) -> Any:
+            return builder.sext(builder.load(entry(which, place)), _WORD)
+
+        def ask_for(which: int, place: Any) -> None:
+            # to read; to keep as near as can be; data
+            given = [_NUMBER(0), _NUMBER(3), _NUMBER(1)]
+            builder.call(ask, [builder.bitcast(entry(which, place), _POINTER), *given])
+
+        now = context.cast(builder, arguments[4], signature.args[4], types.intp)
+        there = builder.add(now, _WORD(_AHEAD))
+        with builder.if_then(builder.icmp_signed("<", there, arrays[3].nitems)):
+            row = number(3, there)
+            start, stop = number(2, row), number(2, builder.add(row, _WORD(1)))
+            for which in (0, 1):
+                ask_for(which, start)
+            # loops of one turn would cost more than they save
+            long = builder.icmp_signed(">", builder.sub(stop, start), _WORD(_LINE // 4))
+            with builder.if_then(long):
+                for which in (0, 1):
+                    step = _WORD(_LINE // (kinds[which].dtype.bitwidth // 8))
+                    first = builder.add(start, step)
+                    with cgutils.for_range_slice(builder, first, stop, step, _WORD) as (place, _):
+                        ask_for(which, place)
+        return context.get_dummy_value()
+
+    return types.void(data, indices, indptr, rows, turn), generate
+
+
+ask_for_row: Any = intrinsic(_asking)
