@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from intarsia.maths import losses
-from intarsia.maths.proximal import curvatures, dual_points, slopes
+from intarsia.maths.proximal import curvatures, curved_samples, dual_points, slopes
 
 SMOOTH = [losses.SQUARED_HINGE, losses.LOGISTIC, losses.SQUARED]
 CASES = pytest.mark.parametrize("loss", [losses.HINGE, *SMOOTH])
@@ -134,3 +134,21 @@ def test_a_dual_point_says_what_the_curvature_is(loss):
 def test_noise_at_the_bounds_of_the_hinge_is_no_curvature():
     alpha = np.array([1e-8, -1e-8, 1 - 1e-8, -1 - 1e-8, 0.5])
     np.testing.assert_array_equal(curvatures(losses.HINGE, alpha, 2.0), [0, 0, 0, 0, 2.0])
+
+
+@CASES
+@pytest.mark.parametrize("most", [0, 1, 7, 40, 1000])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, outputs):
+    rng = np.random.default_rng(most)
+    alpha = np.where(rng.random((outputs, 90)) < 0.5, rng.random((outputs, 90)), 0.0)
+    weight, order = rng.random(outputs) + 0.5, rng.permutation(60)
+    samples, found = curved_samples(loss, alpha, weight, 20, 80, order, most)
+
+    every = curvatures(loss, alpha, weight[:, None])[:, 20:80]
+    curved = (every > 0).any(axis=0)
+    expected = np.sort([i for i in order if curved[i]][:most]).astype(int)
+    np.testing.assert_array_equal(samples, expected + 20)
+    total, taken = every.sum(axis=1), every[:, expected].sum(axis=1)
+    factor = np.divide(total, taken, out=np.ones(outputs), where=taken > 0)
+    np.testing.assert_allclose(found, every[:, expected] * factor[:, None], rtol=1e-12)

@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 _WEIGHT = 2.0  # s at first as a multiple of λN over the mean ‖x_i‖²
-_RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.01, 0.03  # where conjugate gradients stop
+_RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.005, 0.03  # where conjugate gradients stop
 _MOST, _DELAY = 0.4, 6.0  # θ at most, and the steps after which it would be a half
 _PATIENCE = 150  # steps within which the gap must halve
 

@@ -26,7 +26,7 @@ from intarsia.algorithms.cell_grams import cell_grams
 from intarsia.data import Array, Block, targets
 from intarsia.maths import losses
 from intarsia.maths.products import gather, project_rows, scores
-from intarsia.maths.proximal import curvatures, dual_points, move_points
+from intarsia.maths.proximal import curved_samples, dual_points, move_points
 
 __all__ = [
     "FUNCTIONS",
@@ -291,23 +291,13 @@ def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
-    curvature = curvatures(point.loss, message.alpha, message.weight[:, None])
+    alpha = np.ascontiguousarray(message.alpha)
     for start, stop, _, _ in point.sample_cells:
-        h = curvature[:, start:stop]
-        some = np.asarray(h[0] > 0 if len(h) == 1 else (h > 0).any(axis=0))
         most = -(-message.budget * (stop - start) // point.samples)
-        count = int(np.count_nonzero(some))
-        if count > most:
-            order = point.order[start:stop]
-            curved = np.sort(order[some[order]][:most])
-            total, h = h.sum(axis=1), h[:, curved]
-            taken = h.sum(axis=1)
-            h = h * np.divide(total, taken, out=np.ones_like(total), where=taken > 0)[:, None]
-        else:
-            curved = np.flatnonzero(some)
-            h = h[:, curved]
-        found.append(curved + start)
-        scaled.append(h)
+        given = (start, stop, point.order[start:stop], most)
+        samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
+        found.append(samples)
+        scaled.append(curvature)
     if len(found) == 1:
         return found[0], scaled[0]
     return np.concatenate(found), np.concatenate(scaled, axis=1)

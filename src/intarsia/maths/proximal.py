@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array
-from intarsia.maths.losses import compiled
+from intarsia.maths.losses import compiled, inlined
 
-__all__ = ["curvatures", "dual_points", "move_points", "slopes"]
+__all__ = ["curvatures", "curved_samples", "dual_points", "move_points", "slopes"]
 
 _EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
 
@@ -123,12 +123,85 @@ def curvatures(loss: int, alpha: Array, weight: Array | float) -> Array:
     Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters to the
     squared loss only: at a score that is exactly the target.
     """
-    size = np.abs(alpha)
+    weights = np.broadcast_to(np.asarray(weight, np.float64), alpha.shape)
+    found = np.empty(alpha.size)
+    _fill_curvatures(loss, np.ascontiguousarray(alpha).ravel(), weights.ravel(), found)
+    return found.reshape(alpha.shape)
+
+
+@inlined
+def _curvature(loss: int, alpha: float, weight: float) -> float:
+    size = abs(alpha)
     if loss == _HINGE:
-        return np.where((size > _EDGE) & (size < 1.0 - _EDGE), weight, 0.0)
+        return weight if _EDGE < size < 1.0 - _EDGE else 0.0
     if loss == _LOGISTIC:
-        return np.asarray(np.maximum(size * (1.0 - size), 0.0))
-    return np.where(size > 0.0, 2.0 if loss == _SQUARED_HINGE else 1.0, 0.0)
+        return max(size * (1.0 - size), 0.0)
+    if size > 0.0:
+        return 2.0 if loss == _SQUARED_HINGE else 1.0
+    return 0.0
+
+
+@compiled
+def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array) -> None:
+    for i in range(len(alpha)):
+        out[i] = _curvature(loss, alpha[i], weight[i])
+
+
+@compiled
+def curved_samples(
+    loss: int,
+    alpha: Array,
+    weight: Array,
+    start: int,
+    stop: int,
+    order: NDArray[np.int64],
+    most: int,
+) -> tuple[NDArray[np.int64], Array]:
+    """Return the samples of a cell with curvature, ascending, and their curvatures.
+
+    Where there are more than `most`, those that come first in `order` stand for all: their
+    curvatures are scaled up.
+
+    Parameters
+    ----------
+    alpha : (outputs, samples)
+    weight : (outputs,), of the smoothing
+    start, stop : the cell
+    order : (stop - start,), places in the cell
+    """
+    outputs, size = len(alpha), stop - start
+    some, count, total = np.zeros(size, np.bool_), 0, np.zeros(outputs)
+    for c in range(outputs):
+        for i in range(size):
+            h = _curvature(loss, alpha[c, start + i], weight[c])
+            total[c] += h
+            count += h > 0.0 and not some[i]
+            some[i] |= h > 0.0
+    if count > most:
+        chosen, count = np.zeros(size, np.bool_), 0
+        for i in order:
+            if some[i]:
+                if count == most:
+                    break
+                chosen[i] = True
+                count += 1
+        some = chosen
+    else:
+        most = -1  # all are there
+    selected, found = np.empty(count, np.int64), np.empty((outputs, count))
+    k = 0
+    for i in range(size):
+        if some[i]:
+            selected[k] = start + i
+            k += 1
+    for c in range(outputs):
+        taken = 0.0
+        for k in range(count):
+            found[c, k] = _curvature(loss, alpha[c, selected[k]], weight[c])
+            taken += found[c, k]
+        if most >= 0 and taken > 0.0:
+            found[c] *= total[c] / taken
+    return selected, found
 
 
 @compiled
