@@ -21,6 +21,7 @@ from intarsia.algorithms import hyfdca
 from intarsia.data import Array, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.maths import losses, sdca
+from intarsia.maths.compiling import reassociated
 from intarsia.maths.products import row_norms
 from intarsia.privacy.sealing import Sealing
 
@@ -210,7 +211,7 @@ def centralised(
     return run
 
 
-@losses.reassociated
+@reassociated
 def _textbook_epoch(
     data: Array,
     indices: Any,

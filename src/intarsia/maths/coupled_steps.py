@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array
-from intarsia.maths.losses import compiled, dual_step, reassociated
+from intarsia.maths.compiling import compiled, reassociated
+from intarsia.maths.losses import dual_step
 
 __all__ = ["add_at", "advanced", "coupled_steps", "line_products", "span_products"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array
-from intarsia.maths.losses import compiled
+from intarsia.maths.compiling import compiled
 
 __all__ = [
     "advance_residual",

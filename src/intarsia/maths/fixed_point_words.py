@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.maths.losses import compiled
+from intarsia.maths.compiling import compiled
 
 __all__ = [
     "PRIME",

@@ -17,15 +17,14 @@ squared        ½(z - y)²       αy - ½α²                              none
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Final, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import entr, expit
 
 from intarsia.errors import ExperimentError
+from intarsia.maths.compiling import compiled, inlined
 from intarsia.spelling import nearest
 
 __all__ = [
@@ -36,21 +35,17 @@ __all__ = [
     "LOSSES",
     "SQUARED",
     "SQUARED_HINGE",
-    "compiled",
     "curvature",
     "derivative",
     "dual_from_scores",
     "dual_step",
-    "inlined",
     "loss_code",
     "minus_conjugate",
     "project",
-    "reassociated",
     "value",
 ]
 
 Array = NDArray[np.float64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 EDGE: Final = 1e-6  # how far outside its box a dual may be that came through a sealed sum
 HINGE: Final = 0
@@ -64,28 +59,6 @@ LOSSES: Final = {
     "squared": SQUARED,
 }
 CLASSIFICATION: Final = (HINGE, SQUARED_HINGE, LOGISTIC)  # labels -1 and +1
-
-
-def compiled(function: F, *, reassociate: bool = False, inline: bool = False) -> F:
-    """Return a function compiled when it is first called, kept on disk, run without the GIL.
-
-    `reassociate` lets sums be taken in another order, so that dot products use vector
-    instructions; NaN and infinity keep their meaning. `inline` puts the code in place where a
-    compiled function calls it: a call with arrays takes as long as a product with a short row.
-    """
-    flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
-    made = njit(cache=True, nogil=True, fastmath=flags, forceinline=inline)
-    return cast(F, made(function))
-
-
-def reassociated(function: F) -> F:
-    """Return a compiled function whose sums may be taken in another order."""
-    return compiled(function, reassociate=True)
-
-
-def inlined(function: F) -> F:
-    """Return a compiled function whose code is put in place where it is called."""
-    return compiled(function, inline=True)
 
 
 def loss_code(name: str) -> int:

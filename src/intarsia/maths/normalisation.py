@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.maths.losses import compiled, reassociated
+from intarsia.maths.compiling import compiled, reassociated
 from intarsia.maths.tensors import Tensor, torch
 
 __all__ = ["EPSILON", "normalised", "normalised_alike"]

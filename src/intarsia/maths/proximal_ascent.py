@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
-from intarsia.maths.losses import dual_step, reassociated
+from intarsia.maths.compiling import reassociated
+from intarsia.maths.losses import dual_step
 from intarsia.maths.prefetching import ask_for_row
 from intarsia.maths.products import row_product
 

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
-from intarsia.maths.losses import dual_step, minus_conjugate, reassociated, value
+from intarsia.maths.compiling import reassociated
+from intarsia.maths.losses import dual_step, minus_conjugate, value
 from intarsia.maths.prefetching import ask_for_row
 from intarsia.maths.products import add_row, gather, row_norms, row_product, scores
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.data import Array, Values
-from intarsia.maths.losses import compiled, reassociated
+from intarsia.maths.compiling import compiled, reassociated
 from intarsia.maths.prefetching import ask_for_row
 from intarsia.maths.products import add_row, row_product
 

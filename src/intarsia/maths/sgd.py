@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.maths.losses import HINGE, LOGISTIC, SQUARED_HINGE, compiled
+from intarsia.maths.compiling import compiled
+from intarsia.maths.losses import HINGE, LOGISTIC, SQUARED_HINGE
 from intarsia.maths.prefetching import ask_for_row
 from intarsia.maths.products import add_row, row_product
 from intarsia.maths.sdca import Rows

@@ -1,0 +1,41 @@
+"""Compiled kernels are those of the sources as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import intarsia
+
+PROGRAM = """
+import numpy as np
+from scipy.sparse import csr_array
+from intarsia.maths.sdca import as_rows
+from intarsia.maths.selected_rows import score_rows
+x = as_rows(csr_array(np.array([[1.0, 0.0, 2.0]])))
+print(score_rows(x, np.zeros(1, np.int64), np.ones((1, 3)))[0, 0])
+"""
+
+
+def printed(folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-c", PROGRAM]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
+    package = tmp_path / "intarsia"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(intarsia.__file__).parent, package, ignore=ignored)
+    assert printed(tmp_path) == "3.0"
+    assert list((package / "maths" / "__pycache__").glob("selected_rows._score-*.nbi"))
+    called = package / "maths" / "products.py"
+    text, total = called.read_text(encoding="utf-8"), "return (first + second)"
+    assert total in text
+    called.write_text(text.replace(total, "return 100.0 + (first + second)"), encoding="utf-8")
+    assert printed(tmp_path) == "103.0"
