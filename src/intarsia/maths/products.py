@@ -91,8 +91,10 @@ def add_row(
 def _sparse_norms(data: Array, indptr: NDArray[np.int32]) -> Array:
     norms = np.zeros(len(indptr) - 1)
     for i in range(len(norms)):
+        total = 0.0  # summed into the array, the order would depend on where it lies in memory
         for j in range(indptr[i], indptr[i + 1]):
-            norms[i] += data[j] * data[j]
+            total += data[j] * data[j]
+        norms[i] = total
     return norms
 
 
