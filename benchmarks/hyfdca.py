@@ -195,9 +195,10 @@ def time_one(one: Problem, arguments: argparse.Namespace) -> list[list[str]]:
 
 
 def _ratio(ours: list[Mark | None], theirs: list[Mark | None]) -> str:
-    """Return the median of the seconds' ratios, pair by pair."""
-    ratios = [a.seconds / b.seconds for a, b in zip(ours, theirs, strict=True) if a and b]
-    return number(statistics.median(ratios)) if ratios else "–"
+    """Return the median of the seconds' ratios, pair by pair; none where a run fell short."""
+    pairs = list(zip(ours, theirs, strict=True))
+    ratios = [one.seconds / other.seconds for one, other in pairs if one and other]
+    return number(statistics.median(ratios)) if len(ratios) == len(pairs) else "–"
 
 
 def _median(marks: list[Mark | None], what: str) -> float | None:

@@ -45,18 +45,19 @@ def entries(x: csr_array, rows: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("kind", [np.int64, np.int32])
 def test_ascent_and_descent_on_sparse_rows_go_as_on_dense_ones(widest, kind):
     x, rng = table(widest), np.random.default_rng(0)
-    dense, y = x.toarray(), np.where(rng.random((1, SAMPLES)) < 0.5, 1.0, -1.0)
+    x.indices, x.indptr = x.indices.astype(kind), x.indptr.astype(kind)
+    dense, y = x.toarray(), np.where(rng.random((2, SAMPLES)) < 0.5, 1.0, -1.0)
     order = np.concatenate([rng.permutation(SAMPLES) for _ in range(3)]).astype(kind)
     found = []
     for rows in (x, dense):
-        alpha, w = np.zeros((1, SAMPLES)), np.zeros((1, 300))
+        alpha, w = np.zeros((2, SAMPLES)), np.zeros((2, 300))
         given = {"regularisation": RATE, "loss": losses.HINGE}
         sdca.ascend(rows, y, row_norms(x), alpha, w, order, **given)
         steps = sdca.ascend_slice(
             rows,
             y,
-            np.zeros((1, SAMPLES)),
-            np.zeros((1, SAMPLES)),
+            np.zeros((2, SAMPLES)),
+            np.zeros((2, SAMPLES)),
             row_norms(x) / (RATE * SAMPLES),
             np.ones(SAMPLES),
             order,
@@ -64,7 +65,7 @@ def test_ascent_and_descent_on_sparse_rows_go_as_on_dense_ones(widest, kind):
             regularised_samples=RATE * SAMPLES,
             loss=losses.HINGE,
         )
-        down = sgd.descend(rows, y, np.zeros((1, 300)), order, rate=0.1, batch=3, **given)
+        down = sgd.descend(rows, y, np.zeros((2, 300)), order, rate=0.1, batch=3, **given)
         found.append((alpha, w, steps, down))
     for sparse, full in zip(*found, strict=True):
         assert np.abs(full).max() > 0

@@ -78,8 +78,10 @@ def ascend_weighted(
 def _dense_norms(x: Array, weights: Array) -> Array:
     norms = np.zeros(x.shape[0])
     for i in range(x.shape[0]):
+        total = 0.0  # as in `products.row_norms`: the same order wherever the arrays lie
         for j in range(x.shape[1]):
-            norms[i] += weights[j] * x[i, j] * x[i, j]
+            total += weights[j] * x[i, j] * x[i, j]
+        norms[i] = total
     return norms
 
 
@@ -89,8 +91,10 @@ def _sparse_norms(
 ) -> Array:
     norms = np.zeros(len(indptr) - 1)
     for i in range(len(norms)):
+        total = 0.0
         for k in range(indptr[i], indptr[i + 1]):
-            norms[i] += weights[indices[k]] * data[k] * data[k]
+            total += weights[indices[k]] * data[k] * data[k]
+        norms[i] = total
     return norms
 
 
