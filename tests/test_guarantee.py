@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -415,8 +416,8 @@ def test_the_model_on_disk_and_its_accuracy_are_those_with_noise(tmp_path):
     x = lines[:, :-1].astype(float)
     held = build(described(tmp_path)).test_schema.samples.ids
     rows = np.array([int(one.removeprefix("dataset:")) for one in held])
-    columns = [dataset.features.index(name) for name in result.model.feature_names_in_]
-    right = result.model.predict(x[rows][:, columns]) == lines[rows, -1]
+    held_rows = pd.DataFrame(x[rows], columns=list(dataset.features))
+    right = result.model.predict(held_rows) == lines[rows, -1]
     assert right.mean() == pytest.approx(result.metrics.server.accuracy)
 
 

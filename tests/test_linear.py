@@ -25,6 +25,9 @@ WEIGHTS = {"age": 1.0, "income": -2.0, "debt": 0.5}
 ROWS = np.array([[50.0, 3000.0, 4.0], [30.0, 2500.0, 0.0], [40.0, 3500.0, -2.0]])
 SCORES = [1.0 + 0.0 + 1.0 + 0.25, -1.0 + 2.0 + 0.0 + 0.25, 0.0 - 2.0 - 0.5 + 0.25]
 
+# told of arrays whose columns the model knows by names
+unnamed = pytest.mark.filterwarnings("ignore:The array has no column names:UserWarning")
+
 
 # no check is exempted; some of scikit-learn's tables are not standardised on purpose, and the
 # estimators warn there
@@ -146,6 +149,7 @@ def federated(**changes):
     return LinearClassifier.from_weights(WEIGHTS, **(given | changes))
 
 
+@unnamed
 def test_a_model_from_weights_scores_standardised_values():
     model = federated(gap=1e-7)
     assert model.decision_function(ROWS) == pytest.approx(SCORES)
@@ -171,6 +175,7 @@ def test_columns_are_found_by_name_in_any_order(frame):
     )
 
 
+@unnamed
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, np.asarray])
 def test_a_missing_value_counts_as_the_mean(frame):
     rows = ROWS.copy()
@@ -185,6 +190,7 @@ def test_a_null_of_a_polars_column_counts_as_the_mean():
     assert federated().decision_function(frame) == pytest.approx([1.25, 0.25])
 
 
+@unnamed
 @pytest.mark.parametrize("layout", [np.asarray, csr_array], ids=["dense", "csr"])
 def test_a_block_is_read_by_its_feature_names(layout):
     block = Block(np.arange(3), ("income", "other", "age"), layout(ROWS[:, [1, 2, 0]]))
@@ -193,6 +199,17 @@ def test_a_block_is_read_by_its_feature_names(layout):
     assert federated().decision_function(csr_array(ROWS)) == pytest.approx(SCORES)
 
 
+def test_columns_without_names_are_said_to_be_taken_in_the_models_order():
+    with pytest.warns(UserWarning, match="taken for 'age', 'income', 'debt', in the order of feat"):
+        federated().predict(ROWS)
+    numbers = {f"x{at}": weight for at, weight in enumerate(WEIGHTS.values())}
+    model = LinearRegressor.from_weights(
+        numbers, means=dict.fromkeys(numbers, 0.0), scales=dict.fromkeys(numbers, 1.0), intercept=0
+    )
+    assert model.predict(ROWS) == pytest.approx(ROWS @ [1.0, -2.0, 0.5])
+
+
+@unnamed
 def test_a_model_of_three_classes_from_weights():
     model = LinearClassifier.from_weights(
         {"a": np.array([1.0, 0.0, -1.0]), "b": np.array([0.0, 2.0, 0.0])},
@@ -206,6 +223,7 @@ def test_a_model_of_three_classes_from_weights():
     assert model.predict(rows).tolist() == [10, 20, 30]
 
 
+@unnamed
 def test_a_regressor_from_weights():
     model = LinearRegressor.from_weights(WEIGHTS, means=MEANS, scales=SCALES, intercept=0.25)
     assert model.predict(ROWS) == pytest.approx(SCORES)
@@ -219,6 +237,7 @@ def test_training_anew_forgets_the_federations_means():
         model.predict(np.full((1, 3), np.nan))
 
 
+@unnamed
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -171,8 +171,8 @@ def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
     ("table", "expected"),
     [
         ("none.csv", "There is no file none.csv; give the path"),
-        ("run", "run is a folder; name a CSV or Parquet file"),
-        ("table.toml", "ends in '.toml', which is neither CSV nor Parquet"),
+        ("run", "run is a folder; name a CSV, Parquet, libsvm or npz file"),
+        ("table.toml", "ends in '.toml', which is no format that is read; give"),
         ("table.csv", "table.csv: column 'age' mixes numbers and text"),
     ],
 )

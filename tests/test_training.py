@@ -100,12 +100,37 @@ def test_without_a_tolerance_training_goes_on_to_the_rounding():
     assert judged(Standing(round=3), -1e-16, tolerance=0.0).finished == "algorithm"
 
 
-def test_a_gap_that_stays_is_an_error_unless_it_is_rounding():
+def test_a_gap_that_stays_ends_training():
     standing = Standing(round=400, best=1e-3, best_round=50, first=1.0)
-    with pytest.raises(ConvergenceError, match=r"stayed at 1.0e-03 for 300 rounds"):
-        judged(standing, 1e-3)
+    assert judged(standing, 1e-3).finished == "stalled"
     assert judged(replace(standing, best=5e-11), 5e-11, tolerance=1e-14).finished == "algorithm"
     assert judged(replace(standing, best_round=300), 1e-3).finished == "rounds"
+
+
+def test_a_run_whose_gap_stays_ends_with_the_model_that_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_PATIENCE", 20)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 4))
+    y = (x @ [1.0, -1.0, 2.0, 0.5] > 0).astype(int)
+    # the client without labels is never there together with the one that has them
+    found = intarsia.run(
+        tables={"a": (x[:, :2], y), "b": x[:, 2:]},
+        id="row",
+        participation=0.5,
+        participation_pattern="cyclic",
+        evaluate_every=1,
+        rounds=500,
+        out=tmp_path / "run",
+    )
+    assert found.finished == "stalled"
+    assert found.rounds < 500
+    assert found.certificate.gap_relative > 1e-3
+    [note] = [one for one in found.notes if "has stayed at" in one]
+    assert "for 20 rounds, above the tolerance 1e-06, and the model is that of round" in note
+    assert "raise experiment.participation" in note
+    again = intarsia.load(tmp_path / "run")
+    assert (again.finished, again.notes) == ("stalled", found.notes)
+    assert (again.model.coef_ == found.model.coef_).all()
 
 
 @pytest.mark.parametrize("primal", [math.nan, math.inf])

@@ -126,7 +126,7 @@ def run(
     UserError
         If a setting, a table or the output folder is wrong.
     ConvergenceError
-        If training diverges or stalls.
+        If training diverges.
 
     Examples
     --------

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterable
 
-__all__ = ["ascending", "canonical", "number"]
+__all__ = ["ascending", "canonical", "number", "numbered"]
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
 
 
@@ -40,3 +41,14 @@ def ascending(texts: Iterable[str]) -> tuple[str, ...]:
     if all(value is not None for value in values.values()):
         return tuple(sorted(values, key=lambda text: (values[text] or 0.0, text)))
     return tuple(sorted(values))
+
+
+def numbered(names: Iterable[str]) -> dict[str, int] | None:
+    """Return the number that each name is, or ends in after the same letters; None: not all do.
+
+    Such are the names that columns get which have none of their own: 1, 2, … or x0, x1, …
+    """
+    found = {name: _NUMBERED.fullmatch(name) for name in names}
+    if None in found.values() or len({one[1] for one in found.values() if one}) > 1:
+        return None
+    return {name: int(one[2]) for name, one in found.items() if one}

@@ -1,6 +1,6 @@
 """The command line: arguments → run → tables on standard error, results on standard output.
 
-Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
+Exit status 0; 1 if training diverged; 2 for what the user can mend, with one sentence;
 130 after Ctrl-C, or SIGTERM in a run, with the command that goes on. What is slow to import is
 imported by the command that needs it, so that `--help` answers at once.
 """

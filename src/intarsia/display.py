@@ -61,6 +61,7 @@ _WHY = {
     "tolerance": "the tolerance is reached",
     "rounds": "the limit of rounds is reached",
     "algorithm": "the algorithm has nothing left to do",
+    "stalled": "the gap stays as it is",
 }
 
 

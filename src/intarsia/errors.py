@@ -9,7 +9,7 @@ IntarsiaError
 │   ├── BusyError              another process works in the folder of a run or of a site
 │   ├── RangeError             a value is too large to be sealed, or no number
 │   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
-├── ConvergenceError           training diverged or stalled; names the likely cause
+├── ConvergenceError           training diverged; names the likely cause
 ├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
@@ -77,7 +77,7 @@ class KeyMaterialError(UserError, ValueError):
 
 
 class ConvergenceError(IntarsiaError, ArithmeticError):
-    """Training diverged or stalled; the sentence names the likely cause and a remedy."""
+    """Training diverged; the sentence names the likely cause and a remedy."""
 
 
 class SealedError(IntarsiaError, TypeError):

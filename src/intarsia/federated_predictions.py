@@ -44,13 +44,14 @@ from intarsia.new_table import (
     advice_for_new_tables,
     check_table,
     column_names,
+    columns_of_labels,
     separator_of,
     table_settings,
 )
 from intarsia.predictions import Predictions, from_scores, known_columns_of
 from intarsia.result import load
 from intarsia.run_folder import describe
-from intarsia.sources import Source
+from intarsia.sources import Format, Source
 from intarsia.spelling import listed, nearest
 from intarsia.tables import Encoding, Table, encode
 
@@ -177,16 +178,18 @@ def _read(
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
         path = Path(path)
-        check_table(path)
         settings = table_settings(folder, name)
-        source = _source(known[name], path, column_names(path, settings), features)
-        separator = separator_of(path, settings)
+        kind = check_table(path, settings)
+        source = _source(known[name], path, kind, column_names(path, settings, kind), features)
+        separator = separator_of(path, settings, kind)
         sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
     with advice_for_new_tables():
         return aligned(replace(described, clients=tuple(sources)), None, some=True)
 
 
-def _source(known: Source, path: Path, names: Sequence[str], features: Sequence[str]) -> Source:
+def _source(
+    known: Source, path: Path, kind: Format, names: Sequence[str], features: Sequence[str]
+) -> Source:
     """Return how a party's table was read, for a new one with columns of these names."""
     there = set(names)
     leave = {known.id, known.label}
@@ -196,12 +199,12 @@ def _source(known: Source, path: Path, names: Sequence[str], features: Sequence[
     return replace(
         known,
         path=str(path),
-        format=None,
+        format=kind,
         url=None,
         query=None,
         label=None,
         features=tuple(name for name in columns if name not in known.exclude),
-        exclude=(),
+        exclude=tuple(name for name in columns_of_labels(kind) if name not in columns),
         categorical=tuple(name for name in columns if name in categorical),
         groups={},
         units={name: unit for name, unit in known.units.items() if name in columns},
@@ -228,7 +231,7 @@ def _spread(
         if aside:
             notes.append(f"Columns of {name!r} that the model does not know are left aside: "
                          f"{listed(aside)}.")  # fmt: skip
-        gaps = int(np.isnan(block.x).any(axis=1).sum())
+        gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
         if gaps:
             notes.append(f"{gaps} rows of {name!r} lack values; where no other party has them "
                          "their means stand for them.")  # fmt: skip
@@ -265,7 +268,7 @@ def _block(table: Table, features: Sequence[str]) -> Block:
     kept = replace(
         table,
         columns=tuple(known),
-        values=np.asarray(table.values)[:, at],
+        values=table.values[:, at],
         categorical={name: one for name, one in table.categorical.items() if name in known},
         labels=None,
         groups={},

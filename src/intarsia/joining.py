@@ -176,9 +176,9 @@ def described(
         names = [str(column) for column in getattr(table, "columns", ())]
     else:
         path = Path(table)
-        check_table(path)
+        kind = check_table(path)
         name = path.name.split(".")[0] if name is None else name
-        names = column_names(path, known)
+        names = column_names(path, known, kind)
     found = {
         "label": next((column for column in known.labels if column in names), None),
         "id": next((column for column in known.ids if column in names), None),
@@ -192,8 +192,11 @@ def described(
         return sources[0], lambda: frames.tables_of(given, sources)
     if isinstance(found.get("missing"), list | tuple):
         found["missing"] = (*known.missing, *found["missing"])
-    separator = separator_of(path, known)
-    files = {"path": str(path.resolve()), "missing": known.missing, "separator": separator}
+    files = {
+        "path": str(path.resolve()),
+        "missing": known.missing,
+        "separator": separator_of(path, known, kind),
+    }
     chosen = {key: value for key, value in {**files, **found}.items() if value is not None}
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
 

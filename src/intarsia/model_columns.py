@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
+from intarsia.canonical import numbered
 from intarsia.data import Array, Block
 from intarsia.errors import TableError
+from intarsia.spelling import listed
 
 __all__ = ["Table", "known_columns"]
 
@@ -18,6 +21,9 @@ Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 
 def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], Any]:
     """Return which features a table has, and their values (samples, those features).
+
+    An array without names has all features, in their order; that is said in a warning unless the
+    names are mere numbers, as those of columns which never had names.
 
     Raises
     ------
@@ -35,6 +41,13 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
             raise TableError(
                 f"The array has shape {values.shape}; without column names it must be (samples, "
                 f"{len(features)}) in the order of feature_names_in_: pass that or a DataFrame."
+            )
+        if numbered(features) is None:
+            warnings.warn(
+                f"The array has no column names: its columns are taken for {listed(features, 4)}, "
+                "in the order of feature_names_in_; pass a DataFrame, whose names say it.",
+                UserWarning,
+                stacklevel=4,
             )
     place = {name: number for number, name in enumerate(names)}
     known = np.array([i for i, name in enumerate(features) if name in place], np.intp)

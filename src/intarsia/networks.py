@@ -125,7 +125,8 @@ class ClientNetwork:
             elif made_of.blocks[int(slot)] in blocks:
                 place = list(blocks).index(made_of.blocks[int(slot)])
                 own[".".join([part, str(place), *inner])] = values
-        table = self._standardised(self.means[None] if X is None else X)
+        means = Block(np.arange(1), self.features, self.means[None])
+        table = self._standardised(means if X is None else X)
         return block_network.first_layer(made_of.of(blocks, 1.0), own, columns, table)
 
     @property

@@ -6,15 +6,15 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from intarsia.data import ClientId
 from intarsia.delimited import header_of
 from intarsia.errors import FederationError, TableError
-from intarsia.sources import Source, read
+from intarsia.sources import ENDINGS, Format, Source, ending_of, read
 from intarsia.spelling import listed
 from intarsia.tables import Table
 
@@ -23,12 +23,14 @@ __all__ = [
     "advice_for_new_tables",
     "check_table",
     "column_names",
+    "columns_of_labels",
+    "id_of",
     "read_table",
     "separator_of",
     "table_settings",
 ]
 
-_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+_NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 # what errors advise to set in an experiment file, and what can be done about a new table
 _ADVICE = (
@@ -48,20 +50,36 @@ _ADVICE = (
     ),
     (r" or set id_type = \"text\"\.", "."),
     (r", or set separator if it is not .+\.", "."),
+    (r"save it, set id = \"row\" or remove id\.", "save it, or number the rows: --id row."),
 )
 
 
-def check_table(path: Path) -> None:
-    """Refuse what is no file, or not of a kind that can be read."""
+def check_table(path: Path, settings: TableSettings | None = None) -> Format:
+    """Return a file's format; refuse what is no file, or of no format that can be read.
+
+    It is by the name's ending, before which goes what the parties stated for such files. Without
+    settings the table is to be CSV or Parquet.
+    """
+    known = {} if settings is None else settings.formats
+    endings = {
+        ending: kind
+        for ending, kind in {**ENDINGS, **known}.items()
+        if settings is not None or kind in _NAMED
+    }
+    kinds = "CSV or Parquet" if settings is None else "CSV, Parquet, libsvm or npz"
     if path.is_dir():
-        raise TableError(f"{path} is a folder; name a CSV or Parquet file in it.")
+        raise TableError(f"{path} is a folder; name a {kinds} file in it.")
     if not path.exists():
-        raise TableError(f"There is no file {path}; give the path of a CSV or Parquet file.")
-    if not path.name.lower().removesuffix(".gz").endswith(_ENDINGS):
+        raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+    stated = set(known.values())
+    kind = endings.get(ending_of(path)) or (stated.pop() if len(stated) == 1 else None)
+    if kind is None:
+        what = "neither CSV nor Parquet" if settings is None else "no format that is read"
         raise TableError(
-            f"{path} ends in {path.suffix!r}, which is neither CSV nor Parquet; give the file one "
-            f"of the endings {listed(_ENDINGS)}."
+            f"{path} ends in {path.suffix!r}, which is {what}; give the file one of the endings "
+            f"{listed(endings)}."
         )
+    return kind
 
 
 def read_table(source: Source) -> Table:
@@ -94,6 +112,7 @@ class TableSettings:
     labels: tuple[str, ...]
     missing: tuple[str, ...]
     separators: tuple[str, ...]  # that any of them states
+    formats: Mapping[str, Format] = field(default_factory=dict[str, Format])  # stated, by ending
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
@@ -115,30 +134,51 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         every("label"),
         tuple(dict.fromkeys(missing or ("?", ""))),
         every("separator"),
+        {
+            ending_of(table["path"]): table["format"]
+            for table in tables
+            if table.get("path") and table.get("format")
+        },
     )
 
 
-def separator_of(path: Path, settings: TableSettings) -> str | None:
+def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:
     """Return which of the parties' separators divides a table's header; None: the usual one."""
-    return _header(path, settings)[1]
+    return _header(path, settings, kind)[1] if kind == "csv" else None
 
 
-def column_names(path: Path, settings: TableSettings) -> list[str]:
+def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]:
     """Return the names of a table's columns; reading it whole says what is wrong with it."""
-    header, separator = _header(path, settings)
+    header, separator = _header(path, settings, kind) if kind in _NAMED else ([], None)
     if len(header) > 1:
         return header
-    whole = read_table(Source(name="table", path=str(path), separator=separator))
+    whole = read_table(Source(name="table", path=str(path), format=kind, separator=separator))
     return header or list(whole.columns)
 
 
-def _header(path: Path, settings: TableSettings) -> tuple[list[str], str | None]:
+def columns_of_labels(kind: Format) -> tuple[str, ...]:
+    """Return what to leave out of a new table: labels that its format has beside the columns."""
+    return () if kind in _NAMED else ("label",)
+
+
+def id_of(kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]) -> str | None:
+    """Return the column with the ids, `id` or one of the parties' `own`; None: there is none.
+
+    Files without names have "samples" and "row" instead.
+    """
+    if id is not None:
+        return id
+    there = names if kind in _NAMED else ("samples",)
+    return next((name for name in own if name in there), None)
+
+
+def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:
     """Return the names of a table's columns, none where they cannot be read, and the separator.
 
     A new table may have another separator than those of training: it is the one of the parties'
     that gives the most names, if it gives more than the usual one.
     """
-    if path.name.lower().removesuffix(".gz").endswith((".parquet", ".pq")):
+    if kind == "parquet":
         from pyarrow import ArrowException, parquet
 
         try:
@@ -152,7 +192,7 @@ def _header(path: Path, settings: TableSettings) -> tuple[list[str], str | None]
             with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
                 yield from csv.reader(file, delimiter=mark)
 
-        source = Source(name="table", path=str(path), separator=separator)
+        source = Source(name="table", path=str(path), format=kind, separator=separator)
         return header_of(rows, source)[0]
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from intarsia import __version__
 from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.evaluation import Grades
 from intarsia.algorithms.preparation import INTERCEPT, Preparation
+from intarsia.canonical import numbered
 from intarsia.data import Array, ClientId, Schema
 from intarsia.experiment import Experiment
 from intarsia.labels import as_in_tables
@@ -147,16 +148,17 @@ def linear_model(
     # here: it imports scikit-learn, whose memory the parties' values may need until now
     from intarsia.linear import LinearClassifier, LinearRegressor
 
-    names = [str(name) for name in schema.features.ids]
-    weights = dict(zip(names, conclusion.weights.T, strict=True))
+    place = {str(name): at for at, name in enumerate(schema.features.ids)}
     means: dict[str, float] = {}
     scales: dict[str, float] = {}
     for client, state in scaling.items():
         own = schema.features.ids[schema.features.own(client)]
         for name, average, scale in zip(own, state.mean, state.scale, strict=True):
             means[str(name)], scales[str(name)] = float(average), float(scale) or 1.0
-    weights = {name: one for name, one in weights.items() if name in means or name == INTERCEPT}
-    intercept = weights.pop(INTERCEPT, np.zeros(len(conclusion.weights)))
+    weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
+    intercept = np.zeros(len(conclusion.weights))
+    if INTERCEPT in place:
+        intercept = conclusion.weights[:, place[INTERCEPT]]
     known = {"means": means, "scales": scales, "regularisation": options.regularisation}
     gap = conclusion.info.gap_relative
     if schema.labels.task == "regression":
@@ -257,15 +259,15 @@ def server_network(
     means: dict[str, float] = {}
     scales: dict[str, float] = {}
     for client, own in scaling.items():
-        order = _in_table(schema, client)
-        names = schema.features.ids[schema.features.own(client)][order].tolist()
-        means.update(zip(map(str, names), own.mean[order].tolist(), strict=True))
-        scales.update(zip(map(str, names), own.scale[order].tolist(), strict=True))
+        held = [str(name) for name in schema.features.ids[schema.features.own(client)]]
+        means.update(zip(held, own.mean.tolist(), strict=True))
+        scales.update(zip(held, own.scale.tolist(), strict=True))
+    names = _in_tables(schema, scaling)
     return ClientNetwork(
         labels=schema.labels,
-        features=tuple(means),
-        means=np.array(list(means.values())),
-        scales=np.array(list(scales.values())),
+        features=names,
+        means=np.array([means[name] for name in names]),
+        scales=np.array([scales[name] for name in names]),
         architecture=_as_trained(architecture, parameters),
         parameters=parameters,
     )
@@ -287,6 +289,26 @@ def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:
     place = {str(name): number for number, name in enumerate(own)}
     known = [place[name] for name in schema.holdings[client].features if name != INTERCEPT]
     return np.array(known, np.intp)
+
+
+def _in_tables(schema: Schema, clients: Iterable[ClientId]) -> tuple[str, ...]:
+    """Return the features of some clients in the order that their tables have them.
+
+    It is that of the first table, and after it what each of the others adds. Names that are
+    numbers, or end in numbers alike, go by these where no table has them otherwise: what was cut
+    into blocks of columns comes to its old order.
+    """
+    own = [
+        [name for name in schema.holdings[client].features if name != INTERCEPT]
+        for client in clients
+    ]
+    number = numbered({name for names in own for name in names})
+    if number is not None:
+        ordered = sorted(number, key=number.__getitem__)
+        place = {name: at for at, name in enumerate(ordered)}
+        if all(np.all(np.diff([place[name] for name in names]) > 0) for names in own):
+            return tuple(ordered)
+    return tuple(dict.fromkeys(name for names in own for name in names))
 
 
 def _certificate(info: Info) -> Certificate | None:

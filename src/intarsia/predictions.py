@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from scipy.special import expit
 
 from intarsia.data import Array, ClientId, Labels
@@ -28,6 +29,8 @@ from intarsia.new_table import (
     TableSettings,
     check_table,
     column_names,
+    columns_of_labels,
+    id_of,
     read_table,
     separator_of,
     table_settings,
@@ -98,16 +101,18 @@ def predict(
     client: ClientId | None = None,
     missing: Sequence[str] = (),
 ) -> Predictions:
-    """Return the predictions of a finished run for the rows of a CSV or Parquet file.
+    """Return the predictions of a finished run for the rows of a file.
 
     Parameters
     ----------
     folder
         The output folder of the run.
     table
-        The file.
+        The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
+        Labels in it are not read.
     id
-        The column with the ids; None: the one of the experiment, where the table has it.
+        The column with the ids; None: the one of the experiment, where the table has it. Of libsvm
+        and npz files "row", or "samples" where the file has this array.
     client
         Whose network predicts, where each client has one, also that of a client that joined later,
         or "server", where this has one; None:
@@ -128,13 +133,13 @@ def predict(
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
-    check_table(table)
+    header = table_settings(folder, client)
+    kind = check_table(table, header)
     found_model = read_model(folder / "model")
     later = _joined(folder)
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(later[client], table, id, client, missing)
-    header = table_settings(folder, client)
-    names = column_names(table, header)
+    names = column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later)
     settings = table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
@@ -144,16 +149,18 @@ def predict(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features))}; name the columns as in training."
         )
-    if id is not None and id not in names:
+    left = columns_of_labels(kind)
+    if id is not None and id not in names and not left:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
-    if id is None:
-        id = next((name for name in settings.ids if name in names and name not in known), None)
+    id = id_of(kind, id, [name for name in names if name not in known], settings.ids)
     source = Source(
         name="table",
         path=str(table),
-        separator=separator_of(table, header),
+        format=kind,
+        separator=separator_of(table, header, kind),
         id=id,
         features=tuple(known),
+        exclude=tuple(name for name in left if name not in known),
         categorical=tuple(levels),
         missing=(*settings.missing, *missing),
     )
@@ -317,7 +324,8 @@ def _notes(
             f"mean: {_named(lacking)}."
         )
     counts: Counter[str] = Counter()
-    for feature, count in zip(encoded, np.isnan(x).sum(axis=0).tolist(), strict=True):
+    missing = np.zeros(len(encoded), int) if issparse(x) else np.isnan(x).sum(axis=0)
+    for feature, count in zip(encoded, missing.tolist(), strict=True):
         column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
         counts[column] = max(counts[column], int(count))
     gaps = [f"{name} ({count})" for name, count in counts.items() if count]

@@ -93,7 +93,7 @@ def run_over(
     AbsentError
         If sites do not answer; `resume_over` goes on from there.
     ConvergenceError
-        If training diverges or stalls.
+        If training diverges.
     """
     if not overwrite:
         run_folder.claim(folder)

@@ -30,7 +30,7 @@ __all__ = [
     "worst",
 ]
 
-Finished = Literal["tolerance", "rounds", "algorithm"]
+Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
 
 
 @dataclass(frozen=True)

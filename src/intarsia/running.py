@@ -86,7 +86,7 @@ def run(
     BusyError
         If another process works on a run in the output folder.
     ConvergenceError
-        If training diverges or stalls.
+        If training diverges.
     """
     if not isinstance(description, Experiment):
         description = experiment.load(description)
@@ -347,6 +347,8 @@ def trained(task: training.Task) -> Outcome:
             f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
             f"{tolerance:.0e} is below it.",
         )
+    if standing.finished == "stalled":
+        notes = (training.stall(task.description, standing),)
     if every is None and task.algorithm.server_model is not None and conclusion.network is not None:
         notes += (
             "The server's network has no score: at no test sample do the clients together hold all "

@@ -51,9 +51,9 @@ from intarsia.spelling import first_line, listed
 from intarsia.tables import Table
 from intarsia.values import column_of
 
-__all__ = ["Format", "Source", "located", "read", "table_from"]
+__all__ = ["ENDINGS", "Format", "Source", "ending_of", "located", "read", "table_from"]
 
-_ENDINGS: Mapping[str, Format] = {
+ENDINGS: Mapping[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".txt": "csv",
@@ -76,6 +76,11 @@ _NO_ARCHIVE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+
+
+def ending_of(path: str | Path) -> str:
+    """Return the ending of a file's name that tells its format, in small letters."""
+    return Path(str(path).lower().removesuffix(".gz")).suffix
 
 
 def located(source: Source, folder: Path) -> Source:
@@ -208,14 +213,13 @@ def _format(source: Source) -> Format:
             f"{source.where}: path is {source.path!r} and url is {source.url!r}; set path for a "
             "file, or url and query for a database, and not both."
         )
-    name = source.path.lower().removesuffix(".gz")
-    ending = Path(name).suffix
-    if ending not in _ENDINGS:
+    ending = ending_of(source.path)
+    if ending not in ENDINGS:
         raise TableError(
             f"{source.where}: the ending {ending!r} tells no format; set format to one of "
             f"{listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and query for a database."
         )
-    return _ENDINGS[ending]
+    return ENDINGS[ending]
 
 
 def _existing(source: Source) -> None:

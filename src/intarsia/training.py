@@ -29,6 +29,7 @@ __all__ = [
     "grade",
     "present",
     "server_blocks",
+    "stall",
     "start",
     "train",
 ]
@@ -108,10 +109,12 @@ def start(task: Task) -> tuple[Any, Standing]:
 def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
     """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
 
+    It also ends where the gap stays as it is; what it has come to by then is kept.
+
     Raises
     ------
     ConvergenceError
-        If training diverges, or its gap stays where it is.
+        If training diverges.
     """
     description, engine, clock = task.description, task.engine, task.clock
     clients = tuple(engine.ids)
@@ -281,10 +284,7 @@ def _judged(description: Experiment, standing: Standing, info: Info) -> Standing
         if gap <= _ROUNDING or (stays and standing.best <= _ROUNDING_STALL):
             return replace(standing, finished="algorithm")
         if stays:
-            raise ConvergenceError(
-                f"The relative duality gap has stayed at {standing.best:.1e} for {_PATIENCE} "
-                f"rounds, above the tolerance {tolerance:.0e}: {_cause(description)}."
-            )
+            return replace(standing, finished="stalled")
     if info.finished:
         return replace(standing, finished="algorithm")
     if standing.round >= description.rounds:
@@ -292,16 +292,23 @@ def _judged(description: Experiment, standing: Standing, info: Info) -> Standing
     return standing
 
 
-def _cause(description: Experiment) -> str:
+def stall(description: Experiment, standing: Standing) -> str:
+    """Return a sentence that says where training stalled, and the likely cause."""
     if description.participation < 1:
-        return (
+        cause = (
             "with clients away it may not close, above all where a client is never there together "
             "with one that has its samples' labels; raise experiment.participation or "
             "experiment.tolerance"
         )
+    else:
+        cause = (
+            "the problem is too badly conditioned for this method, or the tolerance is below what "
+            "float64 can show; raise experiment.tolerance or algorithm.regularisation"
+        )
     return (
-        "the problem is too badly conditioned for this method, or the tolerance is below what "
-        "float64 can show; raise experiment.tolerance or algorithm.regularisation"
+        f"The relative duality gap has stayed at {standing.best:.1e} for {_PATIENCE} rounds, above "
+        f"the tolerance {description.tolerance:.0e}, and the model is that of round "
+        f"{standing.round}: {cause}."
     )
 
 

@@ -160,7 +160,10 @@ def count_values(
     """Say which values are there."""
     held = message.columns >= 0
     values = np.zeros((len(held), block.shape[0]))
-    values[held] = ~np.isnan(block.x[:, message.columns[held]]).T
+    if block.sparse:  # what it does not write out is 0
+        values[held] = 1.0
+    else:
+        values[held] = ~np.isnan(block.x[:, message.columns[held]]).T
     return state, Counted(values)
 
 
@@ -180,7 +183,11 @@ def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tu
         # whole numbers, up to the rounding of encrypted sums
         observed[:, message.columns[held]] = np.rint(message.values[held]).T
         copies = replace(copies, observed=observed)
-    x = np.where(np.isnan(block.x), 0.0, block.x - means)
+    if block.sparse and not means.any():  # as features are that were sparse in training
+        values = block.x if copies is None else copies.divide(block.x)
+        return state, Part(np.ascontiguousarray((values @ weights.T).T))
+    values = block.x.toarray() if block.sparse else block.x
+    x = np.where(np.isnan(values), 0.0, values - means)
     return state, Part(weights @ (x if copies is None else copies.divide(x)).T)
 
 
