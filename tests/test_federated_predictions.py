@@ -314,3 +314,34 @@ def test_a_run_without_a_model_of_all_is_refused(hyfem, tmp_path) -> None:
     with pytest.raises(ExperimentError, match="adds up no feature blocks"):
         replace(model.server, architecture=None).scores_of(np.zeros((1, 1)))
     assert folder
+
+
+@pytest.mark.parametrize("centred", [False, True], ids=["sparse in training", "dense in training"])
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_sparse_tables_of_parties_give_the_scores_of_the_pooled_table(tmp_path, mode, centred):
+    rng = np.random.default_rng(5)
+    names = [str(at) for at in range(1, 13)]
+    fitted = LinearRegressor.from_weights(
+        dict(zip(names, rng.normal(size=12).tolist(), strict=True)),
+        means=dict(zip(names, (rng.normal(size=12) * centred).tolist(), strict=True)),
+        scales=dict(zip(names, rng.uniform(1, 2, 12).tolist(), strict=True)),
+        intercept=0.5,
+    )
+    folder = run(tmp_path, fitted, mode=mode)
+    told = [{"name": name, "path": f"{name}.svm", "id": "row"} for name in ("bank", "shop")]
+    content = json.loads((folder / "experiment.json").read_text()) | {"client": told}
+    (folder / "experiment.json").write_text(json.dumps(content))
+    x = rng.integers(-2, 3, size=(6, 12)) * (rng.random((6, 12)) < 0.5)
+    x[:, 7] = x[:, 11] = 1  # both files go to their last column
+    # both have the columns up to 8, and count once
+    tables = {}
+    for name, width in (("bank", 8), ("shop", 12)):
+        lines = [
+            " ".join(["0", *(f"{at + 1}:{row[at]}" for at in np.flatnonzero(row[:width]))])
+            for row in x
+        ]
+        tables[name] = tmp_path / f"{name}.svm"
+        tables[name].write_text("\n".join(lines))
+    found = predict_federated(folder, tables)
+    assert list(found.ids) == list(range(6))
+    assert found.scores == pytest.approx(x @ fitted.coef_ + fitted.intercept_, abs=1e-6)

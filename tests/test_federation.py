@@ -160,6 +160,16 @@ def test_an_id_that_a_party_forgot_is_named(tmp_path):
     assert len(rows(federation.build(described).train)) == 4
 
 
+def test_rows_without_ids_and_labels_are_told_to_have_one_of_them(tmp_path):
+    a, b = "no,x,y\n1,5,0\n2,6,1\n", "customer,z\n1,7\n2,8\n"
+    described = written(tmp_path, a=(a, {"label": "y", "id": "no"}), b=(b, {}))
+    with pytest.raises(FederationError, match=r"'b' has 2 .* no ids that others know: set id to"):
+        federation.build(described)
+    found = federation.build(written(tmp_path, a=(a, {"label": "y", "id": "no"}),
+                                     b=(b, {"id": "customer"})))  # fmt: skip
+    assert rows(found.train) == {1, 2}
+
+
 def test_ids_with_and_without_zeros_in_front_are_told_how_to_meet(tmp_path):
     a, b = "no,x,y\n07,5,0\n08,6,1\n", "no,z\n7,7\n8,8\n"
     own = {"id": "no", "label": "y"}

@@ -223,6 +223,12 @@ CASES: list[Case] = [
     ("a libsvm value of text", alone("1 1:2\n0 2:x\n", "t.svm"), "'x'"),
     ("a libsvm index of text", alone("1 1:2\n0 a:1\n", "t.svm"), "'a'"),
     ("a negative libsvm index", alone("1 1:2\n0 -1:1\n", "t.svm"), "'-1'"),
+    ("a vast libsvm index", alone("1 1:2\n0 3000000000:1\n", "t.svm"), "above 2147483647"),
+    (
+        "a libsvm index that makes too many features",
+        alone("1 1:2\n0 1:1 2000000000:1\n", "t.svm"),
+        "index 2,000,000,000 in sample 2 would make as many features, in a file of 3 entries",
+    ),
     ("a libsvm index twice", alone("1 1:2\n0 2:1 2:3\n", "t.svm"), "2 follows 2"),
     ("an infinite libsvm value", alone("1 1:2\n0 2:inf\n", "t.svm"), "'inf'"),
     ("a libsvm file of comments", alone("# nothing\n", "t.svm"), "0 samples"),

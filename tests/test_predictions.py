@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from command_line import finished, one_error, said
 from intarsia.cli import main
@@ -229,3 +231,93 @@ def test_more_classes_give_the_best_one(tmp_path, capfd):
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     assert [float(row["score"]) for row in rows] == [2.0, 0.5, 2.0]
     assert list(rows[0]) == ["id", "score", "label"]
+
+
+# -- files whose columns have no names
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """score = 1·x1 + 2·x2 + … + 12·x12 - 3; the party "web" had a file without an ending."""
+    names = [str(at) for at in range(1, 13)]
+    fitted = LinearRegressor.from_weights(
+        {name: float(name) for name in names},
+        means=dict.fromkeys(names, 0.0),
+        scales=dict.fromkeys(names, 1.0),
+        intercept=-3.0,
+    )
+    folder = finished(tmp_path / "run", 0, 0.8)
+    write_model(fitted, folder / "model")
+    clients = [
+        {"name": "web", "path": "web", "format": "libsvm"},
+        {"name": "lab", "path": "lab.npz", "id": "samples"},
+    ]
+    (folder / "experiment.json").write_text(json.dumps({"client": clients}))
+    return folder
+
+
+LINES = "1 2:1 12:0.5\n-1\n1 1:4 3:-1 # the last\n"
+SAID = [2 + 6 - 3, -3.0, 4 - 3 - 3]
+
+
+@pytest.mark.parametrize("name", ["new.svm", "new.libsvm.gz", "new.t", "new"])
+def test_predict_reads_libsvm(numbers, name, capfd):
+    path = numbers.parent / name
+    path.write_bytes(gzip.compress(LINES.encode()) if name.endswith(".gz") else LINES.encode())
+    assert main(["predict", str(numbers), str(path)]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert err == ""
+    assert [row["id"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["score"]) for row in rows] == pytest.approx(SAID)
+
+
+def test_a_libsvm_file_may_have_fewer_or_more_columns(numbers, capfd):
+    path = numbers.parent / "new.svm"
+    path.write_text("0 2:1\n0 14:1 15:2\n")
+    assert main(["predict", str(numbers), str(path), "--id", "row"]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["id"], float(row["score"])) for row in rows] == [("0", -1.0), ("1", -3.0)]
+    assert "left aside: 13, 14, 15" in err
+    path.write_text("0 2:1\n0 3:1\n")
+    assert main(["predict", str(numbers), str(path)]) == 0
+    assert "lacks 9 of the model's 12 columns; each counts as its mean: 4, 5" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("layout", [np.asarray, csr_array], ids=["dense", "csr"])
+def test_predict_reads_npz(numbers, layout, capfd):
+    x = np.zeros((3, 12))
+    x[0, [1, 11]], x[2, [0, 2]] = [1, 0.5], [4, -1]
+    parts = {"samples": ["p", "q", "r"], "features": [str(at) for at in range(1, 13)], "y": "abc"}
+    values = {"x": x} if layout is np.asarray else parts_of(csr_array(x))
+    path = numbers.parent / "new.npz"
+    arrays = {name: np.array(list(value)) for name, value in parts.items()}
+    np.savez(path, **values, **arrays)
+    assert main(["predict", str(numbers), str(path)]) == 0
+    rows = list(csv.DictReader(io.StringIO(said(capfd)[0])))
+    assert [row["id"] for row in rows] == ["p", "q", "r"]
+    assert [float(row["score"]) for row in rows] == pytest.approx(SAID)
+    del arrays["samples"]
+    np.savez(path, **values, **arrays)
+    assert main(["predict", str(numbers), str(path)]) == 2
+    assert "no array of this name; save it, or number the rows: --id row" in said(capfd)[1]
+    assert main(["predict", str(numbers), str(path), "--id", "row"]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "0", "1", "2"]
+
+
+def parts_of(x):
+    names = ("data", "indices", "indptr", "shape")
+    return {name: np.array(getattr(x, name)) for name in names}
+
+
+def test_a_wrong_libsvm_table_is_one_sentence(numbers, capfd):
+    path = numbers.parent / "new.svm"
+    path.write_text("0 2:1\n0 x:1\n")
+    assert main(["predict", str(numbers), str(path)]) == 2
+    found = one_error(said(capfd)[1])
+    assert "new.svm: line 2 ('0 x:1'): the index 'x' is not a whole number" in found
+    assert "Client" not in found
+    path.write_text("0 2:1\n")
+    assert main(["predict", str(numbers), str(path), "--id", "who"]) == 2
+    assert "id is 'who' but a libsvm file has no id column" in one_error(said(capfd)[1])

@@ -386,13 +386,18 @@ def labelled_somewhere(
             others = np.concatenate(ids)[np.concatenate(known)]
             raise FederationError(
                 f"Client {name!r} has {len(keep)} training samples, none of which has a "
-                f"label at any client; {_unmatched(samples[name], others)}"
+                f"label at any client; {_unmatched(name, samples[name], others)}"
             )
     return dict(zip(samples, kept, strict=True))
 
 
-def _unmatched(own: NDArray[Any], labelled: NDArray[Any]) -> str:
-    """Return what to do about samples of which nobody has a label."""
+def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> str:
+    """Return what to do about a client's samples of which nobody has a label."""
+    if own.dtype.kind == "U" and np.char.startswith(own, f"{client}:").all():  # made by number
+        return (
+            "its rows have no ids that others know: set id to the column that says which sample "
+            "each row is, or label to that of its labels."
+        )
     if own.dtype.kind == labelled.dtype.kind == "U":
         alike = np.isin(np.char.lstrip(own, "0"), np.char.lstrip(labelled, "0")).sum()
         if alike:

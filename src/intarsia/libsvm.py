@@ -16,6 +16,12 @@ from intarsia.errors import TableError
 
 __all__ = ["parse_libsvm"]
 
+_INDICES = 2**31  # the kernels have column numbers of 32 bits
+# Every index up to the largest is a feature, with a name of 60 bytes: a mistaken index would take
+# all memory. The widest public sets have 55 million, and far more entries.
+_ALWAYS = 20_000_000
+_PER_ENTRY = 100
+
 
 def parse_libsvm(
     content: bytes, where: str
@@ -52,13 +58,22 @@ def parse_libsvm(
     indptr = np.concatenate([[0], np.cumsum((np.array(sizes) - 1) // 2)])
     ascending = np.diff(index, prepend=-1) > 0
     ascending[indptr[:-1][np.diff(indptr) > 0]] = True
-    sound = ascending & (index >= 0) & (index == np.floor(index)) & (index < 2**31)
+    sound = ascending & (index >= 0) & (index == np.floor(index)) & (index < _INDICES)
     labels = flat[starts]
     if not (sound.all() and np.isfinite(values).all() and np.isfinite(labels).all()):
         raise _first_broken(content, where)
     first = 0 if (index == 0).any() else 1
-    names = tuple(str(name) for name in range(first, int(index.max(initial=0)) + 1))
-    columns = index.astype(np.int64) - first
+    last = int(index.max(initial=0))
+    most = max(_ALWAYS, _PER_ENTRY * len(index))
+    if last > most:
+        at = int(np.searchsorted(indptr, int(index.argmax()), side="right"))
+        raise TableError(
+            f"{where}: the index {last:,} in sample {at} would make as many features, in a file of "
+            f"{len(index):,} entries, which may have {most:,}; correct it, or number the features "
+            "from 1 on."
+        )
+    names = tuple(map(str, range(first, last + 1)))
+    columns = index.astype(np.int32) - np.int32(first)
     return csr_array((values, columns, indptr), shape=(len(sizes), len(names))), labels, names
 
 
@@ -88,8 +103,10 @@ def _fault(body: bytes) -> str | None:
         index, colon, value = entry.partition(":")
         if not colon:
             return f"{entry!r} has no colon"
-        if not index.isascii() or not index.isdigit() or int(index) >= 2**31:
+        if not index.isascii() or not index.isdigit():
             return f"the index {index!r} is not a whole number of at least 0"
+        if int(index) >= _INDICES:
+            return f"the index {index} is above {_INDICES - 1}, the largest that is read"
         if int(index) <= before:
             return f"the index {index} follows {before}"
         if _float(value) is None:

@@ -164,11 +164,11 @@ def columns_of_labels(kind: Format) -> tuple[str, ...]:
 def id_of(kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]) -> str | None:
     """Return the column with the ids, `id` or one of the parties' `own`; None: there is none.
 
-    Files without names have "samples" and "row" instead.
+    Files without names have "row" instead, and npz may have "samples".
     """
     if id is not None:
         return id
-    there = names if kind in _NAMED else ("samples",)
+    there = names if kind in _NAMED else ("samples",) * (kind == "npz")
     return next((name for name in own if name in there), None)
 
 

@@ -51,9 +51,9 @@ def predict(
 ) -> None:
     """Write the score and the label of every row of a table.
 
-    DIR is the output folder of a finished run; TABLE is a CSV or Parquet file with a party's own
-    columns, or with all of them. The output is CSV: id, score, label, and for networks and the
-    logistic loss the probability of the second of two classes, or of the label.
+    DIR is the output folder of a finished run; TABLE is a CSV, Parquet, libsvm or npz file with a
+    party's own columns, or with all of them. The output is CSV: id, score, label, and for networks
+    and the logistic loss the probability of the second of two classes, or of the label.
 
     With --federated each TABLE is that of one party (NAME=FILE), rows with one id are one sample,
     and what the parties add to its score leaves them in a sum, sealed as in the run. The output has

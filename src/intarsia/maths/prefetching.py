@@ -22,7 +22,7 @@ _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
 _POINTER = ir.IntType(8).as_pointer()
 
 
-def _asking(typing: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> Any:
+def _ask(_: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> Any:
     """Ask for the row whose turn is soon, of a table in CSR; for use in compiled functions.
 
     Its code is put in place: as a function, which counts references to its arguments, it would
@@ -81,4 +81,4 @@ def _asking(typing: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: 
     return types.void(data, indices, indptr, rows, turn), generate
 
 
-ask_for_row: Any = intrinsic(_asking)
+ask_for_row: Any = intrinsic(_ask)
