@@ -199,6 +199,26 @@ def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):
     assert one_error(said(capfd)[1]) == "error: The loss is inf in round 3; lower the step."
 
 
+def test_a_stalled_run_exits_with_status_1_and_leaves_its_model(experiment, monkeypatch, capfd):
+    monkeypatch.setattr("intarsia.training._PATIENCE", 5)
+    # the shop is never there together with the bank, which has the labels
+    keys = {"participation": 0.5, "participation_pattern": "cyclic", "evaluate_every": 1}
+    changes = [f"experiment.{key}={value}" for key, value in keys.items()]
+    changes = [word for change in changes for word in ("-c", change)]
+    assert main(["run", str(experiment), "--quiet", "--json", *changes]) == 1
+    out, err = said(capfd)
+    found = json.loads(out)
+    [folder] = experiment.parent.glob("**/result.json")
+    folder = folder.parent
+    assert found["finished"] == "stalled"
+    assert err.splitlines()[-1] == (
+        f"stalled after round {found['rounds']}, above the tolerance: the model and the reason are "
+        f"in {folder}"
+    )
+    assert main(["resume", str(folder), "--quiet"]) == 1
+    assert main(["predict", str(folder), str(experiment.parent / "bank.csv")]) == 0
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(experiment, monkeypatch, capfd):
     pretend(monkeypatch, PermissionError(13, "Permission denied", "/out"))
     assert main(["run", str(experiment), "--quiet"]) == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from intarsia import datasets, federation
 from intarsia.errors import ExperimentError, FederationError, TableError
@@ -158,6 +159,27 @@ def test_an_id_that_a_party_forgot_is_named(tmp_path):
     every = {"label": "y"}
     described = written(tmp_path, a=(a, every), b=(a, every))
     assert len(rows(federation.build(described).train)) == 4
+
+
+def test_sparse_and_dense_values_of_the_same_samples_are_refused():
+    x = np.eye(9, 2)
+    ids = np.arange(9)
+    given = {
+        "a": table_from(csr_array(x), ids % 2, client="a", samples=ids),
+        "b": table_from(x, client="b", samples=ids),
+    }
+    described = from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "split": {"test": 0.0},
+            "preprocessing": {"standardise": False},
+            "client": [{"name": name} for name in given],
+        }
+    )
+    with pytest.raises(FederationError, match=r"'x0' is in a sparse .* 'a' .* 'b', which hold the"):
+        federation.build(described, given)
+    apart = given | {"b": table_from(x, ids % 2, client="b", samples=ids + 50)}
+    assert not federation.build(described, apart).train["b"].sparse
 
 
 def test_rows_without_ids_and_labels_are_told_to_have_one_of_them(tmp_path):

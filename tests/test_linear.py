@@ -199,6 +199,25 @@ def test_a_block_is_read_by_its_feature_names(layout):
     assert federated().decision_function(csr_array(ROWS)) == pytest.approx(SCORES)
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_columns_of_categories_count_as_their_levels(frame):
+    names = ["city=a=b", "city=c", "age", "plan=1", "plan=2"]
+    weights = dict(zip(names, [1.0, 2.0, 4.0, 8.0, 16.0], strict=True))
+    means = dict(zip(names, [0.5, 0.25, 40.0, 0.125, 0.75], strict=True))
+    model = LinearRegressor.from_weights(
+        weights, means=means, scales=dict.fromkeys(names, 1.0), intercept=-1.0
+    )
+    given = {"plan": [1, 2, 2, None], "city": ["c", "a=b", "else", None], "age": [40.0, 41, 40, 40]}
+    city = [[-0.5, 2 * 0.75], [0.5, -2 * 0.25], [0.0, 0.0], [0.0, 0.0]]
+    plan = [[8 * 0.875, -16 * 0.75], [-8 * 0.125, 16 * 0.25], [-8 * 0.125, 16 * 0.25], [0.0, 0.0]]
+    expected = np.sum(city, axis=1) + np.sum(plan, axis=1) + [0, 4, 0, 0] - 1.0
+    assert model.predict(frame(given)) == pytest.approx(expected)
+    # columns of the levels go before the text that they came from
+    coded = given | {"city=a=b": [0.5] * 4, "city=c": [0.25] * 4}
+    assert model.predict(frame(coded)) == pytest.approx(expected - np.sum(city, axis=1))
+    assert model.predict(frame(given)[:0]).shape == (0,)
+
+
 def test_columns_without_names_are_said_to_be_taken_in_the_models_order():
     with pytest.warns(UserWarning, match="taken for 'age', 'income', 'debt', in the order of feat"):
         federated().predict(ROWS)

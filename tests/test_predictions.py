@@ -88,6 +88,20 @@ def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
     assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
 
 
+def test_what_counts_as_0_is_not_called_a_mean(model, capfd):
+    plain = LinearRegressor.from_weights(
+        {"age": 2.0, "shoe": 1.0},
+        means={"age": 0.0, "shoe": 0.0},
+        scales={"age": 1.0, "shoe": 1.0},
+        intercept=1.0,
+    )
+    write_model(plain, model / "model")
+    rows, err = predicted(model, "customer,age\n1,\n2,3\n", capfd)
+    assert [float(row["score"]) for row in rows] == [1.0, 7.0]
+    assert "lacks 1 of the model's 2 columns; each counts as 0: shoe." in err
+    assert "Missing values and unknown levels count as 0: age (1)." in err
+
+
 def test_texts_that_are_named_count_as_missing(model, capfd):
     rows, err = predicted(
         model, 'age,sex\nn/a,F\n-,"none"\n', capfd, "--missing", "n/a", "--missing", "none"
@@ -280,9 +294,28 @@ def test_a_libsvm_file_may_have_fewer_or_more_columns(numbers, capfd):
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [(row["id"], float(row["score"])) for row in rows] == [("0", -1.0), ("1", -3.0)]
     assert "left aside: 13, 14, 15" in err
-    path.write_text("0 2:1\n0 3:1\n")
+
+
+def test_what_a_libsvm_file_does_not_write_is_0_whatever_its_other_rows_are(numbers, capfd):
+    names = [str(at) for at in range(1, 13)]
+    weights = {name: float(name) for name in names}
+    centred = LinearRegressor.from_weights(
+        weights,
+        means=dict.fromkeys(names, 5.0),
+        scales=dict.fromkeys(names, 1.0),
+        intercept=0.0,
+    )
+    write_model(centred, numbers / "model")
+    path = numbers.parent / "new.svm"
+    for text in ("0 2:1\n", "0 2:1\n0 12:1\n", "0 2:1 7:0\n0\n"):
+        path.write_text(text)
+        assert main(["predict", str(numbers), str(path)]) == 0
+        out, err = said(capfd)
+        assert float(next(csv.DictReader(io.StringIO(out)))["score"]) == 2 - 5 * 78
+        assert err == ""
+    path.write_text("0\n0\n")  # no row writes anything
     assert main(["predict", str(numbers), str(path)]) == 0
-    assert "lacks 9 of the model's 12 columns; each counts as its mean: 4, 5" in said(capfd)[1]
+    assert [row.split(",")[1] for row in said(capfd)[0].split()[1:]] == ["-390.0", "-390.0"]
 
 
 @pytest.mark.parametrize("layout", [np.asarray, csr_array], ids=["dense", "csr"])
@@ -300,8 +333,10 @@ def test_predict_reads_npz(numbers, layout, capfd):
     assert [float(row["score"]) for row in rows] == pytest.approx(SAID)
     del arrays["samples"]
     np.savez(path, **values, **arrays)
-    assert main(["predict", str(numbers), str(path)]) == 2
+    assert main(["predict", str(numbers), str(path), "--id", "samples"]) == 2
     assert "no array of this name; save it, or number the rows: --id row" in said(capfd)[1]
+    assert main(["predict", str(numbers), str(path)]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "1", "2", "3"]
     assert main(["predict", str(numbers), str(path), "--id", "row"]) == 0
     assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "0", "1", "2"]
 
@@ -318,6 +353,46 @@ def test_a_wrong_libsvm_table_is_one_sentence(numbers, capfd):
     found = one_error(said(capfd)[1])
     assert "new.svm: line 2 ('0 x:1'): the index 'x' is not a whole number" in found
     assert "Client" not in found
-    path.write_text("0 2:1\n")
-    assert main(["predict", str(numbers), str(path), "--id", "who"]) == 2
-    assert "id is 'who' but a libsvm file has no id column" in one_error(said(capfd)[1])
+    for name in ("who", "samples"):
+        path.write_text("0 2:1\n")
+        assert main(["predict", str(numbers), str(path), "--id", name]) == 2
+        found = one_error(said(capfd)[1])
+        assert (
+            f"id is {name!r} but a libsvm file has no id column; number the rows by --id" in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("t.npz", b"neither numbers nor zip", "plain arrays (it is no zip archive); write numbers"),
+        ("t.npz.gz", gzip.compress(b"x"), "ends in '.gz', which is no format that is read"),
+        ("t.parquet.gz", gzip.compress(b"x"), "ends in '.gz', which is no format that is read"),
+        ("t.svm", b"1 1e3:1\n", "the index '1e3' is not a whole number"),
+    ],
+)
+def test_a_wrong_file_without_names_is_one_sentence(numbers, name, content, expected, capfd):
+    path = numbers.parent / name
+    path.write_bytes(content)
+    clients = json.loads((numbers / "experiment.json").read_text())["client"]
+    (numbers / "experiment.json").write_text(json.dumps({"client": clients[1:]}))
+    assert main(["predict", str(numbers), str(path)]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+def test_an_array_of_python_objects_is_refused_without_advice_to_load_it(numbers, capfd):
+    path = numbers.parent / "t.npz"
+    np.savez(path, x=np.array([[1, "a", None]], object))
+    assert main(["predict", str(numbers), str(path)]) == 2
+    found = one_error(said(capfd)[1])
+    assert "an array holds Python objects" in found
+    assert "pickle" not in found
+
+
+def test_rows_count_as_in_the_run_where_that_had_them_by_number(numbers, capfd):
+    clients = [{"name": "web", "path": "web.svm", "id": "row"}]
+    (numbers / "experiment.json").write_text(json.dumps({"client": clients}))
+    path = numbers.parent / "new.svm"
+    path.write_text(LINES)
+    assert main(["predict", str(numbers), str(path)]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()[1:]] == ["0", "1", "2"]

@@ -125,8 +125,11 @@ def test_a_run_whose_gap_stays_ends_with_the_model_that_it_has(tmp_path, monkeyp
     assert found.finished == "stalled"
     assert found.rounds < 500
     assert found.certificate.gap_relative > 1e-3
-    [note] = [one for one in found.notes if "has stayed at" in one]
-    assert "for 20 rounds, above the tolerance 1e-06, and the model is that of round" in note
+    [note] = [one for one in found.notes if "has not come below" in one]
+    assert (
+        f"for 20 rounds, above the tolerance 1e-06; the model is that of round {found.rounds}, "
+        in note
+    )
     assert "raise experiment.participation" in note
     again = intarsia.load(tmp_path / "run")
     assert (again.finished, again.notes) == ("stalled", found.notes)

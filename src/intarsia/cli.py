@@ -1,6 +1,6 @@
 """The command line: arguments → run → tables on standard error, results on standard output.
 
-Exit status 0; 1 if training diverged; 2 for what the user can mend, with one sentence;
+Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
 130 after Ctrl-C, or SIGTERM in a run, with the command that goes on. What is slow to import is
 imported by the command that needs it, so that `--help` answers at once.
 """
@@ -312,6 +312,12 @@ def _train(
         display.show_result(screen, result, folder)
     if as_json:
         put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+    if result.finished == "stalled":
+        say(
+            f"stalled after round {result.rounds}, above the tolerance: the model and the reason "
+            f"are in {folder}"
+        )
+        raise typer.Exit(1)
 
 
 @contextlib.contextmanager

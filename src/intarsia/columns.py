@@ -122,7 +122,8 @@ def table_of_matrix(
         )
     check_names(names, source)
     # ids and labels of a matrix are no columns of it
-    chosen = feature_columns(names, replace(source, id=None, label=None))
+    beside = replace(source, id=None, label=None)
+    chosen = feature_columns(names, beside, labelled=y is not None)
     if list(chosen) != list(names):
         place = {name: position for position, name in enumerate(names)}
         x = x[:, [place[name] for name in chosen]]

@@ -100,8 +100,10 @@ def check_names(names: Sequence[str], source: Source) -> None:
         seen.add(name)
 
 
-def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
-    """Return the feature columns of a table with these columns.
+def feature_columns(
+    names: Sequence[str], source: Source, *, labelled: bool = False
+) -> tuple[str, ...]:
+    """Return the feature columns of a table with these columns; `labelled`: labels are beside them.
 
     Raises
     ------
@@ -143,7 +145,7 @@ def feature_columns(names: Sequence[str], source: Source) -> tuple[str, ...]:
         raise TableError(
             f"{source.where}: features lists {twice!r} more than once; remove the repeated entry."
         )
-    if not chosen and source.label is None:
+    if not chosen and source.label is None and not labelled:
         raise TableError(
             f"{source.where}: no feature column is left (columns: {listed(names)}); a party "
             "without labels needs at least one: add a column to features, or name its label column."

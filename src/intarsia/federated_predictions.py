@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from intarsia.algorithms.inference import (
     Linear,
@@ -39,6 +40,7 @@ from intarsia.errors import ExperimentError, TableError
 from intarsia.experiment import Experiment
 from intarsia.federation import aligned
 from intarsia.linear import LinearClassifier, LinearRegressor
+from intarsia.model_columns import known_columns_of
 from intarsia.model_file import read_model
 from intarsia.new_table import (
     advice_for_new_tables,
@@ -48,7 +50,7 @@ from intarsia.new_table import (
     separator_of,
     table_settings,
 )
-from intarsia.predictions import Predictions, from_scores, known_columns_of
+from intarsia.predictions import Predictions, from_scores, stand_in
 from intarsia.result import load
 from intarsia.run_folder import describe
 from intarsia.sources import Format, Source
@@ -89,7 +91,8 @@ def predict_federated(
     folder
         The output folder of the run: of a linear model, or of `hyfem`.
     tables
-        A CSV or Parquet file by the name of the party; columns, ids and units are as in the run.
+        A file by the name of the party (CSV, Parquet, libsvm or npz); columns, ids and units are as
+        in the run.
     absent
         What stands for columns that nobody has of a sample.
     missing
@@ -119,7 +122,8 @@ def predict_federated(
     cells = spread.schema.samples.cell_of
     incomplete = np.isin(cells, list(gaps))
     if incomplete.any() and absent == "refuse":
-        raise _refused(spread, gaps, int(incomplete.sum()))
+        sparse = any(issparse(table.values) for table in read.values())
+        raise _refused(spread, gaps, int(incomplete.sum()), sparse=sparse)
     scores = _scores(spread, every, gaps)
     basis = np.where(incomplete, _MEANS, _ALL).astype(object)
     if absent == "own" and networks is not None and incomplete.any():
@@ -233,8 +237,10 @@ def _spread(
                          f"{listed(aside)}.")  # fmt: skip
         gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
         if gaps:
-            notes.append(f"{gaps} rows of {name!r} lack values; where no other party has them "
-                         "their means stand for them.")  # fmt: skip
+            notes.append(
+                f"{gaps} rows of {name!r} lack values; where no other party has one, "
+                f"{stand_in(every)} stands for it."
+            )
     with advice_for_new_tables():
         schema = Schema.of(blocks, Labels("regression"))
     # fresh keys: masks of a key that was used before would tell the difference of two sums
@@ -367,13 +373,18 @@ def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientI
     return own_scores(spread.engine, rows)
 
 
-def _refused(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:
+def _refused(
+    spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int, *, sparse: bool
+) -> TableError:
     cell, names = next(iter(missing.items()))
     first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
+    short = ""
+    if sparse and names[0].isdecimal():
+        short = f" (a libsvm file has the columns up to its largest index: write {names[-1]}:0)"
     return TableError(
         f"Of {count} of {len(spread.schema.samples)} samples no party has all that the model needs "
-        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it, "
-        "or choose what stands for it: --absent mean, or for hyfem --absent own."
+        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it"
+        f"{short}, or choose what stands for it: --absent mean, or for hyfem --absent own."
     )
 
 

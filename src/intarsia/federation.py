@@ -120,19 +120,20 @@ def build(
             "out for validation; the test part was not used."
         )
     check_features(train)
-    if experiment.preprocessing.standardise:
-        check_kinds({name: (block.features, block.sparse) for name, block in train.items()})
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
     check_labels(train, names)
-    schema = Schema.of(train, labels)
+    schema, tested = Schema.of(train, labels), Schema.of(test, labels)
+    sparse = {name: block.sparse for name, block in train.items()}
+    for one in (schema, tested):
+        check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend(notes_on_labels(schema, experiment.labels))
     return Federation(
         train,
         test,
         schema,
-        Schema.of(test, labels),
+        tested,
         labels,
         tuple(notes),
         secret if hidden else None,

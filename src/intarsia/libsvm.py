@@ -40,7 +40,8 @@ def parse_libsvm(
         parts = body.replace(b":", b" ").split()
         if not parts:
             continue
-        if len(parts) != 2 * body.count(b":") + 1:
+        indices = b"".join(parts[1::2])  # in figures: numpy would read 1e3 too
+        if len(parts) != 2 * body.count(b":") + 1 or (indices and not indices.isdigit()):
             raise _broken(body, at, where)
         numbers += parts
         sizes.append(len(parts))

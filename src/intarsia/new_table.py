@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from intarsia.spelling import listed
 from intarsia.tables import Table
 
 __all__ = [
+    "NAMED",
     "TableSettings",
     "advice_for_new_tables",
     "check_table",
@@ -30,7 +32,7 @@ __all__ = [
     "table_settings",
 ]
 
-_NAMED = ("csv", "parquet")  # formats whose columns have names of their own
+NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 # what errors advise to set in an experiment file, and what can be done about a new table
 _ADVICE = (
@@ -51,6 +53,10 @@ _ADVICE = (
     (r" or set id_type = \"text\"\.", "."),
     (r", or set separator if it is not .+\.", "."),
     (r"save it, set id = \"row\" or remove id\.", "save it, or number the rows: --id row."),
+    (
+        r"set id = \"row\" where row i is the same sample at all parties, or remove id\.",
+        "number the rows by --id row, or leave --id out.",
+    ),
 )
 
 
@@ -64,7 +70,7 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
     endings = {
         ending: kind
         for ending, kind in {**ENDINGS, **known}.items()
-        if settings is not None or kind in _NAMED
+        if settings is not None or kind in NAMED
     }
     kinds = "CSV or Parquet" if settings is None else "CSV, Parquet, libsvm or npz"
     if path.is_dir():
@@ -149,7 +155,7 @@ def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | Non
 
 def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]:
     """Return the names of a table's columns; reading it whole says what is wrong with it."""
-    header, separator = _header(path, settings, kind) if kind in _NAMED else ([], None)
+    header, separator = _header(path, settings, kind) if kind in NAMED else ([], None)
     if len(header) > 1:
         return header
     whole = read_table(Source(name="table", path=str(path), format=kind, separator=separator))
@@ -157,19 +163,23 @@ def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]
 
 
 def columns_of_labels(kind: Format) -> tuple[str, ...]:
-    """Return what to leave out of a new table: labels that its format has beside the columns."""
-    return () if kind in _NAMED else ("label",)
+    """Return what to leave out of a new table: labels beside the columns, which may be text."""
+    return ("label",) if kind == "npz" else ()
 
 
-def id_of(kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]) -> str | None:
+def id_of(
+    path: Path, kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]
+) -> str | None:
     """Return the column with the ids, `id` or one of the parties' `own`; None: there is none.
 
-    Files without names have "row" instead, and npz may have "samples".
+    Files without names have "row" instead, and npz may have an array "samples".
     """
     if id is not None:
         return id
-    there = names if kind in _NAMED else ("samples",) * (kind == "npz")
-    return next((name for name in own if name in there), None)
+    if kind not in NAMED:
+        arrays = zipfile.ZipFile(path).namelist() if kind == "npz" else ()
+        names = ("samples", "row") if "samples.npy" in arrays else ("row",)
+    return next((name for name in own if name in names), None)
 
 
 def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from intarsia.alignment import Names
-from intarsia.data import Block, ClientId
+from intarsia.data import Block, ClientId, Schema
 from intarsia.errors import FederationError
 from intarsia.spelling import listed
 
@@ -26,27 +26,37 @@ def check_features(blocks: Mapping[ClientId, Block]) -> None:
         )
 
 
-def check_kinds(parties: Mapping[ClientId, tuple[Sequence[str], bool]]) -> None:
-    """Refuse to standardise a feature that is sparse at one client and dense at another.
+def check_kinds(schema: Schema, sparse: Mapping[ClientId, bool], *, standardise: bool) -> None:
+    """Refuse a feature that is sparse at one client and dense at another, where that matters.
 
-    An absent entry is 0 in the one and missing in the other, and only the dense one can be centred.
-    `parties` are each one's features, and whether its table is sparse.
+    An absent entry is 0 in the one and missing in the other: only the dense one can be centred, and
+    of rows that both hold they would not mean the same. `sparse` says whose tables are sparse.
 
     Raises
     ------
     FederationError
-        If there is such a feature.
+        If there is such a feature, and it is to be standardised or its holders share samples.
     """
-    kinds: dict[str, tuple[ClientId, bool]] = {}
-    for name, (features, is_sparse) in parties.items():
-        for feature in features:
-            other, sparse = kinds.setdefault(feature, (name, is_sparse))
-            if sparse != is_sparse:
-                first, second = (other, name) if sparse else (name, other)
+    for cell in schema.features.cells:
+        dense = [name for name in cell.owners if not sparse[name]]
+        if len(dense) in (0, len(cell.owners)):
+            continue
+        feature = str(schema.features.ids[cell.start])
+        first = next(name for name in cell.owners if sparse[name])
+        if standardise:
+            raise FederationError(
+                f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense one "
+                f"at client {dense[0]!r}, so that it cannot be standardised alike; give both one "
+                "kind, or set standardise = false in [preprocessing]."
+            )
+        for owners in schema.samples.owner_sets:
+            pair = next((name for name in dense if name in owners), None)
+            other = next((name for name in cell.owners if sparse[name] and name in owners), None)
+            if pair is not None and other is not None:
                 raise FederationError(
-                    f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense "
-                    f"one at client {second!r}, so that it cannot be standardised alike; give both "
-                    "one kind, or set standardise = false in [preprocessing]."
+                    f"Feature {feature!r} is in a sparse table at client {other!r} and in a dense "
+                    f"one at client {pair!r}, which hold the same samples: an absent value is 0 in "
+                    "the one and missing in the other; give both one kind."
                 )
 
 

@@ -4,7 +4,9 @@ A linear model is one for all parties. Where each client has a network of its ow
 of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
-feature's mean over the training samples; a column that the model does not know is left aside.
+feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
+and `standardise = false`). What a libsvm file does not write is 0. A column that the model does not
+know is left aside.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 from scipy.special import expit
 
-from intarsia.data import Array, ClientId, Labels
+from intarsia.data import Array, Block, ClientId, Labels
 from intarsia.errors import ExperimentError, TableError
 from intarsia.linear import LinearClassifier, LinearRegressor
+from intarsia.model_columns import known_columns_of
 from intarsia.model_file import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.new_table import (
+    NAMED,
     TableSettings,
     check_table,
     column_names,
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import ClientNetwork
 
-__all__ = ["Predictions", "from_scores", "known_columns_of", "predict"]
+__all__ = ["Predictions", "from_scores", "predict", "stand_in"]
 
 
 _SERVER = "server"  # the server's network, where no client has this name
@@ -143,16 +147,17 @@ def predict(
     model, owner, taken = _estimator(found_model, table, names, client, later)
     settings = table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
+    unwritten = [one for one in features if one.isdecimal() and one not in set(names)]
+    unwritten = unwritten if kind == "libsvm" else []
     known, levels = known_columns_of(features, names)
-    if not known:
+    if not known and not unwritten:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features))}; name the columns as in training."
         )
-    left = columns_of_labels(kind)
-    if id is not None and id not in names and not left:
+    if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
-    id = id_of(kind, id, [name for name in names if name not in known], settings.ids)
+    id = id_of(table, kind, id, [name for name in names if name not in known], settings.ids)
     source = Source(
         name="table",
         path=str(table),
@@ -160,7 +165,7 @@ def predict(
         separator=separator_of(table, header, kind),
         id=id,
         features=tuple(known),
-        exclude=tuple(name for name in left if name not in known),
+        exclude=tuple(name for name in columns_of_labels(kind) if name not in known),
         categorical=tuple(levels),
         missing=(*settings.missing, *missing),
     )
@@ -174,8 +179,28 @@ def predict(
         )
     block = encode(found, Encoding(levels, Labels("regression")))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
-    notes = _notes(features, names, known, levels, block.features, block.x, id, settings)
+    block = _with_zeros(block, unwritten)
+    known = [*known, *unwritten]
+    means = stand_in(model)
+    notes = _notes(features, names, known, levels, block.features, block.x, id, settings, means)
     return _applied(model, block, ids, (*taken, *notes))
+
+
+def stand_in(model: LinearModel | ClientNetwork) -> str:
+    """Return in words what stands for a missing value of a feature."""
+    if isinstance(model, LinearClassifier | LinearRegressor):
+        return "its mean" if model.means_.any() else "0"
+    return "its mean" if model.means.any() else "0"
+
+
+def _with_zeros(block: Block, names: Sequence[str]) -> Block:
+    """Return a sparse block with further features, which are 0."""
+    if not names:
+        return block
+    x = block.x
+    shape = (x.shape[0], x.shape[1] + len(names))
+    wider = csr_array((x.data, x.indices, x.indptr), shape=shape)
+    return Block(block.samples, (*block.features, *names), wider)
 
 
 def _joined(folder: Path) -> dict[ClientId, Path]:
@@ -280,22 +305,6 @@ def from_scores(
     return Predictions(ids, top, labels, probabilities, notes)
 
 
-def known_columns_of(
-    features: Sequence[str], names: Sequence[str]
-) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Return the columns that the model knows, and the levels of the categorical ones."""
-    numeric = set(features)
-    levels: dict[str, list[str]] = {}
-    for feature in features:
-        parts = feature.split("=")
-        for cut in range(1, len(parts)):  # a name and a level may both hold "="
-            levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
-    known = [name for name in names if name in numeric or name in levels]
-    return known, {
-        name: tuple(levels[name]) for name in known if name not in numeric and name in levels
-    }
-
-
 def _columns_of(features: Sequence[str], names: Sequence[str] = ()) -> list[str]:
     """Return the columns that features come from: of `names`, or up to the first "="."""
     known, levels = known_columns_of(features, names)
@@ -313,6 +322,7 @@ def _notes(
     x: Any,
     id: str | None,
     settings: TableSettings,
+    means: str,
 ) -> tuple[str, ...]:
     notes = []
     covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
@@ -320,8 +330,8 @@ def _notes(
     if lacking:
         every = len(_columns_of(features, names))
         notes.append(
-            f"The table lacks {len(lacking)} of the model's {every} columns; each counts as its "
-            f"mean: {_named(lacking)}."
+            f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
+            f"{means}: {_named(lacking)}."
         )
     counts: Counter[str] = Counter()
     missing = np.zeros(len(encoded), int) if issparse(x) else np.isnan(x).sum(axis=0)
@@ -330,7 +340,8 @@ def _notes(
         counts[column] = max(counts[column], int(count))
     gaps = [f"{name} ({count})" for name, count in counts.items() if count]
     if gaps:
-        notes.append(f"Missing values and unknown levels count as the mean: {_named(gaps)}.")
+        stand_in = means.replace("its", "the")
+        notes.append(f"Missing values and unknown levels count as {stand_in}: {_named(gaps)}.")
     aside = [
         name for name in names if name not in known and name != id and name not in settings.labels
     ]

@@ -306,6 +306,7 @@ def _agreed(
     text = json.dumps(tree).encode()
     everyone = dict.fromkeys(caller.clients, text)
     notes: list[str] = []
+    sparse: dict[ClientId, bool] = {}
     if description.dataset is not None:
         dealt = _stage(caller, DEAL, everyone, Dealt, Held, Holding, Labels)
         held = {name: one.held for name, one in dealt.items()}
@@ -325,8 +326,7 @@ def _agreed(
         labels = encoding.labels
         bodies = dict.fromkeys(caller.clients, codec.encode(encoding))
         held = _stage(caller, ENCODE, bodies, Held, Holding)
-        if description.preprocessing.standardise:
-            check_kinds({n: (one.train.features, sketches[n].sparse) for n, one in held.items()})
+        sparse = {name: one.sparse for name, one in sketches.items()}
         kept = labelled_somewhere(
             {name: one.train.samples for name, one in held.items()},
             [one.train.labelled for one in held.values()],
@@ -339,6 +339,8 @@ def _agreed(
     notes.extend(notes_on_labels(schemas["train"], description.labels))
     if tested:
         schemas["test"] = Schema({name: one.test for name, one in held.items()}, labels)
+    for schema in schemas.values() if sparse else ():
+        check_kinds(schema, sparse, standardise=description.preprocessing.standardise)
     if description.preprocessing.intercept:
         schemas = {part: Schema(_with_intercept(one), labels) for part, one in schemas.items()}
     bodies = {name: codec.encode(Settled(schemas, kept[name])) for name in caller.clients}

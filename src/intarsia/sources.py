@@ -80,7 +80,9 @@ _NO_ARCHIVE = (
 
 def ending_of(path: str | Path) -> str:
     """Return the ending of a file's name that tells its format, in small letters."""
-    return Path(str(path).lower().removesuffix(".gz")).suffix
+    name = str(path).lower()
+    whole, inner = Path(name).suffix, Path(name.removesuffix(".gz")).suffix
+    return whole if ENDINGS.get(inner) in ("npz", "parquet") else inner  # these are not unpacked
 
 
 def located(source: Source, folder: Path) -> Source:
@@ -277,9 +279,12 @@ def _npz(path: Path, source: Source) -> Table:
     except _NO_ARCHIVE as error:
         if isinstance(error, TableError):
             raise
+        # numpy would advise to load it with pickle
+        why = first_line(error) if zipfile.is_zipfile(path) else "it is no zip archive"
+        why = "an array holds Python objects" if "pickle" in why else why
         raise TableError(
-            f"{source.where}: not an npz file of plain arrays ({first_line(error)}); write numbers "
-            "and text with numpy.savez."
+            f"{source.where}: not an npz file of plain arrays ({why}); write numbers and text with "
+            "numpy.savez."
         ) from error
     views = {
         name: array
@@ -368,7 +373,7 @@ def _matrix(
     samples: NDArray[Any] | None,
 ) -> Table:
     """Return the table of a file format that carries its labels and ids outside the columns."""
-    if source.id is not None and source.id not in ("row", "samples"):
+    if source.id not in (None, "row", "samples" if source.format == "npz" else "row"):
         raise TableError(
             f"{source.where}: id is {source.id!r} but a {source.format} file has no id column; set "
             'id = "row" where row i is the same sample at all parties, or remove id.'

@@ -306,9 +306,9 @@ def stall(description: Experiment, standing: Standing) -> str:
             "float64 can show; raise experiment.tolerance or algorithm.regularisation"
         )
     return (
-        f"The relative duality gap has stayed at {standing.best:.1e} for {_PATIENCE} rounds, above "
-        f"the tolerance {description.tolerance:.0e}, and the model is that of round "
-        f"{standing.round}: {cause}."
+        f"The relative duality gap has not come below {standing.best:.1e} for {_PATIENCE} rounds, "
+        f"above the tolerance {description.tolerance:.0e}; the model is that of round "
+        f"{standing.round}, with the certificate's gap: {cause}."
     )
 
 
