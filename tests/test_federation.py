@@ -180,6 +180,18 @@ def test_sparse_and_dense_values_of_the_same_samples_are_refused():
         federation.build(described, given)
     apart = given | {"b": table_from(x, ids % 2, client="b", samples=ids + 50)}
     assert not federation.build(described, apart).train["b"].sparse
+    # the samples that both have are of the test part
+    halved = replace(described, split=replace(described.split, test=0.5))
+    many = np.arange(100)
+    alone = {"a": table_from(np.eye(100, 2), many % 2, client="a", samples=many)}
+    tested = federation.build(halved, alone).test["a"].samples
+    others = np.r_[tested, 200:260]
+    both = {
+        "a": table_from(csr_array(np.eye(100, 2)), many % 2, client="a", samples=many),
+        "b": table_from(np.eye(len(others), 2), others % 2, client="b", samples=others),
+    }
+    with pytest.raises(FederationError, match="which hold the same samples"):
+        federation.build(halved, both)
 
 
 def test_rows_without_ids_and_labels_are_told_to_have_one_of_them(tmp_path):

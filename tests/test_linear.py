@@ -185,6 +185,13 @@ def test_a_missing_value_counts_as_the_mean(frame):
     assert federated().decision_function(given) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_numbers_as_text_and_question_marks_are_read_as_from_a_file(frame):
+    given = frame({"age": ["50", "?", ""], "debt": ["true", "false", "true"]})
+    expected = np.array([1.0, 0.0, 0.0]) + 0.5 * np.array([0.5, 0.0, 0.5]) + 0.25
+    assert federated().decision_function(given) == pytest.approx(expected)
+
+
 def test_a_null_of_a_polars_column_counts_as_the_mean():
     frame = pl.DataFrame({"age": [50, None], "income": [3000, 3000]})
     assert federated().decision_function(frame) == pytest.approx([1.25, 0.25])
@@ -201,13 +208,13 @@ def test_a_block_is_read_by_its_feature_names(layout):
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
 def test_columns_of_categories_count_as_their_levels(frame):
-    names = ["city=a=b", "city=c", "age", "plan=1", "plan=2"]
+    names = ["city=a=b", "city=c", "age", "p=n=1", "p=n=2"]  # "=" in a level, and in a name
     weights = dict(zip(names, [1.0, 2.0, 4.0, 8.0, 16.0], strict=True))
     means = dict(zip(names, [0.5, 0.25, 40.0, 0.125, 0.75], strict=True))
     model = LinearRegressor.from_weights(
         weights, means=means, scales=dict.fromkeys(names, 1.0), intercept=-1.0
     )
-    given = {"plan": [1, 2, 2, None], "city": ["c", "a=b", "else", None], "age": [40.0, 41, 40, 40]}
+    given = {"p=n": [1, 2, 2, None], "city": ["c", "a=b", "else", None], "age": [40.0, 41, 40, 40]}
     city = [[-0.5, 2 * 0.75], [0.5, -2 * 0.25], [0.0, 0.0], [0.0, 0.0]]
     plan = [[8 * 0.875, -16 * 0.75], [-8 * 0.125, 16 * 0.25], [-8 * 0.125, 16 * 0.25], [0.0, 0.0]]
     expected = np.sum(city, axis=1) + np.sum(plan, axis=1) + [0, 4, 0, 0] - 1.0
@@ -263,7 +270,15 @@ def test_training_anew_forgets_the_federations_means():
         (ROWS[:, :2], r"shape \(3, 2\)"),
         (ROWS[0], r"shape \(3,\)"),
         (pd.DataFrame({"colour": [1.0]}), "none of the model's 3 features"),
-        (pd.DataFrame({"age": ["old"]}), "column 'age' is not numeric"),
+        (pd.DataFrame({"age": ["old"]}), "column 'age' has text .such as 'old'. but was numeric"),
+        (
+            pd.DataFrame({"age": ["old", "4"]}),
+            "The table: column 'age' mixes .*; correct it, or re",
+        ),
+        (pd.DataFrame({"age": [pd.Timestamp(0)]}), "The table: column 'age' has dates or times"),
+        (pd.DataFrame([[1.0, 2.0]], columns=["age", "age"]), "column 'age' appears more than once"),
+        (pl.DataFrame({"age": [1.0]}).lazy(), "a LazyFrame, which has no rows yet"),
+        (np.array([["a", "b", "c"]]), "array is not numeric"),
         (np.full((1, 3), np.inf), "infinite"),
         (csr_array(np.full((1, 3), np.nan)), "NaN in a sparse array"),
     ],

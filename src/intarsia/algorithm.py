@@ -253,6 +253,7 @@ class Algorithm:
     private: Callable[[Release], Algorithm] | None = None
     protects: Literal["sample", "client"] = "sample"
     linear: bool = True  # whether the model is a linear one, as the yardsticks are
+    spaces: bool = False  # whether each client may have columns of its own alone
     # state -> the parameters of the client's own network by name; None: there is none
     network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
     # options -> whether a round adds up what clients came to alone, every entry over all that are

@@ -6,9 +6,11 @@ from typing import Any
 
 from intarsia.algorithm import Algorithm
 from intarsia.baselines import Baseline
+from intarsia.data import INTERCEPT, Schema
 from intarsia.experiment import Experiment
+from intarsia.spelling import listed
 
-__all__ = ["read_all_the_same", "unmeasured", "unsealed"]
+__all__ = ["named_alike", "read_all_the_same", "unmeasured", "unsealed"]
 
 
 def unsealed(
@@ -53,4 +55,32 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
         f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
         "each client's own: there are none beside it; to compare with each client alone run "
         f"algorithm.name = {other}.",
+    )
+
+
+def named_alike(
+    description: Experiment, algorithm: Algorithm | Baseline, schema: Schema
+) -> tuple[str, ...]:
+    """Return a note where clients with columns of their own have some of the same name.
+
+    These are standardised together, which is right for the same quantity and wrong for others.
+    """
+    if isinstance(algorithm, Baseline) or not algorithm.spaces:
+        return ()
+    if not description.preprocessing.standardise or description.dataset is not None:
+        return ()
+    shared = [
+        (cell, schema.features.ids[cell.start : cell.stop].tolist())
+        for cell in schema.features.cells
+        if len(cell.owners) > 1
+    ]
+    names = sorted(name for _, some in shared for name in some if name != INTERCEPT)
+    if not names:
+        return ()
+    owners = [one for one in schema.clients if any(one in cell.owners for cell, _ in shared)]
+    several = len(names) > 1
+    return (
+        f"The column{'s' * several} {listed(names, 4)} {'are' if several else 'is'} at several of "
+        f"{listed(owners, 4)} and standardised over them together: rename what is not the same "
+        "quantity everywhere.",
     )

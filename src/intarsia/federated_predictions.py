@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 
 from intarsia.algorithms.inference import (
     Linear,
@@ -50,7 +49,7 @@ from intarsia.new_table import (
     separator_of,
     table_settings,
 )
-from intarsia.predictions import Predictions, from_scores, stand_in
+from intarsia.predictions import Predictions, from_scores
 from intarsia.result import load
 from intarsia.run_folder import describe
 from intarsia.sources import Format, Source
@@ -122,8 +121,7 @@ def predict_federated(
     cells = spread.schema.samples.cell_of
     incomplete = np.isin(cells, list(gaps))
     if incomplete.any() and absent == "refuse":
-        sparse = any(issparse(table.values) for table in read.values())
-        raise _refused(spread, gaps, int(incomplete.sum()), sparse=sparse)
+        raise _refused(spread, gaps, int(incomplete.sum()))
     scores = _scores(spread, every, gaps)
     basis = np.where(incomplete, _MEANS, _ALL).astype(object)
     if absent == "own" and networks is not None and incomplete.any():
@@ -238,8 +236,8 @@ def _spread(
         gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
         if gaps:
             notes.append(
-                f"{gaps} rows of {name!r} lack values; where no other party has one, "
-                f"{stand_in(every)} stands for it."
+                f"{gaps} rows of {name!r} lack values; where no other party has one, its mean "
+                "stands for it, or 0 where training did not centre it."
             )
     with advice_for_new_tables():
         schema = Schema.of(blocks, Labels("regression"))
@@ -373,18 +371,13 @@ def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientI
     return own_scores(spread.engine, rows)
 
 
-def _refused(
-    spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int, *, sparse: bool
-) -> TableError:
+def _refused(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:
     cell, names = next(iter(missing.items()))
     first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
-    short = ""
-    if sparse and names[0].isdecimal():
-        short = f" (a libsvm file has the columns up to its largest index: write {names[-1]}:0)"
     return TableError(
         f"Of {count} of {len(spread.schema.samples)} samples no party has all that the model needs "
-        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it"
-        f"{short}, or choose what stands for it: --absent mean, or for hyfem --absent own."
+        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it, "
+        "or choose what stands for it: --absent mean, or for hyfem --absent own."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,23 +25,23 @@ Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], Any]:
     """Return which features a table has, and their values (samples, those features).
 
-    A column of categories has the features of its levels ("city=oslo"); a level that the model does
-    not know is NaN in all of them. An array without names has all features, in their order; that is
-    said in a warning unless the names are mere numbers in ascending order, as those of columns that
-    never had names.
+    A DataFrame is read as `intarsia predict` reads a file: a column of categories has the features
+    of its levels ("city=oslo"), a level that the model does not know is NaN in all of them, and "?"
+    and "" are missing; what else was missing in training must be NaN. An array without names has
+    all features, in their order; that is said in a warning unless the names are mere numbers in
+    ascending order, as those of columns that never had names.
 
     Raises
     ------
     TableError
-        If it has none of them, an array without names has another shape, or a value is infinite or
-        no number.
+        If it has none of them, or one twice, an array without names has another shape, or a value
+        is infinite or no number.
     """
     if isinstance(table, Block):
         names, values = list(table.features), table.x
-    elif hasattr(table, "columns"):
-        names, values = [str(name) for name in table.columns], None
-        coded = _coded(table, names, features)
-        names += coded
+    elif hasattr(type(table), "columns"):
+        block = _read(table, features)
+        names, values = list(block.features), block.x
     else:
         names, values = features, table if issparse(table) else np.asarray(table)
         if values.ndim != 2 or values.shape[1] != len(features):
@@ -60,20 +61,14 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
     if features and not len(known):
         raise TableError(
             f"The table has none of the model's {len(features)} features (its first column is "
-            f"{names[0] if names else None!r}, the model's first {features[0]!r}); "
+            f"{_first(table)!r}, the model's first {features[0]!r}); "
             "name its columns as in training."
         )
     chosen = [place[features[i]] for i in known]
-    if values is None:
-        columns = [
-            coded[names[c]] if names[c] in coded else _numbers(table[table.columns[c]], names[c])
-            for c in chosen
-        ]
-        x: Any = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
-    elif issparse(values):
-        x = csr_array(values)[:, chosen].astype(np.float64)
+    if issparse(values):
+        x: Any = csr_array(values)[:, chosen].astype(np.float64)
     else:
-        x = _numbers(values, "x")[:, chosen]
+        x = _numbers(values)[:, chosen]
     entries = x.data if issparse(x) else x
     if np.isinf(entries).any() or (issparse(x) and np.isnan(entries).any()):
         raise TableError(
@@ -89,45 +84,76 @@ def _ascending(features: list[str]) -> bool:
     return number is not None and list(number.values()) == sorted(number.values())
 
 
-def _coded(table: Any, names: list[str], features: list[str]) -> dict[str, Array]:
-    """Return the features of a DataFrame's columns of categories, each (samples,)."""
-    found = {
-        column: levels
-        for column, levels in known_columns_of(features, names)[1].items()
-        if not any(f"{column}={level}" in names for level in levels)
-    }
-    if not found:
-        return {}
-    if not len(table):
-        return {f"{column}={level}": np.zeros(0) for column in found for level in found[column]}
+def _first(table: Any) -> str | None:
+    """Return the name of a table's first column."""
+    names = table.features if isinstance(table, Block) else getattr(table, "columns", ())
+    return next((str(name) for name in names), None)
+
+
+def _read(frame: Any, features: list[str]) -> Block:
+    """Return those features of a model that a DataFrame's columns say."""
+    if not hasattr(frame, "__len__"):  # such as polars.LazyFrame
+        raise TableError(
+            f"The table is a {type(frame).__name__}, which has no rows yet; pass a DataFrame (that "
+            "of polars by collect())."
+        )
+    names = [str(name) for name in frame.columns]
+    known, levels = known_columns_of(features, names)
+    twice = next((name for name, count in Counter(known).items() if count > 1), None)
+    if twice is not None:
+        raise TableError(f"The column {twice!r} appears more than once; leave one of them out.")
+    if not known or not len(frame):
+        own = [f"{one}={level}" for one in levels for level in levels[one]]
+        own += [one for one in known if one not in levels]
+        return Block(np.arange(len(frame)), tuple(own), np.zeros((len(frame), len(own))))
     from intarsia.sources import table_from  # here: it imports pyarrow
 
-    own = table[[table.columns[names.index(column)] for column in found]]
-    read = table_from(own, client="table", categorical=tuple(found))
-    block = encode(read, Encoding(found, Labels("regression")))
-    return dict(zip(block.features, np.asarray(block.x).T, strict=True))
+    place = {name: at for at, name in enumerate(names)}
+    part = frame[[frame.columns[place[name]] for name in known]]
+    try:
+        read = table_from(part, client="table", categorical=tuple(levels))
+    except TableError as problem:
+        what = str(problem).replace("Client 'table': ", "").partition(";")[0]
+        raise TableError(
+            f"The table: {what}; correct it, or replace it by NaN, which counts as missing."
+        ) from problem
+    text = next((name for name in read.categorical if name not in levels), None)
+    if text is not None:
+        raise TableError(
+            f"The column {text!r} has text (such as {read.categorical[text].levels[0]!r}) but was "
+            "numeric in training; correct it, or leave the column out."
+        )
+    return encode(read, Encoding(levels, Labels("regression")))
 
 
 def known_columns_of(
     features: Sequence[str], names: Sequence[str]
 ) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Return the columns that the model knows, and the levels of the categorical ones."""
-    numeric = set(features)
+    """Return the columns that the model knows, and the levels of the categorical ones.
+
+    Where a table has columns of the levels too, these are known, and not what they came from.
+    """
+    numeric, there = set(features), set(names)
     levels: dict[str, list[str]] = {}
     for feature in features:
         parts = feature.split("=")
         for cut in range(1, len(parts)):  # a name and a level may both hold "="
             levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
+    levels = {
+        name: own
+        for name, own in levels.items()
+        if name in there and there.isdisjoint(f"{name}={level}" for level in own)
+    }
     known = [name for name in names if name in numeric or name in levels]
     return known, {
         name: tuple(levels[name]) for name in known if name not in numeric and name in levels
     }
 
 
-def _numbers(values: Any, name: str) -> Array:
+def _numbers(values: Any) -> Array:
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise TableError(
-            f"The column {name!r} is not numeric ({error}); encode it as in training."
+            f"The array is not numeric ({error}); encode its columns as in training."
         ) from error

@@ -1,8 +1,9 @@
 """The networks that clients with features of their own end with: each predicts on its own columns.
 
 A network knows its features by name and takes the values as the client's table has them: mean and
-scale of each are its own. A column that a table lacks, and NaN, count as the feature's mean;
-columns that the network does not know are left aside. An absent entry of a sparse table is 0.
+scale of each are its own. A column that a table lacks, and NaN, count as the feature's mean (0
+where training did not centre it); columns that the network does not know are left aside. An absent
+entry of a sparse table is 0.
 """
 
 from __future__ import annotations

@@ -5,22 +5,21 @@ of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
 feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
-and `standardise = false`). What a libsvm file does not write is 0. A column that the model does not
-know is left aside.
+and `standardise = false`). A libsvm file has the columns up to its largest index. A column that the
+model does not know is left aside.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
 from scipy.special import expit
 
 from intarsia.data import Array, Block, ClientId, Labels
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from intarsia.model_file import LinearModel, Model
     from intarsia.networks import ClientNetwork
 
-__all__ = ["Predictions", "from_scores", "predict", "stand_in"]
+__all__ = ["Predictions", "from_scores", "predict"]
 
 
 _SERVER = "server"  # the server's network, where no client has this name
@@ -147,10 +146,8 @@ def predict(
     model, owner, taken = _estimator(found_model, table, names, client, later)
     settings = table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
-    unwritten = [one for one in features if one.isdecimal() and one not in set(names)]
-    unwritten = unwritten if kind == "libsvm" else []
     known, levels = known_columns_of(features, names)
-    if not known and not unwritten:
+    if not known:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features))}; name the columns as in training."
@@ -179,28 +176,14 @@ def predict(
         )
     block = encode(found, Encoding(levels, Labels("regression")))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
-    block = _with_zeros(block, unwritten)
-    known = [*known, *unwritten]
-    means = stand_in(model)
-    notes = _notes(features, names, known, levels, block.features, block.x, id, settings, means)
+    notes = _notes(_means(model), names, known, levels, block, id, settings)
     return _applied(model, block, ids, (*taken, *notes))
 
 
-def stand_in(model: LinearModel | ClientNetwork) -> str:
-    """Return in words what stands for a missing value of a feature."""
-    if isinstance(model, LinearClassifier | LinearRegressor):
-        return "its mean" if model.means_.any() else "0"
-    return "its mean" if model.means.any() else "0"
-
-
-def _with_zeros(block: Block, names: Sequence[str]) -> Block:
-    """Return a sparse block with further features, which are 0."""
-    if not names:
-        return block
-    x = block.x
-    shape = (x.shape[0], x.shape[1] + len(names))
-    wider = csr_array((x.data, x.indices, x.indptr), shape=shape)
-    return Block(block.samples, (*block.features, *names), wider)
+def _means(model: LinearModel | ClientNetwork) -> dict[str, float]:
+    """Return what a missing value of each feature counts as."""
+    means = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
+    return dict(zip(map(str, model.feature_names_in_), means.tolist(), strict=True))
 
 
 def _joined(folder: Path) -> dict[ClientId, Path]:
@@ -213,7 +196,7 @@ def _estimator(
     table: Path,
     names: Sequence[str],
     client: ClientId | None,
-    later: Iterable[ClientId],
+    later: Collection[ClientId],
 ) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
     """Return what predicts the rows of a table with these columns, whose it is, and notes.
 
@@ -256,7 +239,8 @@ def _estimator(
         raise ExperimentError(
             f"{table} has the columns of no client (nearest is {nearly!r}, and it lacks "
             f"{listed(sorted(lacking[nearly]))}), and each client has a model of its own; name "
-            "the client that the table is of (--client)."
+            "the client that the table is of (--client)"
+            + (f", which may be one that joined later ({listed(later)})." if later else ".")
         )
     most = max(len(columns[name]) for name in whole)
     best = [name for name in whole if len(columns[name]) == most]
@@ -314,40 +298,49 @@ def _columns_of(features: Sequence[str], names: Sequence[str] = ()) -> list[str]
 
 
 def _notes(
-    features: Sequence[str],
+    means: Mapping[str, float],
     names: Sequence[str],
     known: Sequence[str],
     levels: dict[str, tuple[str, ...]],
-    encoded: Sequence[str],
-    x: Any,
+    block: Block,
     id: str | None,
     settings: TableSettings,
-    means: str,
 ) -> tuple[str, ...]:
     notes = []
     covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
-    lacking = _columns_of([name for name in features if name not in covered])
-    if lacking:
-        every = len(_columns_of(features, names))
+    every = len(_columns_of(list(means), names))
+    for what, some in _by_what_they_count(means, [one for one in means if one not in covered]):
+        lacking = _columns_of(some)
         notes.append(
             f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
-            f"{means}: {_named(lacking)}."
+            f"{what.format('its')}: {_named(lacking)}."
         )
-    counts: Counter[str] = Counter()
-    missing = np.zeros(len(encoded), int) if issparse(x) else np.isnan(x).sum(axis=0)
-    for feature, count in zip(encoded, missing.tolist(), strict=True):
-        column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
-        counts[column] = max(counts[column], int(count))
-    gaps = [f"{name} ({count})" for name, count in counts.items() if count]
-    if gaps:
-        stand_in = means.replace("its", "the")
-        notes.append(f"Missing values and unknown levels count as {stand_in}: {_named(gaps)}.")
+    missing = np.zeros(len(block.features), int) if block.sparse else np.isnan(block.x).sum(axis=0)
+    count = dict(zip(block.features, missing.tolist(), strict=True))
+    for what, some in _by_what_they_count(means, [one for one in count if count[one]]):
+        counts: Counter[str] = Counter()
+        for feature in some:
+            column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
+            counts[column] = max(counts[column], count[feature])
+        gaps = [f"{name} ({number})" for name, number in counts.items()]
+        notes.append(
+            f"Missing values and unknown levels count as {what.format('the')}: {_named(gaps)}."
+        )
     aside = [
         name for name in names if name not in known and name != id and name not in settings.labels
     ]
     if aside:
         notes.append(f"Columns that the model does not know are left aside: {_named(aside)}.")
     return tuple(notes)
+
+
+def _by_what_they_count(
+    means: Mapping[str, float], features: Sequence[str]
+) -> list[tuple[str, list[str]]]:
+    """Return the features whose missing values count as a mean, and those where it is 0."""
+    centred = [name for name in features if means[name] != 0]
+    others = [name for name in features if means[name] == 0]
+    return [(what, some) for what, some in (("{} mean", centred), ("0", others)) if some]
 
 
 def _named(names: Sequence[str]) -> str:

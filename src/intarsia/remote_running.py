@@ -180,6 +180,7 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
         *caveats.unsealed(description, algorithm, sites=True),
         *caveats.read_all_the_same(description, algorithm, options),
         *caveats.unmeasured(description, algorithm),
+        *caveats.named_alike(description, algorithm, schema),
         *guarantee.notes(promise, options, *sizes),
         *outcome.notes,
         *lacking,

@@ -201,6 +201,7 @@ def _run_all(
         *caveats.unsealed(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, options),
         *caveats.unmeasured(description, algorithm),
+        *caveats.named_alike(description, algorithm, schema),
         *guarantee.notes(promise, options, len(schema.samples), len(schema.clients)),
     )
     clip = None

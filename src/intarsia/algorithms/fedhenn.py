@@ -313,6 +313,7 @@ FEDHENN = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    spaces=True,
     network=network,
     pools=lambda options: options.similarity_weight > 0,
     client_functions=(

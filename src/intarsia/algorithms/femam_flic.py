@@ -418,6 +418,7 @@ FEMAM_FLIC = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    spaces=True,
     network=network,
     pools=lambda options: True,
     pooled_apart=lambda options, schema: given_clusters(options.femam, schema),

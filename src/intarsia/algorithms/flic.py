@@ -389,6 +389,7 @@ FLIC = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    spaces=True,
     network=network,
     pools=shares,
     client_functions=(

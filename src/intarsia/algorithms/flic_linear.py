@@ -310,6 +310,7 @@ FLIC_LINEAR = Algorithm(
     pools=lambda options: True,
     additive=False,
     linear=False,
+    spaces=True,
     client_functions=(part_of_moment, decompose, descend, part_of_errors),
     states=(Server, Client, FlicLinear),
 )

@@ -267,6 +267,7 @@ HETFEDREP = Algorithm(
     predict=predict,
     additive=False,
     linear=False,
+    spaces=True,
     network=network,
     pools=shares,
     client_functions=(

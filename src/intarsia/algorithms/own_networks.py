@@ -396,6 +396,7 @@ OWN_NETWORKS = Algorithm(
     pools=shares,
     additive=False,
     linear=False,
+    spaces=True,
     client_functions=(send_start, local_training, personalise, part_of_loss),
     states=(Server, Client, OwnNetworks, Start),
 )
