@@ -61,7 +61,7 @@ _NOTES = (
     "Accuracy: the mean over clients of the test accuracy after the last local training, ± the "
     "standard deviation over seeds; pooled: over all test samples. Reached: at or above the "
     "paper's figure less its standard deviation. Training: seconds by the clock, on a machine with "
-    "much other work; the code was that of commits fea46cd to 31bf4bb, the commit above that of "
+    "much other work; the code was that of commits fea46cd to bfaffdd, the commit above that of "
     "the table. perceptron: φ is a perceptron, where the paper's is convolutional; short: 20 local "
     "and final epochs for 100, and alignment in batches of 100 for 10; scale1: anchor_scale = 1, "
     "where the toys' files have 10; pre10: 10 epochs of alignment for 100; dropout0: without "
