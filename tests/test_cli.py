@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -458,8 +459,9 @@ def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
     assert right / len(rows) > 0.9
 
 
+@pytest.mark.parametrize("times", [1, 40])
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending):
+def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending, times):
     # no gap is looked at before the end: nothing stops it
     endless = [
         "-c",
@@ -476,7 +478,9 @@ def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending):
     ) as process:
         assert process.stderr is not None
         process.stderr.readline()  # the first line of progress: training has begun
-        process.send_signal(ending)
+        for _ in range(times):  # pressed in haste
+            process.send_signal(ending)
+            time.sleep(0.003 if times > 1 else 0.0)
         _, err = process.communicate(timeout=60)
     folder = experiment.parent / "runs" / "two"
     assert process.returncode == 130

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +61,15 @@ class _StoppedError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _main(arguments)
+    finally:
+        if arguments is not None:  # else the process ends now
+            _handle(handlers)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
     try:
         with _warnings_in_a_line():
@@ -73,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(str(stopped))
         return _INTERRUPTED
     except (click.Abort, KeyboardInterrupt):
+        _end_undisturbed()
         say("stopped")
         return _INTERRUPTED
     except click.ClickException as problem:
@@ -94,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {problem.filename}: {problem.strerror}; check the path and its permissions.")
         return 2
     if status == _INTERRUPTED:  # before training began: the library caught it
+        _end_undisturbed()
         say("stopped")
     return status if isinstance(status, int) else 0
 
@@ -307,6 +318,7 @@ def _train(
         with _terminated_as_interrupted(), shown as show:
             result: Result = train(show)
     except KeyboardInterrupt:
+        _end_undisturbed()
         raise _StoppedError(_how_to_go_on(folder, before)) from None
     if not quiet:
         display.show_result(screen, result, folder)
@@ -331,6 +343,18 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end_undisturbed() -> None:
+    """Let no further Ctrl-C, which is easily pressed twice, break the last words."""
+    _handle(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN))
+
+
+def _handle(handlers: Mapping[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():  # others may not
+        for one, handler in handlers.items():
+            if handler is not None:  # one that was not set from Python
+                signal.signal(one, handler)
 
 
 def _written(folder: Path) -> tuple[int, int] | None:
