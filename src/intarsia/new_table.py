@@ -176,9 +176,11 @@ def id_of(
     """
     if id is not None:
         return id
-    if kind not in NAMED:
-        arrays = zipfile.ZipFile(path).namelist() if kind == "npz" else ()
-        names = ("samples", "row") if "samples.npy" in arrays else ("row",)
+    if kind == "npz":
+        with zipfile.ZipFile(path) as file:
+            names = ("samples", "row") if "samples.npy" in file.namelist() else ("row",)
+    elif kind not in NAMED:
+        names = ("row",)
     return next((name for name in own if name in names), None)
 
 
