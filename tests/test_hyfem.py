@@ -12,9 +12,9 @@ from torch.nn import functional  # noqa: E402  after the skip where torch is mis
 
 from intarsia.algorithm import RandomKey  # noqa: E402
 from intarsia.algorithms import block_network, hyfem_client  # noqa: E402
-from intarsia.algorithms.evaluation import CROSS_ENTROPY  # noqa: E402
+from intarsia.algorithms.evaluation import CROSS_ENTROPY, evaluate_own  # noqa: E402
 from intarsia.algorithms.hyfem import HYFEM, HyFEM  # noqa: E402
-from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server  # noqa: E402
+from intarsia.algorithms.server_evaluation import evaluate_server  # noqa: E402
 from intarsia.data import Block, Labels, Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.in_process import RECORDS, InProcess  # noqa: E402
@@ -500,7 +500,7 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
     found = evaluate_server(
         engine, schema, HYFEM.server_model, made_of.blocks, CROSS_ENTROPY, part="test"
     )
-    own = evaluate_own(engine, schema, HYFEM.predict, CROSS_ENTROPY, part="test")
+    _, own = evaluate_own(engine, schema, HYFEM.predict, CROSS_ENTROPY, part="test")
     parameters = block_network.numbered(made_of, conclusion.network)
     first = whole.take(np.arange(30))
     scores = block_network.scores(made_of, parameters, first)

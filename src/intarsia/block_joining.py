@@ -16,9 +16,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from intarsia.algorithm import RandomKey
-from intarsia.algorithms.evaluation import Grades, grading_loss
+from intarsia.algorithms.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.algorithms.preparation import Preparation
-from intarsia.algorithms.server_evaluation import evaluate_own
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import ExperimentError, FederationError
@@ -174,4 +173,4 @@ def _learnt(
         told = hyfem_client.Told(None, None, None, rate=rate)
         engine.ask(hyfem_client.train_alone, {name: told})
     loss = grading_loss(options.loss)
-    return evaluate_own(engine, engine.schema(part), hyfem_client.predict, loss, part=part)
+    return evaluate_own(engine, engine.schema(part), hyfem_client.predict, loss, part=part)[1]

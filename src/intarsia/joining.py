@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import frames, run_folder, threads
 from intarsia.algorithm import Algorithm, Clients, Conclusion, Info, evolve
-from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
+from intarsia.algorithms.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.block_joining import JoinedBlocks, join_blocks
 from intarsia.clock import Clock
 from intarsia.data import Array, ClientId
@@ -418,7 +418,7 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     with engine.books.unmetered():
         loss = grading_loss(options.loss)
-        return evaluate(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
+        return evaluate_own(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
 
 
 def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:

@@ -280,11 +280,12 @@ class Work:
         loss = grading_loss(self._options.loss)
         for part, schema in every.items():
             where = cast(Literal["train", "test"], part)
-            predict, labels = algorithm.predict, schema.labels
-            found += evaluation.functions(predict, loss, labels, part=where)
+            found += evaluation.functions(
+                *(algorithm.predict, loss, schema.labels), part=where, additive=algorithm.additive
+            )
             if algorithm.server_model is not None:
                 found += server_evaluation.functions(
-                    predict, algorithm.server_model, schema, loss, part=where
+                    algorithm.server_model, schema, loss, part=where
                 )
         known: dict[tuple[str, str], ClientFunction] = {(identity(fn), fn.part): fn for fn in found}
         for fn in preparation.FUNCTIONS:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from intarsia.algorithm import Algorithm, Info, RandomKey
-from intarsia.algorithms.evaluation import Grades, evaluate, grading_loss
-from intarsia.algorithms.server_evaluation import evaluate_own, evaluate_server
+from intarsia.algorithms.evaluation import Grades, evaluate, evaluate_own, grading_loss
+from intarsia.algorithms.server_evaluation import evaluate_server
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import ClientId, Schema
@@ -232,18 +232,25 @@ def _turns(description: Experiment, count: int) -> int:
 
 
 def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
-    """Return the grades of the federated model; the exchanges of it are not training's."""
+    """Return the grades over all samples and over each client's; not exchanges of training.
+
+    Scores of a sample are added up where the algorithm says that they are. Of clients' own models
+    each says its client's samples by itself, and all samples are said by the server's network, if
+    the algorithm has one.
+    """
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.books.round)
     schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
     with engine.books.unmetered():
-        if algorithm.server_model is None or algorithm.architecture is None:
+        if algorithm.additive:
             return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
-        own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
+        every, own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
+        server = algorithm.server_model
+        if server is None:
+            return every, own
         blocks = server_blocks(algorithm, task.options, engine.schema("train"))
         if blocks is None:
             return None, own
-        server = algorithm.server_model
         return evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
 
 

@@ -16,9 +16,15 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from intarsia.algorithm import Algorithm
-from intarsia.algorithms.evaluation import Grades, evaluate, grade_scores, grading_loss
+from intarsia.algorithms.evaluation import (
+    Grades,
+    evaluate,
+    evaluate_own,
+    grade_scores,
+    grading_loss,
+)
 from intarsia.algorithms.hyfdca import HYFDCA
-from intarsia.algorithms.server_evaluation import evaluate_own, whole_samples
+from intarsia.algorithms.server_evaluation import whole_samples
 from intarsia.data import Array, Block, ClientId, Labels, Schema, Values, targets
 from intarsia.engines.in_process import InProcess
 from intarsia.errors import ConvergenceError
@@ -300,4 +306,4 @@ def _learnt(
     other.begin_round(rounds + 1)
     algorithm.conclude(server, other, other.key("conclude"))
     loss = grading_loss(options.loss)
-    return evaluate_own(other, other.schema(part), algorithm.predict, loss, part=part)
+    return evaluate_own(other, other.schema(part), algorithm.predict, loss, part=part)[1]

@@ -1,8 +1,13 @@
-"""Score a model whose parts lie with the clients on the samples that they hold out.
+"""Score models on the samples that the clients hold out.
+
+`evaluate`: one model whose parts lie with the clients.
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
 2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
 3. `count_classes`, of networks: how often each class is there, is said, and both, over all clients.
+
+`evaluate_own`: clients' own models, which nothing is added to. `grade_own` and `count_classes_own`
+are steps 2 and 3, each client's with the scores of its own model.
 
 The loss of a linear model is its own, of several classes the sum of one against the rest for each.
 That of networks is the cross-entropy of the class that a sample has, or half the squared error.
@@ -30,12 +35,13 @@ __all__ = [
     "asked_scores",
     "asking",
     "evaluate",
+    "evaluate_own",
     "functions",
     "grade_scores",
     "graded",
     "grading",
     "grading_loss",
-    "label_share",
+    "label_shares",
 ]
 
 CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
@@ -115,7 +121,7 @@ def evaluate(
     *,
     part: Literal["train", "test"],
 ) -> tuple[Grades | None, dict[ClientId, Grades]]:
-    """Return the model's grades over all samples of a part, and over each client's own.
+    """Return the grades of an additive model over all samples of a part, and over each client's.
 
     Every sample that somebody has the label of is scored by all parties that hold a part of it; of
     the others no score crosses.
@@ -126,9 +132,8 @@ def evaluate(
         return None, {}
     total = clients.sum(score, asking(schema, holding, schema.label_holders > 0))
     messages = {
-        name: Totals(z=total.z, share=label_share(schema, name))
-        for name in holding
-        if schema.holdings[name].labelled.any()
+        name: Totals(z=total.z, share=share)
+        for name, share in label_shares(clients, schema).items()
     }
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
@@ -148,20 +153,48 @@ def asked_scores(message: Ask, z: Array) -> Array:
     return z if message.graded is None else np.where(message.graded, z, 0.0)
 
 
+def evaluate_own(
+    clients: Clients,
+    schema: Schema,
+    predict: Callable[[Any, Block], Array],
+    loss: int,
+    *,
+    part: Literal["train", "test"],
+) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades of the clients' own models over all samples of a part, and of each client.
+
+    Each model says the client's own samples, whoever else has these. Over all samples one that
+    several clients have the label of counts once: as the mean over them.
+    """
+    messages = {
+        name: Totals(np.zeros((0, len(share))), share)
+        for name, share in label_shares(clients, schema).items()
+    }
+    # discloses how well each client's model does on its own labelled samples, and how many they
+    # are; for regression also Σy and Σy²
+    return graded(clients, schema, _own_scores(predict), messages, loss, part=part, suffix="_own")
+
+
 def functions(
     predict: Callable[[Any, Block], Array],
     loss: int,
     labels: Labels,
     *,
     part: Literal["train", "test"],
+    additive: bool,
 ) -> tuple[ClientFunction, ...]:
-    """Return the client functions of `evaluate`."""
-    score = _partial_scores(predict, part)
-    return score, *grading(_given_scores, loss, labels, part, "")
+    """Return the client functions of `evaluate` for an additive model, else of `evaluate_own`."""
+    if additive:
+        return _partial_scores(predict, part), *grading(_given_scores, loss, labels, part, "")
+    return grading(_own_scores(predict), loss, labels, part, "_own")
 
 
 def _given_scores(state: Any, block: Block, z: Array) -> Array:
     return z
+
+
+def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block, Any], Array]:
+    return lambda state, block, _: predict(state, block)
 
 
 def graded(
@@ -201,11 +234,17 @@ def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Grades | 
     return _grades(sums, 0, labels)
 
 
-def label_share(schema: Schema, client: ClientId) -> Array:
-    """Return 1 / holders of the label of each sample in the aligned order, 0 without a label."""
-    own = schema.samples.own(client)
-    labelled = schema.labelled_at(client)
-    return np.where(labelled, 1 / np.maximum(schema.label_holders[own], 1), 0.0)
+def label_shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
+    """Return how often each label counts, of the clients that have some.
+
+    It is 1 / holders of the label, in the aligned order of the client's samples; 0 without a label.
+    """
+    found: dict[ClientId, Array] = {}
+    for name in clients.ids:
+        if schema.holdings[name].labelled.any():
+            holders = schema.label_holders[schema.samples.own(name)]
+            found[name] = np.where(schema.labelled_at(name), 1 / np.maximum(holders, 1), 0.0)
+    return found
 
 
 def _partial_scores(predict: Callable[[Any, Block], Array], part: str) -> ClientFunction:

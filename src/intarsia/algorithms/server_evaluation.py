@@ -1,9 +1,8 @@
-"""Score a server's network of all feature blocks, which no client has whole, and each client's own.
+"""Score a server's network of all feature blocks, which no client has whole.
 
-1. `grade_own`: each client grades its own network on its samples.
-2. `partial_layer`: each client adds its blocks' terms of the first layer of the server's network,
+1. `partial_layer`: each client adds its blocks' terms of the first layer of the server's network,
    each block of a sample once; nobody but the sample's owners opens the sum.
-3. `grade_server`: clients with labels go on from there.
+2. `grade_server`: clients with labels go on from there.
 
 Samples count that somebody has the label of, and of which the clients together hold every block;
 of others no term crosses.
@@ -27,61 +26,30 @@ from intarsia.algorithms.evaluation import (
     asking,
     graded,
     grading,
-    label_share,
+    label_shares,
 )
 from intarsia.data import Array, Block, ClientId, Schema
 from intarsia.feature_blocks import feature_blocks
 
-__all__ = ["evaluate_own", "evaluate_server", "functions", "whole_samples"]
+__all__ = ["evaluate_server", "functions", "whole_samples"]
 
 
 def functions(
-    predict: Callable[[Any, Block], Array],
     server: ServerModel,
     schema: Schema,
     loss: int,
     *,
     part: Literal["train", "test"],
 ) -> tuple[ClientFunction, ...]:
-    """Return the client functions of `evaluate_own` and `evaluate_server`."""
+    """Return the client functions of `evaluate_server`."""
     return (
-        *grading(_own_scores(predict), loss, schema.labels, part, "_own"),
         *grading(_server_scores(server), loss, schema.labels, part, "_server"),
         _partial_layer(server, schema, part),
     )
 
 
-def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block, Any], Array]:
-    return lambda state, block, _: predict(state, block)
-
-
 def _server_scores(server: ServerModel) -> Callable[[Any, Block, Any], Array]:
     return lambda state, _, z: server.scores(state, z)
-
-
-def evaluate_own(
-    clients: Clients,
-    schema: Schema,
-    predict: Callable[[Any, Block], Array],
-    loss: int,
-    *,
-    part: Literal["train", "test"],
-) -> dict[ClientId, Grades]:
-    """Return the grades of each client's own network on its samples, whoever else has these."""
-    messages = {
-        name: Totals(np.zeros((0, len(share))), share)
-        for name, share in _shares(clients, schema).items()
-    }
-    # discloses how well each client's network does on its own labelled samples, and how many
-    return graded(
-        clients,
-        schema,
-        _own_scores(predict),
-        messages,
-        loss,
-        part=part,
-        suffix="_own",
-    )[1]
 
 
 def evaluate_server(
@@ -100,7 +68,7 @@ def evaluate_server(
     whole = whole_samples(schema, blocks)
     grading = {
         name: share * whole[schema.samples.own(name)]
-        for name, share in _shares(clients, schema).items()
+        for name, share in label_shares(clients, schema).items()
     }
     grading = {name: share for name, share in grading.items() if share.any()}
     if not grading:
@@ -118,15 +86,6 @@ def evaluate_server(
         part=part,
         suffix="_server",
     )[0]
-
-
-def _shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
-    """Return how often each label counts, of the clients that have some."""
-    return {
-        name: label_share(schema, name)
-        for name in clients.ids
-        if schema.holdings[name].labelled.any()
-    }
 
 
 def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
