@@ -20,18 +20,33 @@ print(score_rows(x, np.zeros(1, np.int64), np.ones((1, 3)))[0, 0])
 """
 
 
-def printed(folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+def printed(folder: Path, **settings: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(folder), **settings}
     environment.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-c", PROGRAM]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert not found.stderr
     return found.stdout.strip()
 
 
-def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
-    package = tmp_path / "intarsia"
-    ignored = shutil.ignore_patterns("__pycache__")
+def copied(folder: Path) -> Path:
+    package, ignored = folder / "intarsia", shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(intarsia.__file__).parent, package, ignore=ignored)
+    return package
+
+
+def test_kernels_run_where_no_folder_can_be_written_to_keep_them(tmp_path):
+    package = copied(tmp_path)
+    (package / "maths" / "__pycache__").touch()  # a file, as root may write into every folder
+    (tmp_path / "home").touch()
+    nowhere = str(tmp_path / "home" / "user")
+    assert printed(tmp_path, HOME=nowhere, XDG_CACHE_HOME=nowhere) == "3.0"
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
+    package = copied(tmp_path)
     assert printed(tmp_path) == "3.0"
     assert list((package / "maths" / "__pycache__").glob("selected_rows._score-*.nbi"))
     called = package / "maths" / "products.py"

@@ -2,14 +2,15 @@
 
 numba compiles a kernel anew where its own file has changed, but not where a kernel that it calls
 has. What is kept here counts for the sources of all kernels as they are now, so that no version of
-the package runs what another one compiled.
+the package runs what another one compiled. Where no folder can be written to keep it, neither the
+package's nor the user's, every process compiles anew.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,7 +29,14 @@ def compiled(function: F, *, reassociate: bool = False, inline: bool = False) ->
     compiled function calls it: a call with arrays takes as long as a product with a short row.
     """
     flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
-    made: Any = njit(cache=True, nogil=True, fastmath=flags, forceinline=inline)(function)
+    compiler = partial(njit, nogil=True, fastmath=flags, forceinline=inline)
+    made: Any
+    try:
+        made = compiler(cache=True)(function)
+    except RuntimeError as problem:
+        if "no locator available" not in str(problem):  # numba's words where it finds no folder
+            raise
+        made = compiler()(function)
     kept = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if kept is not None:
         kept._source_stamp = (kept._source_stamp, _sources())
