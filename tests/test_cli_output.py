@@ -173,3 +173,33 @@ def test_a_key_that_cannot_be_used_leaves_no_half_of_a_run(folder, capfd):
     assert main(["run", "one.toml", "--quiet", *sealed]) == 2
     assert "mine.key" in one_error(said(capfd)[1])
     assert not (folder / "runs").exists()
+
+
+WRONG = [
+    ["nosuch"],
+    ["run"],
+    ["run", "--wrong"],
+    ["run", "run.toml", "-c"],
+    ["rounds", "--out"],
+    ["federation"],
+    ["predict", "out", "a.csv", "b.csv"],
+    ["run", "missing.toml"],
+]
+# typer is there with the click that it brought, and no other can be imported, as where it has a
+# copy of its own
+WITHOUT_CLICK = f"""
+import sys
+import typer
+sys.modules["click"] = None
+from intarsia.cli import main
+print([main(arguments) for arguments in {WRONG}])
+"""
+
+
+def test_wrong_arguments_are_one_sentence_each_without_another_click_than_typers():
+    command = [sys.executable, "-c", WITHOUT_CLICK]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == str([2] * len(WRONG)), found.stderr
+    lines = found.stderr.splitlines()
+    assert len(lines) == len(WRONG)
+    assert all(line.startswith("error: ") for line in lines)

@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from intarsia import __version__, federation_commands, join_command, key_commands, predict_command
 from intarsia.command_options import AsJson, Folder, Overwrite, Quiet
-from intarsia.errors import IntarsiaError, UserError
+from intarsia.errors import ExperimentError, IntarsiaError, UserError
 from intarsia.terminal import OUTPUT, console, put, say
 
 if TYPE_CHECKING:
@@ -51,6 +50,10 @@ Overrides = Annotated[
         help="Set a key of the file, such as experiment.seed=3 or algorithm.loss=logistic.",
     ),
 ]
+
+# What typer raises for wrong arguments. It is click's, or of the copy of click that newer releases
+# of typer bring along.
+_USAGE_ERROR: Any = typer.BadParameter.__base__
 
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
@@ -81,11 +84,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     except _StoppedError as stopped:
         say(str(stopped))
         return _INTERRUPTED
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         _end_undisturbed()
         say("stopped")
         return _INTERRUPTED
-    except click.ClickException as problem:
+    except _USAGE_ERROR as problem:
         say(f"error: {_line(problem.format_message())}")
         return 2
     except IntarsiaError as problem:
@@ -293,7 +296,7 @@ def audit(
 
     found = audit.load(folder)
     if client is not None and client not in found.clients:
-        raise click.UsageError(
+        raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
         )
     display.show_audit(console(), found, client)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from intarsia.command_options import Folder, Missing
+from intarsia.errors import ExperimentError
 from intarsia.terminal import put, say
 
 __all__ = ["predict"]
@@ -86,14 +86,14 @@ def _prediction_tables(
 ) -> dict[str, Path]:
     """Return the files by the name of their party; the one file without --federated by ""."""
     if federated and alone is not None:
-        raise click.UsageError("--id and --client are for one table, and --federated for several.")
+        raise ExperimentError("--id and --client are for one table, and --federated for several.")
     if not federated and (len(tables) > 1 or absent is not None):
-        raise click.UsageError("Several tables, and --absent, are for parties: add --federated.")
+        raise ExperimentError("Several tables, and --absent, are for parties: add --federated.")
     named: dict[str, Path] = {}
     for one in tables:
         name, _, file = one.partition("=") if federated else ("", "", one)
         if not file or (federated and (not name or name in named)):
-            raise click.UsageError(f"{one!r} is no NAME=FILE; give each party's table once.")
+            raise ExperimentError(f"{one!r} is no NAME=FILE; give each party's table once.")
         named[name] = Path(file)
         if out is not None:
             _check_output(out, Path(file))
@@ -114,7 +114,7 @@ def _check_output(out: Path, table: Path) -> None:
     elif out.exists() and table.exists() and out.samefile(table):
         problem = "is the table itself; name another file"
     if problem is not None:
-        raise click.UsageError(f"--out {shlex.quote(str(out))} {problem}.")
+        raise ExperimentError(f"--out {shlex.quote(str(out))} {problem}.")
 
 
 def _write(out: Path, data: bytes) -> None:
