@@ -25,7 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_test_that_a_document_names_exists(document):
     text = document.read_text(encoding="utf-8")
-    for file, name in re.findall(r"\b(test_\w+\.py)(?:::(test_\w+))?", text):
+    for file, name in re.findall(r"\b((?:attacks/)?test_\w+\.py)(?:::(test_\w+))?", text):
         found = ROOT / "tests" / file
         assert found.is_file(), file
         assert not name or f"\ndef {name}(" in found.read_text(encoding="utf-8"), (file, name)

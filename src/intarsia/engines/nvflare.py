@@ -28,7 +28,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from intarsia.data import ClientId
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, SiteError
 
 __all__ = [
     "ADMIN",
@@ -51,6 +51,9 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 # Found by name: they stand above the engines, which know neither experiments nor tables.
 _MAIN: Final = ("intarsia.federation_server", "run_in_job")
 _SITE: Final = ("intarsia.site_work", "site_in")
+_ERRORS: Final = ("intarsia.site_folder", "errors_in")
+# What the Collab API calls the server's cell of a job; no site may have this name.
+_SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
 _CALLS: Final = 200  # after which a site gives memory back
@@ -117,7 +120,10 @@ class ServerSide:
 
 
 class SiteSide:
-    """A site's component of a job: hands bytes to the site whose configuration is in the kit."""
+    """A site's component of a job: hands bytes to the site whose configuration is in the kit.
+
+    The API lets every participant of a job call every other, but a site answers the server alone.
+    """
 
     def __init__(self) -> None:
         self._site: Any = None
@@ -126,10 +132,24 @@ class SiteSide:
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
-        """Return the answer to a call."""
+        """Return the answer to a call.
+
+        Raises
+        ------
+        SiteError
+            If the caller is not the server.
+        """
+        folder = Path(collab.workspace.get_site_config_dir())
+        # by the cell that a call comes from, which is bound to its certificate
+        if (caller := collab.caller) != _SERVER:
+            problem = SiteError(
+                f"{caller!r} called this site, which answers only the server; ask the people at "
+                f"{caller!r} what runs there."
+            )
+            _named(_ERRORS)(folder)(problem)
+            raise problem
         with self._lock:
             if self._site is None:
-                folder = Path(collab.workspace.get_site_config_dir())
                 self._site = _named(_SITE)(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
             self._calls += 1

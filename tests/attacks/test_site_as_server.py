@@ -1,0 +1,138 @@
+"""A site that calls another one as the server does: over NVIDIA FLARE any of a job could."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import four_sites
+from intarsia import experiment, site_folder
+from intarsia.engines import codec
+from intarsia.engines.calls import Answer, Call
+from intarsia.site_work import READ
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+from nvflare.collab.api.app import ClientApp, ServerApp
+from nvflare.collab.api.proxy import Proxy
+from nvflare.collab.runtime.defs import CallHeaderKey, CallReplyKey, ObjectCallKey
+from nvflare.collab.runtime.dispatch import (
+    CollabCallAuthorizer,
+    _call_app_method,
+    make_participant_map,
+)
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+
+from intarsia.engines.nvflare import ServerSide, SiteSide
+
+TESTS = Path(__file__).parents[1]
+JOB = "job"
+CELLS = {"server": f"server.{JOB}", **{name: f"{name}.{JOB}" for name in four_sites.NAMES}}
+
+
+@dataclass
+class Client:
+    """A client of a job, as FLARE describes it."""
+
+    name: str
+
+    def get_fqcn(self):
+        return self.name
+
+
+class Bank:
+    """The bank's cell in a job, with the site of a folder behind it."""
+
+    def __init__(self, folder):
+        self._app = ClientApp(SiteSide())
+        self._app.name = "bank"
+        own = Proxy(self._app, "bank", "bank", None, {})
+        self._app.setup(Workspace(str(folder.parent), "bank"), own, [own], Signal())
+        clients = [Client(name) for name in four_sites.NAMES]
+        known = make_participant_map(CELLS["server"], JOB, clients)
+        logger = logging.getLogger(__name__)
+        self._authorizer = CollabCallAuthorizer(self._app, CELLS["bank"], known, logger)
+
+    def answer(self, origin, data, says=None):
+        """Return the reply to a message from a cell; its sender writes that it is `says`."""
+        envelope = {
+            CallHeaderKey.PROTOCOL_VERSION: 1,
+            CallHeaderKey.TARGET_NAME: "bank.client",
+            CallHeaderKey.METHOD_NAME: "handle",
+            CallHeaderKey.AUTHENTICATED_CALLER: says,
+            MessageHeaderKey.ORIGIN: origin,
+            MessageHeaderKey.DESTINATION: CELLS["bank"],
+        }
+        message = Message(envelope, {ObjectCallKey.KWARGS: {"data": data}})
+        assert self._authorizer.authorize(message.headers) is None
+        return _call_app_method(message, self._app, logging.getLogger(__name__)).payload
+
+
+@pytest.fixture
+def bank(tmp_path):
+    """Return the bank's folder, and a call by which the server begins a run."""
+    described = four_sites.write_tables("hyfdca", tmp_path / "tables")
+    folder = tmp_path / "bank" / "local"
+    folder.mkdir(parents=True)
+    (tmp_path / "bank" / "startup").mkdir()
+    text = four_sites.site_toml("bank", described["bank"], tmp_path / "tables")
+    (folder / "site.toml").write_text(text)
+    tree = experiment.to_dict(
+        four_sites.experiment_of("hyfdca", described, tmp_path / "tables", mode="masked")
+    )
+    body = json.dumps(tree).encode()
+    return folder, codec.encode(Call("ab" * 8, 1, 0, 0, 0, 0, "stage", READ, "", (), body))
+
+
+@pytest.mark.parametrize("says", [None, "telecom", "server"])
+def test_a_call_of_another_site_is_refused_and_stands_in_the_log(bank, says):
+    folder, call = bank
+    found = Bank(folder).answer(CELLS["telecom"], call, says)
+    assert CallReplyKey.RESULT not in found
+    assert "'telecom' called this site, which answers only the server" in found[CallReplyKey.ERROR]
+    assert "'telecom' called this site" in (folder / site_folder.ERRORS).read_text()
+    assert not (folder / "runs").exists()
+
+
+def test_the_server_is_answered(bank):
+    folder, call = bank
+    found = Bank(folder).answer(CELLS["server"], call)
+    answer = codec.decode(found[CallReplyKey.RESULT], Answer)
+    assert (answer.client, answer.error) == ("bank", "")
+    assert not (folder / site_folder.ERRORS).exists()
+
+
+def test_nobody_can_call_the_server():
+    assert not any(ServerApp(ServerSide("run")).get_collab_interface().values())
+    assert any(ClientApp(SiteSide()).get_collab_interface().values())
+
+
+@pytest.mark.slow
+def test_a_site_that_calls_the_others_over_real_kits_learns_nothing(four, tmp_path):
+    """The telecom plays the server towards each other site while a run goes on."""
+    four.stop("telecom")
+    heard = tmp_path / "heard.json"
+    path = os.pathsep.join([str(TESTS / "acting"), os.environ.get("PYTHONPATH", "")])
+    four.start("telecom", PYTHONPATH=path, HEARD=str(heard))
+    try:
+        described = four.describe("hyfdca")
+        four.submit(four_sites.tree("hyfdca", described, four.tables, name="acting"))
+        four.finished("acting")
+    finally:
+        four.stop("telecom")
+        four.start("telecom")
+    found = json.loads(heard.read_text())
+    assert sorted(found) == ["bank", "branch", "retailer"]
+    for name, said in found.items():
+        assert said["answered"] == 0
+        assert "'telecom' called this site" in said["refused"]
+        local = four.kits / name / "local"
+        assert "'telecom' called this site" in (local / site_folder.ERRORS).read_text()
+        assert not (local / "runs" / ("ab" * 8)).exists()
