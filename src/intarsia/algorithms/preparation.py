@@ -2,16 +2,18 @@
 
 0. `label_agreement`: labels of one sample that differ between clients are refused.
 1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
-   hold, the clients that share a sample add up who has a value, and then a random projection of
+   hold, the clients that share a sample add up who has a value, and then random projections of
    the values that all of them have. A value with c copies counts 1/c at each of them; a projection
-   that is not c times one's own is a conflict.
+   that is not c times one's own is a conflict. Projections are whole numbers modulo M = 4,096, so
+   that sums of them are exact however they are sealed, and are taken of values on a scale that is
+   logarithmic but near 0, so that a feature of small values counts as one of large values does.
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
 
 What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
-and, where copies differ, one random combination of the difference; the server learns how many
-samples disagree, and nothing else.
+and, where copies differ, three random combinations of the difference, modulo M; the server learns
+how many samples disagree, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ from intarsia.index_sets import Cell
 
 __all__ = ["FUNCTIONS", "INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
 
-_AGREE = 1e-9  # relative difference up to which two projections count as equal copies
+_FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
+_MODULUS = 2.0**12  # M: 2,048 clients may add up such numbers within the default privacy.range
+_PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 
 
@@ -57,11 +61,10 @@ class Preparation:
 
 @dataclass(frozen=True)
 class SharedFeatures:
-    """The columns of one set of shared features, and a random direction in them."""
+    """The columns of one set of shared features."""
 
     part: str
     columns: NDArray[np.int64]  # the client's positions of these features
-    direction: Array  # (columns,) the same at every owner
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,17 @@ class CopiedTotals:
 
     part: str
     columns: NDArray[np.int64]
-    direction: Array
+    directions: Array  # (projections, columns) the same at every owner
     observed: PerSample
     holders: PerSample
-    projection: PerSample | None  # None: send this client's
+    projections: PerSample | None  # None: send this client's
 
 
 @dataclass(frozen=True)
 class Projected:
     """Random projections of the values that every holder of the sample has."""
 
-    projection: PerSample  # (1, samples)
+    projections: PerSample  # (projections, samples) whole numbers from -M/2 to M/2
 
 
 @dataclass(frozen=True)
@@ -189,31 +192,31 @@ def _shared_features(schema: Schema) -> list[Cell]:
 def _count_shared(
     clients: Clients, schema: Schema, part: str, cell: Cell, rng: RandomKey
 ) -> list[str]:
-    direction = rng.generator().standard_normal(cell.stop - cell.start)
+    directions = rng.generator().standard_normal((_PROJECTIONS, cell.stop - cell.start))
     positions = np.arange(cell.start, cell.stop)
     asked = {
         name: SharedFeatures(
-            part, np.searchsorted(schema.features.own(name), positions).astype(np.int64), direction
+            part, np.searchsorted(schema.features.own(name), positions).astype(np.int64)
         )
         for name in cell.owners
     }
     totals = clients.sum(_at(count_copies, part), asked)
 
-    def counted(projection: Any) -> dict[str, CopiedTotals]:
+    def counted(projections: Any) -> dict[str, CopiedTotals]:
         return {
             name: CopiedTotals(
                 part=part,
                 columns=message.columns,
-                direction=direction,
+                directions=directions,
                 observed=totals.observed,
                 holders=totals.holders,
-                projection=projection,
+                projections=projections,
             )
             for name, message in asked.items()
         }
 
     projected = clients.sum(_at(project_copies, part), counted(None))
-    checked = counted(projected.projection)
+    checked = counted(projected.projections)
     # discloses how many shared samples disagree in this set of features, over its owners
     conflicts = round(clients.reveal(clients.sum(_at(weigh_copies, part), checked)).samples)
     if not conflicts:
@@ -260,8 +263,30 @@ def project_copies(
     state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
 ) -> tuple[Preparation, Projected]:
     """Project the values that every holder of the sample has."""
-    projection = np.asarray(_common(block, message) @ message.direction)
-    return state, Projected(projection[None, :])
+    return state, Projected(_projections(block, message))
+
+
+def _projections(block: Block, message: CopiedTotals) -> Array:
+    """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone."""
+    own, found = _common(block, message), []
+    entries = own.data if isinstance(own, csr_array) else own
+    with np.errstate(divide="ignore"):  # of 0 the logarithm is -inf, and g is 0
+        # g(x) = sign(x) log(1 + |x| / finest) / finest, where x / finest itself may be too large
+        sizes = np.logaddexp(0.0, np.log(abs(entries)) - np.log(_FINEST))
+    sizes *= np.sign(entries) / _FINEST
+    for direction in message.directions:
+        if isinstance(own, csr_array):
+            terms = own.copy()
+            terms.data = _remainder(sizes * direction[own.indices])
+        else:
+            terms = _remainder(sizes * direction)
+        found.append(np.asarray(terms.sum(axis=1), np.float64))
+    return _remainder(np.rint(np.stack(found)))
+
+
+def _remainder(values: Array) -> Array:
+    """Return values modulo M, from -M/2 to M/2."""
+    return values - _MODULUS * np.rint(values / _MODULUS)
 
 
 @client_function
@@ -269,11 +294,11 @@ def weigh_copies(
     state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
 ) -> tuple[Preparation, Conflicts]:
     """Count the samples whose copies differ; note how many holders have each value."""
-    held, own = message.holders[0], _common(block, message)
-    assert message.projection is not None
-    projected = np.asarray(own @ message.direction)
-    magnitude = np.asarray(abs(own) @ abs(message.direction))
-    differs = abs(message.projection[0] - held * projected) > _AGREE * held * magnitude
+    held = message.holders[0]
+    assert message.projections is not None
+    apart = _remainder(message.projections - held * _projections(block, message))
+    # copies that differ by less than a value's finest may be rounded to neighbouring whole numbers
+    differs = (abs(apart) > held - 1).any(axis=0)
     conflicts = float((1 / held[differs & (held > 1)]).sum())
     if (message.observed != held).any():
         assert block.copies is not None
