@@ -18,9 +18,10 @@ import pytest
 import intarsia
 from command_line import finished, one_error, said
 from intarsia import __version__
-from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.checkpoint import Checkpoints
 from intarsia.cli import main
 from intarsia.errors import ConvergenceError
+from intarsia.whole_files import write_atomically
 
 EXPERIMENT = """
 [experiment]

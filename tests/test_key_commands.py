@@ -14,7 +14,6 @@ import pytest
 
 from command_line import one_error, said
 from intarsia import key_commands
-from intarsia.checkpoint import write_atomically
 from intarsia.cli import main
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy import modes
@@ -24,6 +23,7 @@ from intarsia.privacy.key_folder import CkksSecret, KeyFolder
 from intarsia.privacy.keys import SharedKey
 from intarsia.privacy.settings import Privacy
 from intarsia.running import run
+from intarsia.whole_files import write_atomically
 
 NAMES = ("bank", "phone", "shop")  # bank is the keeper
 

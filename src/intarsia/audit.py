@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.checkpoint import Checkpoints
 from intarsia.data import ClientId
 from intarsia.errors import CheckpointError
+from intarsia.whole_files import write_atomically
 
 __all__ = ["Audit", "AuditLine", "load", "write"]
 

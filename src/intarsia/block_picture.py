@@ -13,6 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from intarsia.block_classes import BlockClasses
+from intarsia.picture_file import write_picture
 
 __all__ = ["blocks_picture"]
 
@@ -92,10 +93,7 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
         else f"all {held.clients.size:,} pairs are with somebody"
     )
     figure.text(0.2 / whole[0], 1 - 0.58 / whole[1], said, size=9.5, color=_INK)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _short(name: str) -> str:

@@ -16,52 +16,21 @@ import struct
 import warnings
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
+from intarsia.engines.appended import append
 from intarsia.errors import CheckpointError, CodecError
+from intarsia.whole_files import UNFINISHED, sync, write, write_atomically
 
-__all__ = ["Checkpoint", "Checkpoints", "write_atomically", "write_durably"]
+__all__ = ["Checkpoint", "Checkpoints"]
 
 _KEPT = 2  # the newest, and one to fall back to
-_UNFINISHED = ".tmp"
 _LENGTH = struct.Struct("<Q")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new.
-
-    Of a link the file that it leads to is replaced.
-    """
-    path = path.resolve() if path.is_symlink() else path
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
-    try:
-        _write(temporary, [data])
-        temporary.replace(path)
-    except OSError as problem:
-        if problem.filename == str(temporary):
-            problem.filename = str(path)  # the file that was asked for
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def write_durably(files: Iterable[tuple[Path, bytes]]) -> None:
-    """Write files, and come back when all are on the disk; a file that is written last may say so.
-
-    All are written before the first is waited for: of thousands, each would wait for the disk.
-    """
-    paths: list[Path] = []
-    for path, data in files:
-        path.write_bytes(data)
-        paths.append(path)
-    for path in [*paths, *{path.parent for path in paths}]:
-        _sync(path)
 
 
 @dataclass(frozen=True)
@@ -120,26 +89,41 @@ class Checkpoints:
         """
         self._check_place()
         final = self._path(round)
-        filling = final.with_name(final.name + _UNFINISHED)
+        filling = final.with_name(final.name + UNFINISHED)
         self._clean()
+        try:
+            self._fill(filling, round, server, clients, extra)
+            if final.exists():
+                _discard(final)
+            filling.rename(final)
+            sync(self._folder)
+        except OSError as problem:
+            shutil.rmtree(filling, ignore_errors=True)  # it takes room, which may be what lacks
+            problem.filename, problem.filename2 = str(final), None
+            raise
+        for old in self.rounds[:-_KEPT]:
+            _discard(self._path(old))
+
+    def _fill(
+        self,
+        filling: Path,
+        round: int,
+        server: Any,
+        clients: Mapping[ClientId, Any],
+        extra: Mapping[str, Any],
+    ) -> None:
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the parties
         filling.mkdir()
-        _write(filling / "server.state", [codec.encode(server)])
+        write(filling / "server.state", [codec.encode(server)])
         # one file: for thousands of clients, making a file durable takes longer than all the rest
-        _write(filling / "clients.state", _records(clients))
+        write(filling / "clients.state", _records(clients))
         content = {"round": round, "clients": len(clients), "extra": dict(extra)}
-        _write(filling / "extra.json", [_with_checksum(content)])
-        _sync(filling)
+        write(filling / "extra.json", [_with_checksum(content)])
+        sync(filling)
         if self._history.exists():
             # The lines up to this round must not be newer than the checkpoint that follows them.
             with self._history.open("rb") as history:
                 os.fsync(history.fileno())
-        if final.exists():
-            _discard(final)
-        filling.rename(final)
-        _sync(self._folder)
-        for old in self.rounds[:-_KEPT]:
-            _discard(self._path(old))
 
     def latest(self, classes: Sequence[type]) -> Checkpoint | None:
         """Return the newest whole checkpoint, or None where none was ever finished.
@@ -191,8 +175,9 @@ class Checkpoints:
     def append_history(self, line: Mapping[str, Any]) -> None:
         """Add one line to the history; CheckpointError as for `save`."""
         self._check_place()
-        with self._history.open("a", encoding="utf-8") as history:
-            history.write(json.dumps(line, ensure_ascii=False) + "\n")
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        with self._history.open("ab", buffering=0) as history:
+            append(self._history, history.fileno(), text.encode())
 
     def truncate_history(self, round: int) -> None:
         """Drop the lines after a round, as if the run had stopped there."""
@@ -243,7 +228,7 @@ class Checkpoints:
 
     def _clean(self) -> None:
         """Remove what a run that died while writing left behind."""
-        for path in self._folder.glob(f"*{_UNFINISHED}"):
+        for path in self._folder.glob(f"*{UNFINISHED}"):
             shutil.rmtree(path)
 
 
@@ -282,25 +267,9 @@ def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes]:
         yield record
 
 
-def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    with path.open("wb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    """Make a file durable, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _discard(path: Path) -> None:
     # Renamed first: a folder that is half removed must not pass for a damaged checkpoint.
-    doomed = path.with_name(f"{path.name}.old{_UNFINISHED}")
+    doomed = path.with_name(f"{path.name}.old{UNFINISHED}")
     path.rename(doomed)
     shutil.rmtree(doomed)
 

@@ -8,6 +8,7 @@ imported by the command that needs it, so that `--help` answers at once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import signal
 import sys
@@ -55,6 +56,8 @@ Overrides = Annotated[
 # of typer bring along.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
+_DISK = (*_FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
 
@@ -99,12 +102,9 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         return 1  # whoever reads the results has seen enough
     except OSError as problem:
-        if problem.filename is None:
+        if problem.filename is None and problem.errno not in _DISK:
             raise
-        if problem.filename == OUTPUT:
-            say(f"error: {OUTPUT}: {problem.strerror}; send the results elsewhere.")
-            return 2
-        say(f"error: {problem.filename}: {problem.strerror}; check the path and its permissions.")
+        say(f"error: {_refused(problem)}.")
         return 2
     if status == _INTERRUPTED:  # before training began: the library caught it
         _end_undisturbed()
@@ -323,6 +323,11 @@ def _train(
     except KeyboardInterrupt:
         _end_undisturbed()
         raise _StoppedError(_how_to_go_on(folder, before)) from None
+    except OSError as problem:
+        if problem.errno not in _DISK:
+            raise
+        said = f"{_refused(problem)}: nothing that was written before is lost"
+        raise ExperimentError(f"{said}; {_how_to_go_on(folder, before)}") from None
     if not quiet:
         display.show_result(screen, result, folder)
     if as_json:
@@ -380,6 +385,19 @@ def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
     if now is None or not rounds:
         return "stopped before the first checkpoint; start again with --overwrite"
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
+
+
+def _refused(problem: OSError) -> str:
+    """Return what the file system refused, and what is to be done about it."""
+    if problem.filename == OUTPUT:
+        remedy = "send the results elsewhere"
+    elif problem.errno in _FULL:
+        remedy = "make room there"
+    elif problem.errno in _DISK:
+        remedy = "see to the disk"
+    else:
+        remedy = "check the path and its permissions"
+    return f"{problem.filename or 'a file'}: {problem.strerror}; {remedy}"
 
 
 def _line(text: str) -> str:

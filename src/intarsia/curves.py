@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from intarsia.errors import ExperimentError
+from intarsia.picture_file import write_picture
 from intarsia.report import Group, Spread
 
 __all__ = ["curves_picture"]
@@ -73,13 +73,7 @@ def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | No
         text.set_parse_math(False)
     heading = title or ", ".join(dict.fromkeys(group.experiment for group in groups))
     figure.text(0.1, 0.93, heading, size=14, weight="bold", color=_INK, parse_math=False)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _axis(groups: Sequence[Group]) -> str:

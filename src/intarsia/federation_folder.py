@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.checkpoint import write_atomically
 from intarsia.engines.calling import Patience
 from intarsia.errors import ExperimentError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.spelling import nearest
+from intarsia.whole_files import write_atomically
 
 __all__ = [
     "EXAMPLE",

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from intarsia import experiment, remote_running, run_folder
-from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.checkpoint import Checkpoints
 from intarsia.data import ClientId
 from intarsia.engines.calling import Patience, Transport
 from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError
 from intarsia.experiment import Experiment
 from intarsia.hyperparameters import hyperparameters
 from intarsia.spelling import nearest
+from intarsia.whole_files import write_atomically
 
 __all__ = [
     "PING",

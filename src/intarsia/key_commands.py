@@ -117,8 +117,8 @@ def card(
 
     The fingerprint goes to standard error: send the card, but say the fingerprint by telephone.
     """
-    from intarsia.checkpoint import write_atomically
     from intarsia.privacy.key_folder import KeyFolder
+    from intarsia.whole_files import write_atomically
 
     own = KeyFolder(folder).identity()
     if out is None:
@@ -257,9 +257,9 @@ def _share(
     folder: Path,
     out: Path | None,
 ) -> None:
-    from intarsia.checkpoint import write_atomically
     from intarsia.privacy.key_folder import KeyFolder
     from intarsia.privacy.settings import Privacy
+    from intarsia.whole_files import write_atomically
 
     range, error = numbers
     for option, value in (("range", range), ("error", error)):

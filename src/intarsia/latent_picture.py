@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import Experiment
 from intarsia.model_file import read_model
 from intarsia.networks import Networks
+from intarsia.picture_file import write_picture
 from intarsia.spelling import nearest
 
 __all__ = ["Latent", "latent_of", "latent_picture"]
@@ -145,13 +145,7 @@ def latent_picture(panels: Sequence[Latent], path: str | Path) -> Path:
         axes.set_title(panel.title, fontsize=11, color=_INK, parse_math=False)
         _scatter(axes, panel, points, stars, colour, marker)
     _legend(figure, (4.6 * len(panels) + 0.2) / width, colour, marker, panels)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _flattened(panels: Sequence[Latent]) -> list[tuple[Array, Array]]:

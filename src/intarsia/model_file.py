@@ -22,10 +22,10 @@ import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
-from intarsia.checkpoint import write_atomically, write_durably
 from intarsia.client_models import LinearModels
 from intarsia.data import Labels
 from intarsia.errors import CheckpointError
+from intarsia.whole_files import write_atomically, write_durably
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.client_network import Architecture

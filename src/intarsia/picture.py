@@ -7,7 +7,6 @@ values are missing, and nothing but fractions of them is shown.
 from __future__ import annotations
 
 import colorsys
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +24,7 @@ from scipy import ndimage
 from intarsia.data import Array, Block, ClientId, Holding, Schema
 from intarsia.holdings import Parties, feature_index, holdings_of, missing_percent, owners_of
 from intarsia.index_sets import Index
+from intarsia.picture_file import write_picture
 from intarsia.picture_words import (
     DPI,
     blocks_of,
@@ -116,13 +116,7 @@ def holdings_picture(
     )
     figure.text(left, 0.955, heading, size=14, weight="bold", color=_INK, parse_math=False)
     _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -77,7 +77,9 @@ def predict(
     if out is None:
         put(text.getvalue(), line=False)
     else:
-        _write(out, text.getvalue().encode())
+        from intarsia.whole_files import write_over
+
+        write_over(out, text.getvalue().encode())
         say(f"{len(found.scores):,} predictions: {out}")
 
 
@@ -115,18 +117,3 @@ def _check_output(out: Path, table: Path) -> None:
         problem = "is the table itself; name another file"
     if problem is not None:
         raise ExperimentError(f"--out {shlex.quote(str(out))} {problem}.")
-
-
-def _write(out: Path, data: bytes) -> None:
-    """Replace a file, or write into what is there in its place: a device or a pipe."""
-    from intarsia.checkpoint import write_atomically
-
-    if not out.exists() or out.is_file():
-        write_atomically(out, data)
-        return
-    try:
-        with out.open("wb") as there:
-            there.write(data)
-    except OSError as problem:
-        problem.filename = str(out)
-        raise

@@ -22,7 +22,6 @@ from intarsia import audit, caveats, experiment, guarantee, run_folder, threads,
 from intarsia.algorithm import Algorithm
 from intarsia.algorithms import clipping, preparation
 from intarsia.catalogue import choose
-from intarsia.checkpoint import write_atomically
 from intarsia.clock import Clock
 from intarsia.data import ClientId, Holding, Labels, Schema
 from intarsia.engines import codec
@@ -46,6 +45,7 @@ from intarsia.site_work import DEAL, ENCODE, KEEP, READ, SETTLE, TRANSFORM, Deal
 from intarsia.sketch import Held, Sketch, agreed
 from intarsia.structure import Structures, of_models
 from intarsia.training import Progress
+from intarsia.whole_files import write_atomically
 
 __all__ = ["resume_over", "run_over"]
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.checkpoint import write_atomically
 from intarsia.data import ClientId
 from intarsia.errors import CheckpointError
 from intarsia.structure import Structure, Structures
+from intarsia.whole_files import write_atomically
 
 __all__ = [
     "Certificate",

@@ -8,7 +8,6 @@ line stands where a level was added.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.picture_file import write_picture
 
 __all__ = ["Course", "course_of", "rounds_picture"]
 
@@ -175,13 +175,7 @@ def rounds_picture(
     figure.text(
         0.085, 1 - 0.3 / whole, heading, size=14, weight="bold", color=_INK, parse_math=False
     )
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _mark(axes: Axes, course: Course) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from intarsia import experiment
 from intarsia.alone import alone
-from intarsia.checkpoint import Checkpoints, write_atomically
+from intarsia.checkpoint import Checkpoints
 from intarsia.data import Block, ClientId
 from intarsia.errors import CheckpointError, KeyMaterialError
 from intarsia.experiment import Experiment
@@ -27,6 +27,7 @@ from intarsia.holdings import Parties, missing_percent
 from intarsia.privacy.private_file import read_private, write_private
 from intarsia.result import Result
 from intarsia.spelling import listed
+from intarsia.whole_files import write_atomically
 
 __all__ = [
     "AWAY",

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Final
 
 from intarsia.alone import alone
-from intarsia.checkpoint import write_atomically
 from intarsia.errors import ExperimentError, IntarsiaError
 from intarsia.hyperparameters import hyperparameters
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
+from intarsia.whole_files import write_atomically
 
 __all__ = [
     "ERRORS",

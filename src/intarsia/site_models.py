@@ -21,7 +21,6 @@ import numpy as np
 from intarsia import experiment
 from intarsia.algorithm import Algorithm, Conclusion, Info
 from intarsia.algorithms.preparation import Preparation
-from intarsia.checkpoint import write_atomically
 from intarsia.data import Array, ClientId, Schema
 from intarsia.experiment import Experiment
 from intarsia.model_file import write_model
@@ -33,6 +32,7 @@ from intarsia.outcome import (
     server_network,
 )
 from intarsia.spelling import listed
+from intarsia.whole_files import write_atomically
 
 if TYPE_CHECKING:
     from intarsia.model_file import Model

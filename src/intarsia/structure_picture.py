@@ -8,7 +8,6 @@ neighbours are of different groups.
 from __future__ import annotations
 
 import colorsys
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
+from intarsia.picture_file import write_picture
 from intarsia.structure import Structure, Structures
 
 __all__ = ["structure_picture"]
@@ -111,13 +111,7 @@ def structure_picture(
         color=_INK,
         parse_math=False,
     )
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure.savefig(target, format="png")
-    return target
+    return write_picture(figure, path)
 
 
 def _matches(found: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["framed", "whole_records"]
+__all__ = ["append", "framed", "whole_records"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -28,3 +29,21 @@ def whole_records(file: BinaryIO) -> Iterator[bytes]:
         if size > end - file.tell():
             return
         yield file.read(size)
+
+
+def append(path: Path, file: int, data: bytes) -> None:
+    """Write at the end of an open file; where that fails, nothing of the data is left in it.
+
+    Raises
+    ------
+    OSError
+        If the disk is full; it names the path.
+    """
+    left, size = memoryview(data), os.fstat(file).st_size
+    try:
+        while left:
+            left = left[os.write(file, left) :]
+    except OSError as problem:
+        os.ftruncate(file, size)  # what came after half a record could not be read
+        problem.filename = str(path)
+        raise

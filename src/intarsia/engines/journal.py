@@ -15,7 +15,7 @@ from pathlib import Path
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
-from intarsia.engines.appended import framed, whole_records
+from intarsia.engines.appended import append, framed, whole_records
 from intarsia.errors import CheckpointError, CodecError
 
 __all__ = ["Journal"]
@@ -97,14 +97,7 @@ class Journal:
             return
         noted = Noted(sequence, client, call, answer)
         data = codec.encode(noted)
-        left = memoryview(framed(data))
-        size = os.fstat(self._file).st_size
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError:
-            os.ftruncate(self._file, size)  # what came after half an entry could not be read
-            raise
+        append(self._path, self._file, framed(data))
         self._entries[sequence, client] = noted
         self._last[self._path] = max(sequence, self._last.get(self._path, 0))
 

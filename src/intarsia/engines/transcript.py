@@ -17,7 +17,7 @@ import numpy as np
 
 from intarsia.data import ClientId
 from intarsia.engines import codec
-from intarsia.engines.appended import framed, whole_records
+from intarsia.engines.appended import append, framed, whole_records
 from intarsia.engines.sealed import layouts
 from intarsia.errors import CodecError
 
@@ -160,8 +160,8 @@ class Transcript:
     def record(self, crossed: Crossed) -> None:
         """Append one record."""
         # its owner's alone: in the mode plain it holds what parties sent
-        with open(self._path, "ab", opener=_for_the_owner) as file:
-            file.write(framed(codec.encode(crossed)))
+        with open(self._path, "ab", buffering=0, opener=_for_the_owner) as file:
+            append(self._path, file.fileno(), framed(codec.encode(crossed)))
 
 
 def _for_the_owner(path: str, flags: int) -> int:
