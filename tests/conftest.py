@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,18 @@ settings.register_profile("checks", derandomize=True, deadline=None, print_blob=
 settings.load_profile("checks")
 
 PROJECT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory) -> Iterator[Path]:
+    """The user's state folder, for these tests and the processes that they start: none of theirs.
+
+    Runs of one seed come to the same bits, as they do for one user.
+    """
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 
 import four_sites
+import sites
 from intarsia import experiment, federation_server, result, running
 from intarsia.engines import codec
 from intarsia.engines.calling import Patience
@@ -167,9 +168,13 @@ class Federation:
 
 
 class Reference:
-    """The same run in one process."""
+    """The same run in one process, done when it is compared: then the sites' secrets are known."""
 
     def __init__(self, tree, folder):
+        self._tree, self.folder = tree, folder / "one"
+        self.result = None
+
+    def _run(self, secrets):
         kept = []
         trained = running.trained
 
@@ -179,14 +184,18 @@ class Reference:
 
         running.trained = keeping
         try:
-            self.result = running.run(experiment.from_dict(tree, folder), out=folder / "one")
+            description = experiment.from_dict(self._tree, self.folder.parent)
+            self.result = running.run(description, out=self.folder, secrets=secrets)
         finally:
             running.trained = trained
-        self.conclusion, self.folder = kept[0].conclusion, folder / "one"
+        self.conclusion = kept[0].conclusion
 
     def same(self, federation, name, traffic=True):
         """Check that a run over sites came to these bits; ciphertexts vary in length."""
         out = federation.out(name)
+        if self.result is None:
+            folders = {site: federation.kits / site / "local" for site in four_sites.NAMES}
+            self._run(sites.in_run_of(out, folders))
         found = result.load(out)
         written = codec.decode((out / "conclusion.state").read_bytes())
         if self.conclusion.weights is not None:

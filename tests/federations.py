@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 from scipy.special import expit
 from sklearn.svm import LinearSVC
 
-from intarsia.algorithm import Algorithm, Conclusion
+from intarsia.algorithm import Algorithm, Conclusion, SecretKey
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.maths import losses
@@ -56,10 +56,20 @@ def rectangles(x, y, rows, columns, *, shared_rows=0, shared_columns=0, labels="
     return made
 
 
+def secret_of(client: str) -> SecretKey:
+    """Return what a client would draw from the system, but the same in each test."""
+    return SecretKey(client.encode().ljust(SecretKey.SIZE, b"."))
+
+
+def secrets_of(clients):
+    """Return a secret for each client, for runs that are to come to the same bits."""
+    return {name: secret_of(name) for name in clients}
+
+
 def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
     """Return an engine over the clients and the server's state after the set-up."""
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = InProcess({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
     return engine, initialise(algorithm, options, engine)
 
 

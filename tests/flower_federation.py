@@ -34,6 +34,7 @@ from intarsia.privacy.sealing import Sealing
 from intarsia.privacy.settings import Privacy
 from test_remote import OneByOne
 
+RUN = "ab"
 ROUNDS = 4
 SETTINGS = {
     "hyfdca": {"regularisation": 0.1},
@@ -121,7 +122,7 @@ def site(node: flower.Node, name: str, mode: str, where: str) -> Site:
         return sites.Desk(algorithm, options, client, schemas, own, 0, sealing)
 
     shelf = node.shelf if where == "context" else lambda run: Disk(Path(where) / client / run)
-    return Site(client, shelf, desk, print)
+    return Site(client, shelf, desk, lambda: federations.secret_of(client), print)
 
 
 def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
@@ -133,7 +134,7 @@ def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
     def main(grid, context) -> None:
         line = flower.line_to(grid, list(blocks), 300.0)
         patience = Patience(seconds=300.0, deadline=300.0)
-        caller = Caller("ab", tuple(blocks), line, patience)
+        caller = Caller(RUN, tuple(blocks), line, patience)
         sealing = sealing_of(mode, list(blocks), where)
         added = None if sealing is None else sites.without_keys(sealing)
         engine = Remote(caller, {"train": schema_of(name, blocks)}, 0, added)
@@ -154,7 +155,8 @@ def in_process(name: str, mode: str, where: str) -> dict[str, object]:
     blocks = blocks_of(name)
     parts = {"train": (schema_of(name, blocks), blocks)}
     kind = InProcess if mode != "plain" or name == "hyfdca" else OneByOne
-    engine = kind(parts, 0, sealing_of(mode, list(blocks), where))
+    sealing, secrets = sealing_of(mode, list(blocks), where), sites.in_run(blocks, RUN)
+    engine = kind(parts, 0, sealing, secrets=secrets)
     algorithm = kind_of(Named(name))
     options = algorithm.hyperparameters(**SETTINGS[name])
     if algorithm.additive:
@@ -191,7 +193,7 @@ def states_on(folder: Path) -> dict[str, bytes]:
     """Return the newest state on each client's disk."""
     found = {}
     for client in sorted(folder.iterdir()):
-        states = client.glob("ab/state-*")
+        states = client.glob(f"{RUN}/state-*")
         newest = max(states, key=lambda path: int(path.name.removeprefix("state-")))
         found[client.name] = newest.read_bytes()
     return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import secrets
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from federations import secret_of
+from intarsia import site_folder
 from intarsia.algorithm import RandomKey
 from intarsia.data import Schema
 from intarsia.engines import codec
@@ -19,6 +21,20 @@ from intarsia.engines.site import Site
 from intarsia.errors import StaleError
 
 HASTY = Patience(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
+
+
+RUN = "5e" * 8
+
+
+def in_run(names, run=RUN, secret_of=secret_of):
+    """Return what the sites have of their secrets in a run, for the same run in one process."""
+    return {name: secret_of(name).fold_in("run", run) for name in names}
+
+
+def in_run_of(out, folders):
+    """Return the same for sites in folders, and the run over them in an output folder."""
+    run = json.loads((out / "run.id").read_text())["run"]
+    return in_run(folders, run, lambda name: site_folder.secret_of(folders[name]))
 
 
 class Memory:
@@ -136,7 +152,12 @@ class Federation:
 
     def site(self, client):
         shelves = self.shelves.setdefault(client, {})
-        return Site(client, lambda run: shelves.setdefault(run, Memory()), self.desks[client])
+        return Site(
+            client,
+            lambda run: shelves.setdefault(run, Memory()),
+            self.desks[client],
+            lambda: secret_of(client),
+        )
 
     def states(self):
         """Return the states that the sites have."""
@@ -159,7 +180,7 @@ def federation(
     fault=None,
     patience=HASTY,
     journal=None,
-    run=None,
+    run=RUN,
     tested=None,
     shelves=None,
     apart=False,
@@ -180,7 +201,6 @@ def federation(
         )
         for name in blocks
     }
-    run = secrets.token_hex(8) if run is None else run
     caller = Caller(run, tuple(blocks), lines, patience, journal)
     adding = None if sealing is None else without_keys(sealing())
     engine = Remote(caller, schemas, seed, adding, apart=apart)

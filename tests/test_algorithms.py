@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from federations import BINARY, block, initialise, rectangles, table, train
+from federations import BINARY, block, initialise, rectangles, secrets_of, table, train
 from intarsia.algorithm import Algorithm, ClientFunction, Layout
 from intarsia.catalogue import ALGORITHMS
 from intarsia.data import Labels, Schema
@@ -120,7 +120,7 @@ def trained(algorithm, options, kind, *, through=None, seed=0, cut=None):
     made = algorithm.hyperparameters(**options)
 
     def engine_over():
-        return InProcess({"train": (schema, blocks)}, seed)
+        return InProcess({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
 
     engine = engine_over()
     clients = through(engine, algorithm) if through else engine

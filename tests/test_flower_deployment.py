@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+import sites
 from intarsia import experiment, result, running
 
 pytestmark = [
@@ -232,7 +233,6 @@ def test_a_run_over_nodes_and_tls_that_is_killed_goes_on_to_the_same_bits(tmp_pa
         EXPERIMENT
         + "".join(f'[[client]]\nname = "{name}"\n' + given.format(name) for name in SITES)
     )
-    expected = running.run(experiment.load(whole), out=tmp_path / "expected")
     out = tmp_path / "out"
     with federation(tmp_path) as home:
         first = start(tmp_path, home)
@@ -247,6 +247,8 @@ def test_a_run_over_nodes_and_tls_that_is_killed_goes_on_to_the_same_bits(tmp_pa
         waited(tmp_path, (out / "result.json").is_file)
         second.kill()
         second.wait(60)
+    secrets = sites.in_run_of(out, {name: tmp_path / "sites" / name for name in SITES})
+    expected = running.run(experiment.load(whole), out=tmp_path / "expected", secrets=secrets)
     found = result.load(out)
     assert found.certificate == expected.certificate
     assert found.metrics == expected.metrics

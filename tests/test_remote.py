@@ -66,9 +66,22 @@ def concluded(algorithm, engine, server):
     return algorithm.conclude(server, engine, engine.key("conclude"))
 
 
-def in_process(algorithm, options, blocks, labels=BINARY, sealing=None, present=lambda n: None):
+def in_process(
+    algorithm,
+    options,
+    blocks,
+    labels=BINARY,
+    sealing=None,
+    present=lambda n: None,
+    run=sites.RUN,
+):
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, 0, None if sealing is None else sealing())
+    engine = InProcess(
+        {"train": (schema, blocks)},
+        0,
+        None if sealing is None else sealing(),
+        secrets=sites.in_run(blocks, run),
+    )
     server = federations.initialise(algorithm, options, engine)
     server, infos = rounds(algorithm, engine, server, range(1, ROUNDS + 1), present)
     return concluded(algorithm, engine, server), infos, engine
@@ -202,7 +215,6 @@ def test_a_server_that_is_killed_in_a_round_goes_on_to_the_same_bits(sealed, tmp
             sealing=sealing,
             fault=counted,
             journal=Journal(tmp_path),
-            run="5e",
             shelves=shelves,
         )
         engine = made.engine
@@ -422,7 +434,7 @@ def test_a_site_whose_disk_is_full_says_so_and_goes_on_when_it_is_not():
     shelf.full = False
     made.caller.go_back()
     server, infos = rounds(HYFDCA, made.engine, server, range(1, ROUNDS + 1))
-    reference = in_process(HYFDCA, options, blocks, sealing=sealing)
+    reference = in_process(HYFDCA, options, blocks, sealing=sealing, run="ab")
     conclusion = concluded(HYFDCA, made.engine, server)
     np.testing.assert_array_equal(conclusion.weights, reference[0].weights)
     assert infos == reference[1]

@@ -119,14 +119,24 @@ def weights_of(folder):
 
 @pytest.fixture(params=["plain", "masked"])
 def federation(request, tmp_path):
-    """Return sites, the experiment, and what it comes to in one process."""
+    """Return sites, the experiment, and what runs it in one process with their secrets."""
     found = set_up(tmp_path, plain=request.param == "plain")
     description = described(tmp_path, request.param)
-    expected = running.run(description, out=tmp_path / "one")
-    return found, description, expected, tmp_path
+    return found, description, in_one_process(description, tmp_path), tmp_path
 
 
-def same(expected, found, folder):
+def in_one_process(description, folder):
+    """Return what runs it in this process with the secrets of the sites in the run over them."""
+
+    def run():
+        secrets = sites.in_run_of(folder / "sites", {name: folder / name for name in NAMES})
+        return running.run(description, out=folder / "one", secrets=secrets)
+
+    return run
+
+
+def same(run, found, folder):
+    expected = run()
     assert found.certificate == expected.certificate
     assert found.metrics == expected.metrics
     assert found.bytes == expected.bytes
@@ -468,7 +478,7 @@ def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
             return answer
         return deliver(data)
 
-    expected = running.run(description, out=tmp_path / "one")
+    expected = in_one_process(description, tmp_path)
     over = sites.Lines(found, line)
     result = remote_running.run_over(description, over, NAMES, tmp_path / "sites", patience=HASTY)
     same(expected, result, tmp_path)

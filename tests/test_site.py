@@ -43,7 +43,6 @@ class Killed(Exception):  # noqa: N818 - not an error of anybody
 @pytest.mark.parametrize("limit", [4, 10, 60], ids=["read", "encoded", "training"])
 def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit):
     description, found = set_up(tmp_path)
-    expected = running.run(description, out=tmp_path / "one")
     calls, out = 0, tmp_path / "sites"
 
     def line(client, number, data, deliver):
@@ -66,7 +65,8 @@ def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit)
         result = remote_running.resume_over(out, again, patience=sites.HASTY)
     else:
         result = remote_running.resume_over(out, again, patience=sites.HASTY)
-        expected = running.run(description, out=tmp_path / "two")
+    secrets = sites.in_run_of(out, {name: tmp_path / name for name in found})
+    expected = running.run(description, out=tmp_path / "one", secrets=secrets)
     assert result.certificate == expected.certificate
     weights = codec.decode((out / "conclusion.state").read_bytes())["weights"]
     assert np.isfinite(weights).all()
@@ -100,7 +100,6 @@ def test_an_answer_that_was_lost_is_given_again_and_not_made_anew(tmp_path):
 
 def test_of_a_run_that_is_over_a_site_keeps_what_keeps_it_from_being_taken_again(tmp_path):
     description, found = set_up(tmp_path)
-    expected = running.run(description, out=tmp_path / "one")
     calls, out = [], tmp_path / "sites"
 
     def line(client, number, data, deliver):
@@ -118,6 +117,8 @@ def test_of_a_run_that_is_over_a_site_keeps_what_keeps_it_from_being_taken_again
     assert (tmp_path / "bank" / "models" / "hyfdca").is_dir()
     again = {name: site_in(tmp_path / name) for name in found}
     result = remote_running.resume_over(out, sites.Lines(again), patience=sites.HASTY)
+    secrets = sites.in_run_of(out, {name: tmp_path / name for name in found})
+    expected = running.run(description, out=tmp_path / "one", secrets=secrets)
     assert result.certificate == expected.certificate
     for name in found:
         (folder,) = (tmp_path / name / "runs").iterdir()

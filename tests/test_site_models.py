@@ -28,12 +28,12 @@ def both(folder, algorithm, mode="masked", more=""):
         (folder / name / "site.toml").write_text(written)
     found = {name: site_in(folder / name) for name in described}
     description = four_sites.experiment_of(algorithm, described, folder, mode=mode)
-    expected = running.run(description, out=folder / "one")
     over = folder / "sites"
     result = remote_running.run_over(
         description, sites.Lines(found), four_sites.NAMES, over, patience=PATIENCE
     )
-    return result, expected
+    secrets = sites.in_run_of(over, {name: folder / name for name in found})
+    return result, running.run(description, out=folder / "one", secrets=secrets)
 
 
 def same(folder, result, expected):

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data import Array, Block, ClientId, Schema
+from intarsia.errors import KeyMaterialError
 
 __all__ = [
     "Algorithm",
@@ -35,11 +37,13 @@ __all__ = [
     "Ready",
     "Release",
     "Sealed",
+    "SecretKey",
     "ServerModel",
     "Visit",
     "client_function",
     "cohort_function",
     "evolve",
+    "secret_function",
 ]
 
 T = TypeVar("T")
@@ -69,7 +73,11 @@ PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
 
 @dataclass(frozen=True)
 class RandomKey:
-    """Names one stream of random numbers; equal keys give equal numbers on every engine."""
+    """Names one stream of random numbers; equal keys give equal numbers on every engine.
+
+    It is public: whoever knows the seed has the numbers. What hides something comes from a
+    `SecretKey`.
+    """
 
     words: tuple[int | str, ...]
 
@@ -87,6 +95,53 @@ class RandomKey:
         return np.random.Generator(np.random.Philox(key=self.integer()))
 
 
+class SecretKey:
+    """Random numbers that hide something: nobody but the owner of the key can tell them.
+
+    A client draws its key from the system, keeps it with its private state, and sends it to
+    nobody; no seed of an experiment says anything about it. It is no dataclass, so that no message
+    can hold it.
+    """
+
+    __slots__ = ("_secret",)
+    SIZE: ClassVar[int] = 32  # bytes
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SecretKey.SIZE:
+            raise KeyMaterialError(
+                f"A secret of {len(secret)} bytes was given where {SecretKey.SIZE} were expected; "
+                "let SecretKey.draw() draw one."
+            )
+        self._secret = secret
+
+    @classmethod
+    def draw(cls) -> SecretKey:
+        """Return a key that is drawn from the system."""
+        return cls(secrets.token_bytes(cls.SIZE))
+
+    def __repr__(self) -> str:
+        return "SecretKey(...)"
+
+    def fold_in(self, *words: int | str) -> SecretKey:
+        """Return the key of a stream of its own below this one; it does not tell this one."""
+        secret = self._secret
+        for word in words:
+            below = hashlib.blake2b(repr(word).encode(), key=secret, digest_size=SecretKey.SIZE)
+            secret = below.digest()
+        return SecretKey(secret)
+
+    def stream(self, size: int) -> bytes:
+        """Return the first bytes of the stream; some of them tell nothing of the others.
+
+        (The generators of numpy do not promise that: they are for what is public.)
+        """
+        return hashlib.shake_256(b"stream" + self._secret).digest(size)
+
+    def to_file(self) -> bytes:
+        """Return what a private file of the owner keeps; SecretKey(bytes) reads it."""
+        return self._secret
+
+
 class Sealed(Protocol):
     """A total that the server holds without being able to read it.
 
@@ -100,7 +155,8 @@ class Sealed(Protocol):
     def __getattr__(self, name: str) -> Any: ...
 
 
-Visit = tuple[Any, Block, Any, RandomKey]  # state, block, message, rng: what a call is given
+# state, block, message, rng (a SecretKey for a function that is secret): what a call is given
+Visit = tuple[Any, Block, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -115,8 +171,9 @@ class ClientFunction:
     """
 
     name: str
-    call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]]
+    call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
     part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
+    secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
     together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]] | None = None
 
 
@@ -125,6 +182,13 @@ def client_function(
 ) -> ClientFunction:
     """Name a client function after the Python function that defines it."""
     return ClientFunction(call.__name__, call)
+
+
+def secret_function(
+    call: Callable[[Any, Block, Any, SecretKey], tuple[Any, Any]],
+) -> ClientFunction:
+    """Name a client function whose random numbers hide something: it gets a `SecretKey`."""
+    return ClientFunction(call.__name__, call, secret=True)
 
 
 def cohort_function(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from intarsia import run_folder
+from intarsia.algorithm import Algorithm, SecretKey
 from intarsia.algorithms import clipping, preparation
 from intarsia.data import Block, ClientId, Labels, Schema
 from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
 from intarsia.engines.transcript import Recorder, Transcript
+from intarsia.errors import KeyMaterialError
 from intarsia.experiment import Experiment
 from intarsia.privacy import modes
+from intarsia.privacy.private_file import drawn_once
 from intarsia.privacy.sealing import Sealing
 
-__all__ = ["Prepared", "SealedSums", "prepared_engine", "sealed_sums"]
+__all__ = ["Prepared", "SealedSums", "client_secrets", "prepared_engine", "sealed_sums"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +35,55 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class SealedSums:
-    """How the engine keeps its sums from the server, and who takes down what crosses."""
+    """How the engine keeps its sums from the server, and who takes down what crosses.
+
+    Beside it what the clients hide other things by; None: nobody asks for it.
+    """
 
     sealing: Sealing | None = None
     recorder: Recorder | None = None
+    secrets: Mapping[ClientId, SecretKey] | None = None
+
+
+def client_secrets(
+    algorithm: object,
+    clients: Sequence[ClientId],
+    folder: Path | None,
+    given: Mapping[ClientId, SecretKey] | None = None,
+) -> Mapping[ClientId, SecretKey] | None:
+    """Return a simulated client's own secret each; None if no function of the algorithm asks.
+
+    They are those of the run in the folder, if it has some. Else those that are given are kept
+    there, or such as come from the user's own, so that two runs of a seed by one user come to the
+    same bits. A deployment's sites have their own.
+    """
+    if not isinstance(algorithm, Algorithm):
+        return None
+    if not any(fn.secret for fn in algorithm.client_functions):
+        return None
+    found = None if folder is None else run_folder.read_client_secrets(folder)
+    if found is None:
+        if given is None:
+            root = _users_secret()
+            given = {name: root.fold_in(name) for name in clients}
+        found = dict(given)
+        if folder is not None:
+            run_folder.keep_client_secrets(folder, found)
+    return found
+
+
+def _users_secret() -> SecretKey:
+    """Return the secret in the user's state folder; where none can be kept, one for this run."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        # the standard asks for an absolute path, and has others ignored
+        state = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
+        own = state / "intarsia"
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret = drawn_once(own / "secret", "secret of simulations", SecretKey.SIZE)
+        return SecretKey(secret)
+    except (OSError, RuntimeError, KeyMaterialError):  # RuntimeError: the user has no home
+        return SecretKey.draw()
 
 
 def sealed_sums(
@@ -75,6 +125,7 @@ def prepared_engine(
         sealed.sealing,
         sealed.recorder,
         states,
+        sealed.secrets,
     )
     for blocks in parts.values():
         blocks.clear()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from intarsia import experiment
+from intarsia.algorithm import SecretKey
 from intarsia.alone import alone
 from intarsia.checkpoint import Checkpoints
 from intarsia.data import Block, ClientId
@@ -44,8 +45,10 @@ __all__ = [
     "draw_missing",
     "finish",
     "is_over_sites",
+    "keep_client_secrets",
     "keep_fingerprints",
     "keep_secret",
+    "read_client_secrets",
     "read_secret",
     "reopen",
     "start",
@@ -149,6 +152,8 @@ def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
 
 
 _SECRET = "key of pseudonyms"
+_CLIENT_SECRETS = "secrets of the clients' random numbers"
+_CLIENTS = "clients.secret"  # their file
 _FILES = (  # first those without which nobody goes on with the run
     "result.json",
     "experiment.json",
@@ -247,15 +252,40 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
 def keep_secret(folder: Path, secret: bytes | None) -> None:
     """Keep what the pseudonyms of a run come from, for the clients alone; None: they need none."""
     if secret is not None:
-        own = folder / "keys"
-        own.mkdir(mode=0o700, exist_ok=True)
-        write_private(own / "pseudonyms.key", _SECRET, {}, secret)
+        write_private(_keys(folder) / "pseudonyms.key", _SECRET, {}, secret)
 
 
 def read_secret(folder: Path) -> bytes | None:
     """Return what `keep_secret` kept."""
     path = folder / "keys" / "pseudonyms.key"
     return read_private(path, _SECRET)[1] if path.is_file() else None
+
+
+def keep_client_secrets(folder: Path, found: Mapping[ClientId, SecretKey]) -> None:
+    """Keep the simulated clients' own secrets: a run that goes on has the same ones."""
+    whole = b"".join(one.to_file() for one in found.values())
+    public = {"clients": list(found)}
+    write_private(_keys(folder) / _CLIENTS, _CLIENT_SECRETS, public, whole)
+
+
+def read_client_secrets(folder: Path) -> dict[ClientId, SecretKey] | None:
+    """Return what `keep_client_secrets` kept; None: nothing, as in runs of earlier versions."""
+    path = folder / "keys" / _CLIENTS
+    if not path.is_file():
+        return None
+    public, whole = read_private(path, _CLIENT_SECRETS)
+    size = SecretKey.SIZE
+    return {
+        name: SecretKey(whole[size * k : size * (k + 1)])
+        for k, name in enumerate(public["clients"])
+    }
+
+
+def _keys(folder: Path) -> Path:
+    """Return the folder of a run's secrets, which is made where it is not there."""
+    own = folder / "keys"
+    own.mkdir(mode=0o700, exist_ok=True)
+    return own
 
 
 def keep_fingerprints(folder: Path, description: Experiment) -> None:

@@ -20,14 +20,14 @@ from intarsia import (
     training,
     yardsticks,
 )
-from intarsia.algorithm import Algorithm
+from intarsia.algorithm import Algorithm, SecretKey
 from intarsia.algorithms.preparation import Preparation
 from intarsia.baselines import Baseline
 from intarsia.catalogue import choose
 from intarsia.checkpoint import Checkpoints
 from intarsia.clock import Clock
 from intarsia.data import Block, ClientId, Labels, Schema
-from intarsia.engine_setup import SealedSums, prepared_engine, sealed_sums
+from intarsia.engine_setup import SealedSums, client_secrets, prepared_engine, sealed_sums
 from intarsia.engines.in_process import InProcess
 from intarsia.engines.states import States
 from intarsia.errors import CheckpointError
@@ -62,6 +62,7 @@ def run(
     progress: Watcher | None = None,
     out: str | Path | None = "",
     overwrite: bool = False,
+    secrets: Mapping[ClientId, SecretKey] | None = None,
 ) -> Result:
     """Train what an experiment describes, beside its two yardsticks.
 
@@ -78,6 +79,9 @@ def run(
         Output folder; "" = the experiment's, None = nothing is written.
     overwrite
         Replace what a run before left in the folder, once the new tables were found good.
+    secrets
+        Each client's own, such as those of sites whose run is to be followed to the bit; None:
+        they come from the user's own, see `client_secrets`.
 
     Raises
     ------
@@ -95,7 +99,12 @@ def run(
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
         run_folder.claim(folder)
-    return _run(description, tables, folder, progress, fresh=True, overwrite=overwrite)
+    return _run(
+        *(description, tables, folder, progress),
+        fresh=True,
+        overwrite=overwrite,
+        secrets=secrets,
+    )
 
 
 def resume(
@@ -149,11 +158,15 @@ def _run(
     *,
     fresh: bool,
     overwrite: bool = False,
+    secrets: Mapping[ClientId, SecretKey] | None = None,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
     with threads.limited(description.threads), ExitStack() as held:
         return _run_all(
-            description, tables, folder, progress, held, fresh=fresh, overwrite=overwrite
+            *(description, tables, folder, progress, held),
+            fresh=fresh,
+            overwrite=overwrite,
+            secrets=secrets,
         )
 
 
@@ -166,6 +179,7 @@ def _run_all(
     *,
     fresh: bool,
     overwrite: bool,
+    secrets: Mapping[ClientId, SecretKey] | None,
 ) -> Result:
     """Run, and let `held` keep other processes from the output folder once that is touched."""
     clock, started = Clock(), datetime.now(UTC)
@@ -209,7 +223,10 @@ def _run_all(
         clip = release.clip if algorithm.protects == "sample" else None
         algorithm = algorithm.private(release)
     del found  # each block is to be there once
-    sealed = sealed_sums(description, schema.clients, folder)
+    sealed = replace(
+        sealed_sums(description, schema.clients, folder),
+        secrets=client_secrets(algorithm, schema.clients, folder, secrets),
+    )
     if folder is not None and fresh:
         run_folder.keep_fingerprints(folder, description)
     fitted = _fit(

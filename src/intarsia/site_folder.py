@@ -29,9 +29,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from intarsia.algorithm import SecretKey
 from intarsia.alone import alone
 from intarsia.errors import ExperimentError, IntarsiaError
 from intarsia.hyperparameters import hyperparameters
+from intarsia.privacy.private_file import drawn_once
 from intarsia.sources import Source, located
 from intarsia.spelling import nearest
 from intarsia.whole_files import write_atomically
@@ -44,12 +46,14 @@ __all__ = [
     "check_files",
     "errors_in",
     "read_settings",
+    "secret_of",
     "shelf_of",
 ]
 
 ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
+_SECRET: Final = "site.secret"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +179,18 @@ class FolderShelf:
 def shelf_of(folder: Path, run: str) -> FolderShelf:
     """Return the shelf of a run in a site's folder."""
     return FolderShelf(folder / "runs" / run)
+
+
+def secret_of(folder: Path) -> SecretKey:
+    """Return a site's own secret, which it draws at its first start; no run and no server has it.
+
+    Raises
+    ------
+    KeyMaterialError
+        If the file cannot be read or written, or others may read it.
+    """
+    kind = "secret of the site's random numbers"
+    return SecretKey(drawn_once(folder / _SECRET, kind, SecretKey.SIZE))
 
 
 def alone_in(folder: Path) -> AbstractContextManager[None]:

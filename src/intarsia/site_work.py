@@ -29,7 +29,14 @@ from intarsia.experiment import Experiment
 from intarsia.federation import build, checksum, held_out, table_of
 from intarsia.privacy import modes
 from intarsia.privacy.sealing import Sealing
-from intarsia.site_folder import SiteSettings, alone_in, errors_in, read_settings, shelf_of
+from intarsia.site_folder import (
+    SiteSettings,
+    alone_in,
+    errors_in,
+    read_settings,
+    secret_of,
+    shelf_of,
+)
 from intarsia.site_models import Ended, Scales
 from intarsia.sketch import Held, sketch
 from intarsia.tables import Encoding, Table, encode
@@ -337,6 +344,7 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
         settings.name,
         lambda run: shelf_of(folder, run),
         lambda: Work(settings, folder),
+        lambda: secret_of(folder),
         errors_in(folder) if report is None else report,
         lambda: alone_in(folder),
     )

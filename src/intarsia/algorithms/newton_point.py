@@ -19,10 +19,13 @@ from intarsia.algorithm import (
     PerSelected,
     RandomKey,
     Ready,
+    SecretKey,
     client_function,
     evolve,
+    secret_function,
 )
 from intarsia.algorithms.cell_grams import cell_grams
+from intarsia.algorithms.noise import normal_numbers
 from intarsia.data import Array, Block, targets
 from intarsia.maths import losses
 from intarsia.maths.products import gather, project_rows, scores
@@ -187,9 +190,12 @@ class OwnWeights:
     w: PerFeature
 
 
-@client_function
-def enter(before: Any, block: Block, message: Start, rng: RandomKey) -> tuple[Point, Frame]:
-    """Leave dual ascent for Newton's method; draw a part of the frame."""
+@secret_function
+def enter(before: Any, block: Block, message: Start, rng: SecretKey) -> tuple[Point, Frame]:
+    """Leave dual ascent for Newton's method; draw a part of the frame.
+
+    Rows in a frame that others know are rows: it comes from what this client alone has.
+    """
     samples, features = block.shape
     outputs = len(message.alpha)
     y = targets(block, outputs)
@@ -200,7 +206,7 @@ def enter(before: Any, block: Block, message: Start, rng: RandomKey) -> tuple[Po
         centre = np.zeros((outputs, samples))
     frame = np.zeros((message.frame, features))
     if message.frame:
-        frame = rng.generator().standard_normal(frame.shape)
+        frame = normal_numbers(rng.stream(8 * frame.size)).reshape(frame.shape)
         frame *= np.sqrt(before.feature_share / message.frame)
     zeros = np.zeros((outputs, features))
     point = Point(

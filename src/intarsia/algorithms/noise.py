@@ -21,7 +21,7 @@ from scipy.special import ndtri
 from intarsia.data import Array
 from intarsia.errors import SealedError
 
-__all__ = ["NoiseShare", "draw_share", "spend"]
+__all__ = ["NoiseShare", "draw_share", "normal_numbers", "spend"]
 
 _BYTES = 32  # of a secret
 
@@ -58,7 +58,13 @@ def spend(share: NoiseShare, shape: tuple[int, ...]) -> tuple[NoiseShare, Array]
         )
     count = int(np.prod(shape))
     label = share.secret + share.spent.to_bytes(8, "little")
-    words = np.frombuffer(hashlib.shake_256(label).digest(8 * count), "<u8")
+    normal = normal_numbers(hashlib.shake_256(label).digest(8 * count))
+    return replace(share, spent=share.spent + 1), normal.reshape(shape)
+
+
+def normal_numbers(stream: bytes) -> Array:
+    """Return a standard normal number for every 8 random bytes."""
+    words = np.frombuffer(stream, "<u8")
     # in the middle of the 2^52 steps between 0 and 1: neither end, which would be infinite
     normal: Array = ndtri(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
-    return replace(share, spent=share.spent + 1), normal.reshape(shape)
+    return normal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, Visit
+from intarsia.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.bookkeeping import RECORDS, Bookkeeping, Split, split
@@ -49,6 +49,9 @@ class InProcess:
         Takes down all that the server could read.
     states
         Where the clients' states lie; None = in memory.
+    secrets
+        Each client's own; None = drawn from the system, so that what rests on them comes to other
+        bits in every engine.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class InProcess:
         sealing: Sealing | None = None,
         recorder: Recorder | None = None,
         states: States | None = None,
+        secrets: Mapping[ClientId, SecretKey] | None = None,
     ) -> None:
         self._seed = seed
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
+        self._secrets = {name: SecretKey.draw() for name in names} if secrets is None else secrets
         self._parties = {
             name: _Party(
                 {
@@ -296,7 +301,8 @@ class InProcess:
 
     def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
         party = self._parties[client]
-        key = RandomKey((self._seed, self.books.round, self.books.exchange, client, fn.name))
+        words = (self._seed, self.books.round, self.books.exchange, client, fn.name)
+        key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)
         return self._states[client], party.blocks[fn.part], opened, key
 
 

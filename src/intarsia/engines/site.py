@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from intarsia.algorithm import ClientFunction, Layout, RandomKey, evolve
+from intarsia.algorithm import ClientFunction, Layout, RandomKey, SecretKey, evolve
 from intarsia.data import Block, ClientId, Schema
 from intarsia.engines import codec
 from intarsia.engines.bookkeeping import RECORDS, restored
@@ -117,6 +117,9 @@ class Site:
         Gives the shelf of a run by its id, which is hex digits.
     workplace
         Makes a new workplace, whose set-up has not begun.
+    secret
+        Gives the site's own, the same whenever it is asked. Each run has another one below it: the
+        server chooses the seed, and may choose one twice.
     report
         Told of every error in full, for the site's own log.
     alone
@@ -128,11 +131,13 @@ class Site:
         client: ClientId,
         shelf: Callable[[str], Shelf],
         workplace: Callable[[], Workplace],
+        secret: Callable[[], SecretKey],
         report: Callable[[Exception], None] = lambda _: None,
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._alone = alone
         self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
+        self._secret = secret
         self._lock = threading.Lock()
         self._run: _Run | None = None
 
@@ -165,7 +170,8 @@ class Site:
         if not run or len(run) > 64 or set(run) - set("0123456789abcdef"):
             raise StaleError(f"The run {run[:80]!r} is no name of a run; hex digits were expected.")
         if self._run is None or self._run.name != run or not self._run.current:
-            self._run = _Run(self._client, run, self._shelf(run), self._workplace)
+            secret = self._secret().fold_in("run", run)
+            self._run = _Run(self._client, run, self._shelf(run), self._workplace, secret)
         return self._run
 
 
@@ -173,9 +179,15 @@ class _Run:
     """What a site has of one run."""
 
     def __init__(
-        self, client: ClientId, name: str, shelf: Shelf, make: Callable[[], Workplace]
+        self,
+        client: ClientId,
+        name: str,
+        shelf: Shelf,
+        make: Callable[[], Workplace],
+        secret: SecretKey,
     ) -> None:
         self.name = name
+        self._secret = secret
         self._client, self._shelf, self._make = client, shelf, make
         written = shelf.read(_INDEX)
         self._written = _digest(written)
@@ -339,7 +351,8 @@ class _Run:
         fn = place.function(call.function, call.part)
         message = codec.decode(call.body, *classes_of(fn))
         opened, extra = self._message(message, place)
-        key = RandomKey((place.seed, call.round, call.exchange, self._client, fn.name))
+        words = (place.seed, call.round, call.exchange, self._client, fn.name)
+        key = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
         try:
             after, reply = fn.call(state, place.block(fn.part), opened, key)
         except IntarsiaError as error:

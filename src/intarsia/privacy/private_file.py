@@ -7,18 +7,19 @@ whoever can write the file can write another secret with its checksum.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from intarsia.errors import KeyMaterialError
 
-__all__ = ["read_private", "write_private"]
+__all__ = ["drawn_once", "read_private", "write_private"]
 
 _VERSION: Final = 1
 _OWNER_ONLY: Final = stat.S_IRUSR | stat.S_IWUSR
@@ -32,6 +33,33 @@ def write_private(path: Path, kind: str, public: Mapping[str, Any], secret: byte
     KeyMaterialError
         If the file cannot be written.
     """
+    _write(path, kind, public, secret, Path.replace)
+
+
+def drawn_once(path: Path, kind: str, size: int) -> bytes:
+    """Return the secret in a file, which is drawn from the system where the file is not there.
+
+    Of two processes that draw one at once, both return that of the first.
+
+    Raises
+    ------
+    KeyMaterialError
+        If the file cannot be read or written, or others than its owner may read or write it.
+    """
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):
+            _write(path, kind, {}, secrets.token_bytes(size), _link)
+    return read_private(path, kind)[1]
+
+
+def _write(
+    path: Path,
+    kind: str,
+    public: Mapping[str, Any],
+    secret: bytes,
+    put: Callable[[Path, Path], object],
+) -> None:
+    """Write a secret into a file of another name, and put that in its place."""
     content = {**public, "kind": kind, "version": _VERSION}
     content["secret"] = base64.b64encode(secret).decode()
     content["checksum"] = _checksum(content)
@@ -39,8 +67,10 @@ def write_private(path: Path, kind: str, public: Mapping[str, Any], secret: byte
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         _create(temporary, text.encode())
-        temporary.replace(path)
+        put(temporary, path)
         _sync_folder(path.parent)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise KeyMaterialError(
             f"The {kind} cannot be written to {path} ({error.strerror}); choose a folder that "
@@ -107,6 +137,16 @@ def _create(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Put a file in a place that is free; FileExistsError where it is not."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # the file system has no links
+        _create(path, temporary.read_bytes())
 
 
 def _sync_folder(folder: Path) -> None:
