@@ -7,7 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, hstack, issparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 
 from federations import (
     BINARY,
@@ -24,6 +26,7 @@ from federations import (
     train,
 )
 from intarsia import datasets
+from intarsia.algorithms import newton
 from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
 from intarsia.data import Block, Labels, Schema
 from intarsia.engines.in_process import InProcess
@@ -201,6 +204,100 @@ def test_weak_and_strong_regularisation_are_solved(loss, regularisation):
     assert conclusion.info.gap_relative <= 1e-6
     assert conclusion.info.primal <= best.primal * (1 + 1e-6)
     assert conclusion.info.primal >= best.dual * (1 - 1e-6)
+
+
+# -- rare columns that a sample of the rows leaves out
+
+
+def rare(samples, levels, *, seed, categories=2):
+    """Return three numeric and several categorical columns, many of whose levels have few rows.
+
+    The categorical ones are written out in a sparse table, a column each level; the scores are
+    what labels may follow from.
+    """
+    rng = np.random.default_rng(seed)
+    numeric = rng.standard_normal((samples, 3))
+    columns, scores = [csr_array(numeric)], numeric @ np.array([1.0, -0.7, 0.4])
+    chance = np.arange(1, levels + 1) ** -1.3
+    for _ in range(categories):
+        level = rng.choice(levels, samples, p=chance / chance.sum())
+        level = np.unique(level, return_inverse=True)[1]
+        width = level.max() + 1
+        places = np.arange(samples), level
+        columns.append(csr_array((np.ones(samples), places), shape=(samples, width)))
+        scores = scores + 1.5 * rng.standard_normal(width)[level]
+    x = csr_array(hstack(columns))
+    x.indices, x.indptr = x.indices.astype(np.int32), x.indptr.astype(np.int32)
+    return x, scores + rng.logistic(size=samples)
+
+
+def liblinear(x, y, loss, regularisation):
+    """Return the weights of liblinear's Newton method in the primal."""
+    options = {"C": 1 / (regularisation * len(y)), "fit_intercept": False, "tol": 1e-9}
+    if loss == "logistic":
+        machine = LogisticRegression(solver="liblinear", max_iter=10_000, **options)
+    else:
+        machine = LinearSVC(loss="squared_hinge", dual=False, max_iter=10_000, **options)
+    return machine.fit(x, y).coef_[0]
+
+
+def check_rare(x, y, loss, grid, *, regularisation, rounds):
+    """Check a federation's optimum against liblinear's within a few rounds."""
+    options = HyFDCA(loss=loss, regularisation=regularisation)
+    engine, server = started(HYFDCA, options, rectangles(x, y, *grid))
+    conclusion = train(HYFDCA, engine, server, rounds, tolerance=1e-6)
+    given = {"loss": losses.loss_code(loss), "regularisation": regularisation}
+    best = objective(x, y, liblinear(x, y, loss, regularisation), **given)
+    primal = objective(x, y, in_order(engine.schema("train"), conclusion.weights)[0], **given)
+    assert conclusion.info.gap_relative <= 1e-6
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert primal == pytest.approx(best, rel=2e-6)
+
+
+CURVED = pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+
+
+@CURVED
+def test_rare_columns_outside_the_sample_do_not_stop_the_descent(loss):
+    x, scores = rare(5000, 400, seed=1)
+    assert x.shape[1] > 512  # conjugate gradients
+    check_rare(x, np.sign(scores), loss, (2, 2), regularisation=1e-6, rounds=40)
+
+
+@pytest.mark.slow
+@CURVED
+@pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("regularisation", [1e-5])
+def test_rare_columns_of_larger_tables_are_solved(loss, grid, regularisation):
+    x, scores = rare(20_000, 600, seed=3, categories=3)
+    check_rare(x, np.sign(scores), loss, grid, regularisation=regularisation, rounds=200)
+
+
+def test_one_class_with_rare_columns_is_solved_beside_easy_ones():
+    x, scores = rare(4000, 400, seed=1)
+    # the third class follows from the first column alone
+    classes = np.where(x[:, [0]].toarray()[:, 0] > 0.5, 2.0, scores > 0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-5)
+    blocks = rectangles(x, classes, 2, 2)
+    labels = Labels("multiclass", ("a", "b", "c"))
+    conclusion, _ = solved(HYFDCA, options, blocks, labels, tolerance=1e-6, rounds=40)
+    assert conclusion.info.gap_relative <= 1e-6
+    best = 0.0
+    for number in range(3):
+        y = np.where(classes == number, 1.0, -1.0)
+        w = liblinear(x, y, "squared_hinge", 1e-5)
+        best += objective(x, y, w, loss=losses.SQUARED_HINGE, regularisation=1e-5)
+    assert conclusion.info.primal == pytest.approx(best, rel=2e-6)
+
+
+def test_a_standstill_is_no_end_while_samples_are_left_out():
+    x, y = table(120, 8)
+    engine, server = started(HYFDCA, HyFDCA(), rectangles(x, y, 2, 2))
+    engine.begin_round(1)
+    phase = HYFDCA.round(server, engine, engine.key())[0].phase
+    stands = dataclasses.replace(phase, still=9)
+    assert not newton.info(dataclasses.replace(stands, budget=119)).finished
+    assert newton.info(dataclasses.replace(stands, budget=120)).finished
 
 
 # -- what does not change the result

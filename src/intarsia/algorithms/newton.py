@@ -16,6 +16,8 @@ round is one Newton step:
      one client solves the small system
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
+   The sample doubles where steps are short or the gap stays: it then misses what bends F, such as
+   columns of which it has no row.
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
 3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
    centre to the dual point when the inner problem is solved well enough
@@ -79,6 +81,7 @@ _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
+_SHORT = 0.25  # step below which the samples left out are what bends F along the direction
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -193,6 +196,8 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
     )
+    if (_matters(newton) & (length < _SHORT)).any():
+        newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss == losses.HINGE
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
@@ -202,8 +207,7 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
     near = newton.framed or newton.gap.max() <= _FAR
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
-        # the samples left out of the Hessian limit the progress
-        newton = replace(newton, budget=2 * newton.budget, refresh=True)
+        newton = _grow(newton)
     newton = _check_progress(newton)
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     good = 0.5 * newton.regularisation * newton.error <= allowed
@@ -217,7 +221,7 @@ def info(newton: Newton) -> Info:
     """Return the certificate at the present point, summed over the outputs."""
     primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
     return Info(
-        finished=newton.still > 3,
+        finished=newton.still > 3 and newton.budget >= newton.samples,
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -282,19 +286,36 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     )
 
 
+def _matters(newton: Newton) -> NDArray[np.bool_]:
+    """Return the outputs that have more than a hundredth of the gap, (outputs,)."""
+    left = newton.primal - newton.best
+    return left > 0.01 * left.sum()
+
+
+def _grow(newton: Newton) -> Newton:
+    """Take twice the samples into the Hessian, where some were left out."""
+    if newton.budget >= newton.samples:
+        return newton
+    return replace(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
+
+
 def _check_progress(newton: Newton) -> Newton:
-    """Solve the inner problems more strictly where twelve steps did not halve the gap."""
+    """Take more samples where twelve steps did not halve the gap.
+
+    The inner problems of the hinge are then solved more strictly.
+    """
     due = newton.steps - newton.mark[1] >= 12
-    if newton.loss != losses.HINGE or not due.any():
+    if not due.any():
         return newton
     slow = due & (newton.gap > 0.5 * newton.mark[0])
+    if (slow & _matters(newton)).any():
+        newton = _grow(newton)
     mark = np.where(due, np.stack([newton.gap, newton.steps + 0 * newton.gap]), newton.mark)
     return replace(
         newton,
         mark=mark,
         inner=np.where(slow, np.maximum(newton.inner / 10, 0.1), newton.inner),
         eager=newton.eager & ~slow,
-        budget=2 * newton.budget if slow.any() else newton.budget,
     )
 
 
