@@ -267,7 +267,7 @@ def test_rare_columns_outside_the_sample_do_not_stop_the_descent(loss):
 @pytest.mark.slow
 @CURVED
 @pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("regularisation", [1e-5])
+@pytest.mark.parametrize("regularisation", [1e-5, 1e-6])
 def test_rare_columns_of_larger_tables_are_solved(loss, grid, regularisation):
     x, scores = rare(20_000, 600, seed=3, categories=3)
     check_rare(x, np.sign(scores), loss, grid, regularisation=regularisation, rounds=200)

@@ -289,7 +289,8 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
 def _matters(newton: Newton) -> NDArray[np.bool_]:
     """Return the outputs that have more than a hundredth of the gap, (outputs,)."""
     left = newton.primal - newton.best
-    return left > 0.01 * left.sum()
+    matters: NDArray[np.bool_] = left > 0.01 * left.sum()
+    return matters
 
 
 def _grow(newton: Newton) -> Newton:

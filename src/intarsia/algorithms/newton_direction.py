@@ -40,7 +40,7 @@ __all__ = [
     "multiply_exact",
 ]
 
-_ITERATIONS = 60  # of conjugate gradients, at most
+_ITERATIONS = 300  # of conjugate gradients, at most
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
