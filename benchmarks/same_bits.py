@@ -13,7 +13,8 @@ What a run came to: result.json and history.jsonl without times and environment,
 checksum of every file and array of the model, and what `predict`, `inspect` and `audit` say. What
 crosses module borders in other ways is not here: runs over sites (the tests have them), and runs
 with differential privacy, whose noise the operating system draws anew in each. Masks and keys are
-drawn too, but sums are exact under both seals and no result depends on them.
+drawn too, but sums are exact under both seals and no result depends on them; under CKKS the number
+of bytes does, and is left out.
 
 Only the command line is used, and `intarsia.run` with its `progress` to stop a run after a round,
 so that the script works as it is before and after a move. What is drawn from a machine's secret
@@ -43,6 +44,7 @@ import numpy as np
 _EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 _HEART = _EXPERIMENTS.parent / "examples" / "data" / "heart"
 _CREDIT = _EXPERIMENTS.parent / "examples" / "data" / "credit"
+_APART = "seconds|environment|memory|started"  # keys of what differs from run to run
 _INTERRUPTED = 3  # the exit status of a run that was to stop, and did
 
 # Ends the process after a round, as a crash would: its checkpoint is written, nothing else.
@@ -448,24 +450,26 @@ def _setting(text: str) -> tuple[str, Any]:
 def _of_folder(folder: Path) -> dict[str, Any]:
     """Return what a run left, without what differs from one to the next."""
     found: dict[str, Any] = {}
-    for name in ("result.json", "audit.json"):
-        if (folder / name).is_file():
-            found[name] = _timeless(json.loads((folder / name).read_text(encoding="utf-8")))
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    # ciphertexts are compressed, and their lengths are as random as they are
+    apart = re.compile(_APART + ("|^bytes$" if result["privacy"]["mode"] == "ckks" else ""))
+    found["result.json"] = _without(result, apart)
+    if (folder / "audit.json").is_file():
+        found["audit.json"] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     history = folder / "history.jsonl"
     if history.is_file():
         lines = history.read_text(encoding="utf-8").splitlines()
-        found["history.jsonl"] = [_timeless(json.loads(line)) for line in lines]
+        found["history.jsonl"] = [_without(json.loads(line), apart) for line in lines]
     for path in sorted((folder / "model").rglob("*")):
         if path.is_file():
             found[path.relative_to(folder).as_posix()] = _of_file(path)
     return found
 
 
-def _timeless(value: Any) -> Any:
+def _without(value: Any, apart: re.Pattern[str]) -> Any:
     if isinstance(value, dict):
-        apart = re.compile("seconds|environment|memory|started")
-        return {key: _timeless(one) for key, one in value.items() if not apart.search(key)}
-    return [_timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: _without(one, apart) for key, one in value.items() if not apart.search(key)}
+    return [_without(one, apart) for one in value] if isinstance(value, list) else value
 
 
 def _of_file(path: Path) -> Any:
