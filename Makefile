@@ -42,7 +42,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
 
 test-flower: $(FLOWER)/setup.stamp
-	$(FLOWER)/bin/python -m pytest -q -m "not gpu" tests/test_flower.py tests/test_flower_deployment.py
+	$(FLOWER)/bin/python -m pytest -q -m "not gpu" tests/engines/transports/test_flower.py tests/engines/transports/test_flower_deployment.py
 
 # flwr 1.41 and its libraries do not go with the versions of constraints.txt (it wants packaging below
 # 26, for one); of these only torch is pinned here, which a bare pip would fetch with all of CUDA.

@@ -17,11 +17,11 @@ import numpy as np
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia import alignment
-from intarsia.data import Block, Labels, Schema
-from intarsia.experiment import Alignment
-from intarsia.privacy import intersection
-from intarsia.privacy.pseudonyms import drawn_key
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.experiment import entity_alignment
+from intarsia.experiment.config import Alignment
+from intarsia.privacy.entity_matching import psi
+from intarsia.privacy.entity_matching.pseudonyms import drawn_key
 
 COLUMNS = ("step", "ids a party", "parties", "CPU s", "µs an id", "limit s", "within")
 _RULES = ("spaces", "case", "zeros")
@@ -97,11 +97,13 @@ def _keyed(parties: int, size: int, seed: int) -> list[list[str]]:
     for title, rules in (("without rules", ()), (f"rules {', '.join(_RULES)}", _RULES)):
         settings = Alignment(ids="pseudonyms", normalise=rules)
         plain = steps.time(
-            f"check and normalise, {title}", lambda s=settings: alignment.normalised(s, ids)
+            f"check and normalise, {title}", lambda s=settings: entity_alignment.normalised(s, ids)
         )
         if not rules:  # the whole is with the rules
             steps.total = 0.0
-    names = steps.time("pseudonyms", lambda: alignment.public_names(settings, plain, drawn_key()))
+    names = steps.time(
+        "pseudonyms", lambda: entity_alignment.public_names(settings, plain, drawn_key())
+    )
     blocks = steps.time(
         "blocks",
         lambda: {name: Block(own, (name,), x) for name, own in names.public.items()},
@@ -116,19 +118,17 @@ def _keyed(parties: int, size: int, seed: int) -> list[list[str]]:
 
 def _intersected(size: int, seed: int) -> list[list[str]]:
     first, second = _ids(0, size, seed), _ids(size // 2, size, seed)
-    link, key, other = drawn_key(), intersection.drawn_key(), intersection.drawn_key()
+    link, key, other = drawn_key(), psi.drawn_key(), psi.drawn_key()
     steps = _Steps(size, 2)
-    request = steps.time("request", lambda: intersection.request(first, key, link))
-    setup = steps.time("setup", lambda: intersection.setup(second, other, request, link))
-    response = steps.time("response", lambda: intersection.response(request, other, link))
+    request = steps.time("request", lambda: psi.request(first, key, link))
+    setup = steps.time("setup", lambda: psi.setup(second, other, request, link))
+    response = steps.time("response", lambda: psi.response(request, other, link))
     found = steps.time(
         "intersection",
-        lambda: intersection.shared(first, key, request, setup, response, link),
+        lambda: psi.shared(first, key, request, setup, response, link),
     )
-    told = steps.time(
-        "announcement", lambda: intersection.announcement(first[found], request, link)
-    )
-    mine = steps.time("shared rows", lambda: intersection.announced(second, request, told, link))
+    told = steps.time("announcement", lambda: psi.announcement(first[found], request, link))
+    mine = steps.time("shared rows", lambda: psi.announced(second, request, told, link))
     if sorted(first[found]) != sorted(second[mine]) or len(found) != size - size // 2:
         raise SystemExit(f"{len(found)} ids are shared; expected {size - size // 2}.")
     megabytes = (len(request) + len(setup) + len(response) + len(told)) / 1e6

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksSealer, parameters
-from intarsia.privacy.fixed_point import FixedPoint
-from intarsia.privacy.masking import MaskedAdder, MaskedSealer
-from intarsia.privacy.sealing import Adder, Piece, Sealer, Stream
+from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksKeys, CkksSealer, parameters
+from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
+from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealer, Stream
 
 __all__ = ["measure_all"]
 

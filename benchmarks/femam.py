@@ -23,10 +23,10 @@ from tables import number, show, write
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from intarsia.algorithm import evolve
-from intarsia.algorithms.femam import FEMAM, FeMAM
-from intarsia.data import Block, Labels, Schema
-from intarsia.engines.in_process import InProcess
+from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM
+from intarsia.core.algorithm import evolve
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.engines.simulation import InProcess
 
 CLIENTS, IMAGES, CLASSES, SIDE, EPOCHS, BATCH = 50, 900, 100, 32, 2, 32
 STEPS = CLIENTS * EPOCHS * -(-IMAGES // BATCH)

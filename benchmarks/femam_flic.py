@@ -27,7 +27,7 @@ import tables
 from sklearn.metrics import adjusted_rand_score
 
 import intarsia
-from intarsia import datasets
+from intarsia.datasets import registry as datasets
 
 CLIENTS, REGIONS = {"drawn": 24, "mfeat": 12}, {"drawn": 3, "mfeat": 2}
 THINGS, TRAINING = 5, 40

@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from intarsia import training
-from intarsia.algorithm import Algorithm, Conclusion
-from intarsia.catalogue import choose
-from intarsia.clock import Clock
-from intarsia.engine_setup import prepared_engine, sealed_sums
-from intarsia.engines.states import States
+from intarsia.core.algorithm import Algorithm, Conclusion
+from intarsia.engines.client_states import States
 from intarsia.errors import ConvergenceError
-from intarsia.experiment import Experiment
-from intarsia.federation import build
-from intarsia.result import Score, mean, worst
-from intarsia.structure import Structure, Structures, of_models
+from intarsia.experiment.config import Experiment
+from intarsia.experiment.federation import build
+from intarsia.partition.client_clusters import Structure, Structures, of_models
+from intarsia.results.result import Score, mean, worst
+from intarsia.training import loop as training
+from intarsia.training.registry import choose
+from intarsia.training.setup import prepared_engine, sealed_sums
+from intarsia.training.timing import Clock
 
 __all__ = ["runs"]
 

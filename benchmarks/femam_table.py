@@ -31,9 +31,9 @@ from femam_runs import runs
 from tables import show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia import experiment
-from intarsia.experiment import Experiment
-from intarsia.maths.tensors import torch
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.maths.training.torch_import import torch
 
 _CELLS = Path(__file__).parent / "runs" / "femam_table.json"
 _EXPERIMENTS = Path(__file__).parent.parent / "experiments"

@@ -28,10 +28,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tables import number, show, write, written
 
-from intarsia import experiment, report, running
-from intarsia.catalogue import kind_of
-from intarsia.curves import curves_picture
-from intarsia.result import Result, load
+from intarsia.experiment import config as experiment
+from intarsia.plots.comparison import curves_picture
+from intarsia.results import comparison
+from intarsia.results.result import Result, load
+from intarsia.training import run as running
+from intarsia.training.registry import kind_of
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FOLDER = Path(__file__).parents[1] / "runs" / "flic"
@@ -158,7 +160,7 @@ def describe(
     return replace(described, hyperparameters={**kept, **own})
 
 
-def grouped(folder: Path) -> dict[tuple[str, str], report.Group]:
+def grouped(folder: Path) -> dict[tuple[str, str], comparison.Group]:
     """Return the runs of each problem and method over their seeds."""
     runs: dict[tuple[str, str], list[Result]] = {}
     for path in folder.glob("*/*/result.json"):
@@ -166,12 +168,12 @@ def grouped(folder: Path) -> dict[tuple[str, str], report.Group]:
         runs.setdefault(key, []).append(load(path.parent))
     order = list(METHODS)
     return {
-        key: _alike(key, report.compare(some))
+        key: _alike(key, comparison.compare(some))
         for key, some in sorted(runs.items(), key=lambda one: (one[0][0], order.index(one[0][1])))
     }
 
 
-def _alike(key: tuple[str, str], groups: Sequence[report.Group]) -> report.Group:
+def _alike(key: tuple[str, str], groups: Sequence[comparison.Group]) -> comparison.Group:
     """Return the one group of runs; of another version's settings some keys may be missing."""
     if len(groups) > 1:
         raise SystemExit(f"{' '.join(key)}: runs of {len(groups)} settings lie in one folder.")
@@ -184,7 +186,7 @@ def compare(folder: Path, writing: bool) -> None:
         ours, theirs = group.clients, group.published
         shown, difference, reached = "–", "–", "–"
         if theirs is not None and ours is not None:
-            spread = report.Spread(theirs.accuracy, theirs.deviation)
+            spread = comparison.Spread(theirs.accuracy, theirs.deviation)
             shown = _percent(spread)
             difference = f"{100 * (ours.mean - theirs.accuracy):+.2f}"
             if problem in PROBLEMS:  # else under other keys than the paper's
@@ -210,7 +212,7 @@ def compare(folder: Path, writing: bool) -> None:
         write(_TITLE, _COLUMNS, rows, seed=0, notes=_NOTES)
 
 
-def _percent(spread: report.Spread | None) -> str:
+def _percent(spread: comparison.Spread | None) -> str:
     if spread is None:
         return "–"
     if spread.deviation is None:
@@ -227,7 +229,7 @@ def draw(folder: Path, out: Path) -> None:
             family.setdefault(match[2], []).append(load(path.parent))
     for name, numbers in families.items():
         if len(numbers) > 1:
-            groups = report.compare(result for runs in numbers.values() for result in runs)
+            groups = comparison.compare(result for runs in numbers.values() for result in runs)
             print(curves_picture(groups, out / f"{name}-clients.png"))
 
 

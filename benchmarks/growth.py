@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from tables import show, write
 
-from intarsia import experiment, running
+from intarsia.experiment import config as experiment
+from intarsia.training import run as running
 
 COLUMNS = ("units", "rule", "server width", "server %", "clients %", "worst client %")
 _DESCRIBED = Path(__file__).parent.parent / "experiments" / "hyfem-mfeat.toml"

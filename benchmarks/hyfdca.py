@@ -26,9 +26,9 @@ from solvers import Mark, Run, centralised, federated, liblinear, optimum
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca import HyFDCA
-from intarsia.maths.losses import LOSSES
-from intarsia.maths.products import scores
+from intarsia.algorithms.hyfdca.algorithm import HyFDCA
+from intarsia.maths.linear.losses import LOSSES
+from intarsia.maths.linear.products import scores
 
 LEVELS = (1e-3, 1e-6)
 PARTS = ("time", "memory", "scaling", "network")

@@ -18,15 +18,15 @@ import numpy as np
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms import hyfem_client
-from intarsia.algorithms.block_network import Composition, parts_of
-from intarsia.algorithms.hyfem import HYFEM, HyFEM
-from intarsia.algorithms.hyfem_matching import classifier_of
-from intarsia.data import Block, Labels, Schema
-from intarsia.engines.in_process import InProcess
-from intarsia.maths.matched_classifiers import aggregate, project
-from intarsia.maths.neuron_matching import match
-from intarsia.maths.tensors import torch
+from intarsia.algorithms.hyfem import client as hyfem_client
+from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM
+from intarsia.algorithms.hyfem.matching import classifier_of
+from intarsia.algorithms.hyfem.network import Composition, parts_of
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.engines.simulation import InProcess
+from intarsia.maths.matching.matched_classifiers import aggregate, project
+from intarsia.maths.matching.neuron_matching import match
+from intarsia.maths.training.torch_import import torch
 
 COLUMNS = (
     "hidden",

@@ -24,9 +24,9 @@ from tables import number, show, write
 from torch import nn
 from torch.nn import functional
 
-from intarsia.maths.cohort import train
-from intarsia.maths.local_training import Learner, LocalTraining, initial_parameters
-from intarsia.maths.optimisers import Adam
+from intarsia.maths.training.local_training import Learner, LocalTraining, initial_parameters
+from intarsia.maths.training.optimisers import Adam
+from intarsia.maths.training.vectorised import train
 
 CLASSES, HIDDEN, LATENT = 20, 64, 64
 ENGINES = ("vmap", "compiled")

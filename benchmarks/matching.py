@@ -22,9 +22,9 @@ from scipy.optimize import linear_sum_assignment
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.maths.matched_classifiers import Classifier, Matching, project
-from intarsia.maths.matching_cost import BetaBernoulli, Cost, SquaredDistance
-from intarsia.maths.neuron_matching import match
+from intarsia.maths.matching.matched_classifiers import Classifier, Matching, project
+from intarsia.maths.matching.matching_cost import BetaBernoulli, Cost, SquaredDistance
+from intarsia.maths.matching.neuron_matching import match
 
 COLUMNS = (
     "cost",

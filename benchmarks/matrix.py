@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from intarsia import datasets, experiment, tables
-from intarsia.data import Array, Block, Labels
-from intarsia.datasets import Dataset
-from intarsia.experiment import Experiment
-from intarsia.maths import sdca
+from intarsia.core.block import Array, Block, Labels
+from intarsia.data import table as tables
+from intarsia.datasets import registry as datasets
+from intarsia.datasets.registry import Dataset
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.maths.linear import sdca
 
 __all__ = ["DECLARED", "Cell", "Pooled", "cells", "described", "pooled", "settings"]
 

@@ -18,10 +18,10 @@ from scipy.sparse import csr_array
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithm import RandomKey
-from intarsia.algorithms.hyfdca import HYFDCA, HyFDCA
-from intarsia.data import Block, ClientId, Labels, Schema
-from intarsia.engines.in_process import InProcess
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.core.algorithm import RandomKey
+from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.engines.simulation import InProcess
 
 __all__ = ["measure_all"]
 

@@ -27,17 +27,17 @@ from matrix import DECLARED, Cell, Pooled, cells, described, pooled, settings
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithm import Algorithm
-from intarsia.algorithms.fedavg import FEDAVG
-from intarsia.algorithms.hyfdca import HYFDCA
-from intarsia.data import Array, ClientId, Schema
-from intarsia.engines.in_process import InProcess
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.linear.fedavg import FEDAVG
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.block import Array, ClientId, Schema
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, ExperimentError
-from intarsia.experiment import Experiment
-from intarsia.maths import losses, sdca
-from intarsia.maths.products import scores
-from intarsia.partition import partition
-from intarsia.training import present
+from intarsia.experiment.config import Experiment
+from intarsia.maths.linear import losses, sdca
+from intarsia.maths.linear.products import scores
+from intarsia.partition.registry import partition
+from intarsia.training.loop import present
 
 REPEATS = 3  # of each time that stands in the table
 OPTIMUM_ROUNDS = 1500

@@ -86,12 +86,12 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
     import torch
 
     from intarsia import __version__
-    from intarsia.algorithm import cohort_function
-    from intarsia.data import Block, Labels, Schema
-    from intarsia.engines.in_process import InProcess
-    from intarsia.maths import cohort
-    from intarsia.maths.local_training import Learner, LocalTraining
-    from intarsia.maths.optimisers import SGD
+    from intarsia.core.algorithm import cohort_function
+    from intarsia.core.block import Block, Labels, Schema
+    from intarsia.engines.simulation import InProcess
+    from intarsia.maths.training import vectorised
+    from intarsia.maths.training.local_training import Learner, LocalTraining
+    from intarsia.maths.training.optimisers import SGD
 
     @dataclass(frozen=True)
     class Weights:
@@ -128,7 +128,7 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
         ]
         return [
             (None, Weights(torch.cat([one.parameters[n].ravel() for n in shapes]).numpy()))
-            for one in cohort.train(training, learners, engine=engine)
+            for one in vectorised.train(training, learners, engine=engine)
         ]
 
     names = tuple(f"f{k:02d}" for k in range(FEATURES))  # in the order of their names

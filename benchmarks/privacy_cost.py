@@ -16,8 +16,8 @@ from solvers import Mark, federated, optimum
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca import HyFDCA
-from intarsia.privacy import modes
+from intarsia.algorithms.hyfdca.algorithm import HyFDCA
+from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Mode, Privacy
 
 __all__ = ["measure_all"]

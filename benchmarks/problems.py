@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from intarsia import datasets
-from intarsia.data import Array, Block, ClientId, Labels, Schema
-from intarsia.datasets import Dataset
-from intarsia.maths import losses, sdca
-from intarsia.maths.products import row_norms, scores
-from intarsia.partition import partition
+from intarsia.core.block import Array, Block, ClientId, Labels, Schema
+from intarsia.datasets import registry as datasets
+from intarsia.datasets.registry import Dataset
+from intarsia.maths.linear import losses, sdca
+from intarsia.maths.linear.products import row_norms, scores
+from intarsia.partition.registry import partition
 
 __all__ = ["PROBLEMS", "Optimum", "Problem", "cached", "deal", "problem", "store", "synthetic"]
 

@@ -16,14 +16,14 @@ from scipy.sparse import issparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from intarsia.algorithm import Info, RandomKey
-from intarsia.algorithms import hyfdca
-from intarsia.data import Array, Schema
-from intarsia.engines.in_process import InProcess
-from intarsia.maths import losses, sdca
+from intarsia.algorithms.hyfdca import algorithm as hyfdca
+from intarsia.core.algorithm import Info, RandomKey
+from intarsia.core.block import Array, Schema
+from intarsia.engines.simulation import InProcess
 from intarsia.maths.compiling import reassociated
-from intarsia.maths.products import row_norms
-from intarsia.privacy.sealing import Sealing
+from intarsia.maths.linear import losses, sdca
+from intarsia.maths.linear.products import row_norms
+from intarsia.privacy.secure_aggregation.protocol import Sealing
 
 __all__ = ["Mark", "Run", "centralised", "federated", "liblinear", "optimum"]
 

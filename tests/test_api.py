@@ -9,10 +9,10 @@ import pytest
 from scipy.sparse import csr_array
 
 import intarsia
-from intarsia import experiment
-from intarsia.checkpoint import Checkpoints
-from intarsia.data import Labels
+from intarsia.core.block import Labels
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError
+from intarsia.experiment import config as experiment
+from intarsia.results.checkpoint import Checkpoints
 
 QUICK = {"regularisation": 1e-2, "loss": "logistic", "tolerance": 1e-6}
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from intarsia import api, catalogue, joining
-from intarsia.algorithms.hyfdca_state import HyFDCA
-from intarsia.description import Source
-from intarsia.experiment import Alignment, Experiment, Preprocessing, Split
-from intarsia.hyperparameters import toml_text
-from intarsia.labels import LabelSettings
+from intarsia import api
+from intarsia.algorithms.hyfdca.state import HyFDCA
+from intarsia.core.settings import toml_text
+from intarsia.data.labels import LabelSettings
+from intarsia.data.source import Source
+from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split
+from intarsia.experiment.published import Published
+from intarsia.inference import new_client
 from intarsia.privacy.settings import Privacy
-from intarsia.published import Published
+from intarsia.training import registry as catalogue
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -53,7 +55,7 @@ def test_run_and_join_name_every_algorithm_that_they_take():
     names = {*catalogue.ALGORITHMS, *catalogue.BASELINES, *catalogue._PERSONAL}
     assert {name for name in names if f'"{name}"' not in api.run.__doc__} == set()
     first_line = api.join.__doc__.partition("\n")[0]
-    assert all(re.search(rf"\b{name}\b", first_line) for name in joining._JOINABLE)
+    assert all(re.search(rf"\b{name}\b", first_line) for name in new_client._JOINABLE)
 
 
 # heading → what holds the keys of the table below it, and those that have tables of their own

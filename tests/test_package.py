@@ -180,7 +180,7 @@ def test_no_file_is_a_bin():
 
 
 def test_the_command_line_starts_without_the_heavy_libraries():
-    code = "import sys, intarsia, intarsia.cli; print(*sys.modules)"
+    code = "import sys, intarsia, intarsia.cli.main; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numba", "sklearn", "matplotlib", "scipy", "pyarrow", "polars", "sqlalchemy", "torch"}
     assert not heavy & set(found.stdout.split())

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         TamperedError,
         UserError,
     )
-    from intarsia.linear import LinearClassifier, LinearRegressor
-    from intarsia.predictions import Predictions, predict
-    from intarsia.report import compare
-    from intarsia.result import Certificate, Metrics, Result, Score
-    from intarsia.running import load
-    from intarsia.training import Progress
+    from intarsia.inference.predict import Predictions, predict
+    from intarsia.models.linear import LinearClassifier, LinearRegressor
+    from intarsia.results.comparison import compare
+    from intarsia.results.result import Certificate, Metrics, Result, Score
+    from intarsia.training.loop import Progress
+    from intarsia.training.run import load
 
 __all__ = [
     "AbsentError",
@@ -78,7 +78,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AbsentError": "errors",
     "BusyError": "errors",
-    "Certificate": "result",
+    "Certificate": "results.result",
     "CheckpointError": "errors",
     "CodecError": "errors",
     "ConvergenceError": "errors",
@@ -87,26 +87,26 @@ _HOME = {
     "Inspection": "api",
     "IntarsiaError": "errors",
     "KeyMaterialError": "errors",
-    "LinearClassifier": "linear",
-    "LinearRegressor": "linear",
-    "Metrics": "result",
-    "Predictions": "predictions",
-    "Progress": "training",
+    "LinearClassifier": "models.linear",
+    "LinearRegressor": "models.linear",
+    "Metrics": "results.result",
+    "Predictions": "inference.predict",
+    "Progress": "training.loop",
     "RangeError": "errors",
     "ReplayError": "errors",
-    "Result": "result",
-    "Score": "result",
+    "Result": "results.result",
+    "Score": "results.result",
     "SealedError": "errors",
     "SiteError": "errors",
     "StaleError": "errors",
     "TableError": "errors",
     "TamperedError": "errors",
     "UserError": "errors",
-    "compare": "report",
+    "compare": "results.comparison",
     "inspect": "api",
     "join": "api",
-    "load": "running",
-    "predict": "predictions",
+    "load": "training.run",
+    "predict": "inference.predict",
     "resume": "api",
     "run": "api",
 }

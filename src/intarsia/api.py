@@ -8,20 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from intarsia import catalogue, federation, fitting, frames, holdings, joining, running
-from intarsia import experiment as description
-from intarsia.advice import Advice, advise
-from intarsia.block_classes import BlockClasses, block_classes
-from intarsia.block_picture import blocks_picture
-from intarsia.data import ClientId, Schema
+from intarsia.core.block import ClientId, Schema
+from intarsia.data import dataframe
 from intarsia.errors import ExperimentError, UserError
-from intarsia.experiment import Experiment, Preprocessing, Split
-from intarsia.holdings import HoldingsRow, OverlapCounts
-from intarsia.picture import holdings_picture
-from intarsia.result import Result
-from intarsia.run_folder import describe
+from intarsia.experiment import config as description
+from intarsia.experiment import federation
+from intarsia.experiment.config import Experiment, Preprocessing, Split
+from intarsia.inference import new_client
+from intarsia.inspection import overlap
+from intarsia.inspection.block_classes import BlockClasses, block_classes
+from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
+from intarsia.inspection.recommend import Advice, advise
+from intarsia.plots.block_classes import blocks_picture
+from intarsia.plots.overlap import holdings_picture
+from intarsia.results.result import Result
+from intarsia.results.run_folder import describe
 from intarsia.spelling import nearest
-from intarsia.training import Progress
+from intarsia.training import fitting
+from intarsia.training import registry as catalogue
+from intarsia.training import run as running
+from intarsia.training.loop import Progress
 
 __all__ = ["Inspection", "inspect", "join", "resume", "run"]
 
@@ -89,7 +95,7 @@ def run(
         An experiment, or the path of its TOML file.
     tables
         The parties' tables by name, instead: pandas or polars DataFrames, matrices x, or pairs
-        (x, y); see `intarsia.frames` for what their rows and columns mean.
+        (x, y); see `intarsia.data.dataframe` for what their rows and columns mean.
     id
         The column with the ids that parties share; None: the rows belong to each party alone;
         "row" for matrices: row i is the same sample at all parties.
@@ -170,7 +176,7 @@ def resume(
         return running.resume(folder, progress=progress)
     given, own, sources = tables, table_settings, describe(Path(folder)).clients
     return running.resume(
-        folder, tables=lambda: frames.tables_of(given, sources, own), progress=progress
+        folder, tables=lambda: dataframe.tables_of(given, sources, own), progress=progress
     )
 
 
@@ -221,13 +227,13 @@ def inspect(
     )
     return Inspection(
         schema,
-        tuple(holdings.holdings_table(blocks)),
-        holdings.overlap_counts(blocks),
+        tuple(overlap.holdings_table(blocks)),
+        overlap.overlap_counts(blocks),
         dataclasses.replace(advice, obstacle=obstacle),
         drawn,
         held,
         None if beside is None or held is None else blocks_picture(held, beside),
-        holdings.class_counts(blocks, labels),
+        overlap.class_counts(blocks, labels),
     )
 
 
@@ -290,11 +296,11 @@ def join(
     """
     folder = Path(folder)
     given = (id, label, id_type, categorical, exclude, missing)
-    source, read = joining.described(folder, table, name, _shared(*given))
+    source, read = new_client.described(folder, table, name, _shared(*given))
     if out == "":
         out = folder / "joined" / source.name
     target = None if out is None else Path(out).resolve()
-    return joining.join(
+    return new_client.join(
         folder, source, tables=read, epochs=epochs, seed=seed, out=target, overwrite=overwrite
     )
 
@@ -355,10 +361,10 @@ def _described(
             experiment = description.load(experiment or "")
         return _changed(experiment, algorithm, settings), None
     given = dict(tables) if isinstance(tables, Mapping) else tables
-    sources = frames.sources_of(given, shared, own)
+    sources = dataframe.sources_of(given, shared, own)
     first = Experiment(name="tables", algorithm="hyfdca", clients=sources)
     made = _changed(first, algorithm, settings)
-    return made, lambda: frames.tables_of(given, sources, own)
+    return made, lambda: dataframe.tables_of(given, sources, own)
 
 
 def _changed(

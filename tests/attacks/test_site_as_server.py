@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import four_sites
-from intarsia import experiment, site_folder
+from intarsia.deployment import client_folder
+from intarsia.deployment.client_setup import READ
 from intarsia.engines import codec
-from intarsia.engines.calls import Answer, Call
-from intarsia.site_work import READ
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.experiment import config as experiment
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 from nvflare.apis.signal import Signal
@@ -30,9 +31,9 @@ from nvflare.collab.runtime.dispatch import (
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 
-from intarsia.engines.nvflare import ServerSide, SiteSide
+from intarsia.engines.transports.nvflare import ServerSide, SiteSide
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "support"
 JOB = "job"
 CELLS = {"server": f"server.{JOB}", **{name: f"{name}.{JOB}" for name in four_sites.NAMES}}
 
@@ -97,7 +98,7 @@ def test_a_call_of_another_site_is_refused_and_stands_in_the_log(bank, says):
     found = Bank(folder).answer(CELLS["telecom"], call, says)
     assert CallReplyKey.RESULT not in found
     assert "'telecom' called this site, which answers only the server" in found[CallReplyKey.ERROR]
-    assert "'telecom' called this site" in (folder / site_folder.ERRORS).read_text()
+    assert "'telecom' called this site" in (folder / client_folder.ERRORS).read_text()
     assert not (folder / "runs").exists()
 
 
@@ -106,7 +107,7 @@ def test_the_server_is_answered(bank):
     found = Bank(folder).answer(CELLS["server"], call)
     answer = codec.decode(found[CallReplyKey.RESULT], Answer)
     assert (answer.client, answer.error) == ("bank", "")
-    assert not (folder / site_folder.ERRORS).exists()
+    assert not (folder / client_folder.ERRORS).exists()
 
 
 def test_nobody_can_call_the_server():
@@ -134,5 +135,5 @@ def test_a_site_that_calls_the_others_over_real_kits_learns_nothing(four, tmp_pa
         assert said["answered"] == 0
         assert "'telecom' called this site" in said["refused"]
         local = four.kits / name / "local"
-        assert "'telecom' called this site" in (local / site_folder.ERRORS).read_text()
+        assert "'telecom' called this site" in (local / client_folder.ERRORS).read_text()
         assert not (local / "runs" / ("ab" * 8)).exists()

@@ -11,10 +11,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from intarsia import experiment
-from intarsia.engines.calling import Patience
-from intarsia.engines.flower import line_to
-from intarsia.remote_running import resume_over, run_over
+from intarsia.deployment.run import resume_over, run_over
+from intarsia.engines.remote.caller import Patience
+from intarsia.engines.transports.flower import line_to
+from intarsia.experiment import config as experiment
 
 app = ServerApp()
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from intarsia.data import ClientId
+from intarsia.core.block import ClientId
 from intarsia.engines import codec
-from intarsia.engines.appended import append, framed, whole_records
-from intarsia.engines.sealed import layouts
+from intarsia.engines.record_file import append, framed, whole_records
+from intarsia.engines.sums.sealed import layouts
 from intarsia.errors import CodecError
 
 __all__ = ["Crossed", "Crossings", "Recorder", "Transcript", "read_transcript"]

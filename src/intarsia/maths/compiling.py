@@ -57,6 +57,6 @@ def inlined(function: F) -> F:
 def _sources() -> int:
     """Return a checksum of the modules beside this one, which hold all kernels."""
     found = 0
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         found = zlib.crc32(path.read_bytes(), found)
     return found

@@ -1,0 +1,438 @@
+"""FeMAM: global, cluster and personal models whose scores add up, level by level.
+
+Chen, Zhou, Long, Ma, Jiang and Zhang, "Multi-Level Additive Modeling for Structured Non-IID
+Federated Learning", 2024. Client i has one model of each level l, that of its group C_l(i):
+
+    min Σ_i n_i/n [ l(y, Σ_l f(x; Θ^l_{C_l(i)})) + λ/2 Σ_l ‖θ^l_i - Θ^l_{C_l(i)}‖² ]
+
+Levels come one after the other (Algorithm 2): only the latest one trains, and the scores of those
+before it are known at each client. A round, at the clients that are there:
+
+1. `open_level`: a client opens the latest level's model of its group (Eq. 6)
+2. `train_level`: some epochs on it (Eq. B.2, B.4, B.5)
+3. the average over each group (Eq. 7): a sum that the server does not read where groups are known
+   (`send_part`); at a level of clusters it reads the clients' models and finds the groups by
+   K-means (`send_model`, Eq. 4); a personal level sends nothing
+
+When a level's accuracy on the rows for validation is steady, or its rounds are over, a client that
+it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are is set right
+(`calibrate`, `scale_levels`), and the next begins (`begin_level`).
+
+A level "shares" has no training: in its one round each client gets a bias by its own shares of the
+classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `femam_offsets`); the
+paper has none.
+
+Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
+round `first_clustering` of a level, until which each client trains for itself; a level starts as no
+change, at level 1's hidden layers with a last layer of zeros (`start`), from which clients tell
+models by how they differ, so that the server never reads level 1; a level stays where the rows for
+validation of all clients say so (`prune`, `criterion`, see `femam_pruning`), by which "auto"
+chooses a number of clusters (`compare_models`), and by which scores are calibrated before a level
+begins (`calibrated`, see `femam_calibration`). Gradients are not scaled by n_i/n; level 1 trains
+for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
+"random", `prune` = "margin", `criterion` = "loss", `margin` = 0, `calibrated` = false; the authors'
+code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster_on` = "last",
+`scaled`, `proximal` = 0.01 with `proximal_norm` = "plain" and `proximal_levels` = "all",
+`embedding` = "residual-batch".
+
+One level is federated averaging; "global" and "personal" is the residual model of two levels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.femam.client import (
+    Client,
+    begin_level,
+    calibrate,
+    choose_model,
+    close_level,
+    compare_models,
+    fine_tune,
+    init_client,
+    network,
+    open_level,
+    part_of_loss,
+    predict,
+    scale_levels,
+    send_model,
+    send_part,
+    train_level,
+    try_model,
+    weigh_level,
+)
+from intarsia.algorithms.femam.clustering import clustered
+from intarsia.algorithms.femam.femam_calibration import best_factor
+from intarsia.algorithms.femam.femam_offsets import (
+    compare_shares,
+    count_rows,
+    take_offset,
+    try_offsets,
+    with_offset,
+)
+from intarsia.algorithms.femam.femam_state import (
+    Level,
+    Server,
+    apart,
+    group_of,
+    notes_of,
+    reached_of,
+    words_of,
+)
+from intarsia.algorithms.femam.hyperparameters import FeMAM, check_groups, given_clusters
+from intarsia.algorithms.femam.state import (
+    Ask,
+    Begin,
+    Candidate,
+    Closing,
+    Latest,
+    Offset,
+    Scale,
+    Share,
+)
+from intarsia.algorithms.networks.client_network import (
+    check_clients,
+    check_same_features,
+    drawn,
+    part_vector,
+)
+from intarsia.algorithms.networks.parameter_sharing import mean_loss
+from intarsia.algorithms.networks.targets import output_count
+from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
+from intarsia.core.block import Array, ClientId, Schema
+from intarsia.errors import FederationError
+
+__all__ = ["FEMAM", "FeMAM", "with_level"]
+
+
+def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or different features, one has no labels, labels are
+        numbers to predict, or no client has a row for validation where there are to be such.
+    ExperimentError
+        If the clusters that are given do not fit the clients.
+    """
+    check_clients(schema, name)
+    check_groups(options, schema)
+    if schema.labels.task == "regression":
+        raise FederationError(
+            f"The labels are numbers to predict (regression), and {name} learns classes; use "
+            '"fedavg-ft" or "local", or set labels.task for classes.'
+        )
+    count = {client: int(held.labelled.sum()) for client, held in schema.holdings.items()}
+    if options.validation and max(count.values()) < 2:
+        raise FederationError(
+            f"validation of {name} is {options.validation:g}, and no client has two labelled rows, "
+            'one to train on and one for validation; set validation = 0 and prune = "never".'
+        )
+    clients = tuple(schema.clients)
+    server = Server(
+        options=options,
+        clients=clients,
+        shares={one: float(count[one]) if options.weights == "samples" else 1.0 for one in clients},
+        features=check_same_features(schema, name),
+        outputs=output_count(schema),
+        seed=rng.integer(),
+        levels=(),
+        begun=dict.fromkeys(clients, 0),
+        closed=dict.fromkeys(clients, 0),
+    )
+    # the same as other algorithms on networks start from
+    first = drawn(server.features, server.outputs, options, rng.fold_in("shared"))
+    return with_level(server, part_vector(first, ("*",)))
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Return the server's state: clients begin a level when they are there first."""
+    return server
+
+
+# ---- levels
+
+
+def with_level(server: Server, first: Array | None = None) -> Server:
+    """Return the server with a new level of models; `first` are the parameters of level 1's."""
+    options, number = server.options, len(server.levels) + 1
+    kind, word = options.kind(number), options.levels[number - 1]
+    groups: dict[ClientId, int] = {}
+    count = 1
+    if kind == "clusters":
+        most = options.candidates[-1] if word == "auto" else int(word)
+        count = min(most, len(server.clients))
+    elif kind == "given":
+        names = options.groups[str(word)]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
+        groups, count = {client: places[name] for client, name in names.items()}, len(places)
+    absolute = number == 1 or options.start == "random"
+    models: tuple[Any, ...] = (None,) * count
+    if absolute:
+        alike = options.equal_starts or count == 1
+        models = tuple(
+            _drawn(server, number, 0 if alike else group, first) for group in range(count)
+        )
+        if not alike and kind == "clusters":
+            rng = RandomKey((server.seed, number, "groups")).generator()
+            groups = {client: int(rng.integers(count)) for client in server.clients}
+    level = Level(kind, absolute, models, groups, {})
+    return evolve(server, levels=(*server.levels, level))
+
+
+def _drawn(server: Server, number: int, group: int, first: Array | None) -> Array:
+    """Return the parameters of a model that is drawn at random."""
+    if first is not None and group == 0:
+        return first
+    key = RandomKey((server.seed, number, "model", group))
+    return part_vector(drawn(server.features, server.outputs, server.options, key), ("*",))
+
+
+def _latest(server: Server, number: int, clients: Iterable[ClientId]) -> dict[ClientId, Latest]:
+    """Return the message of a level's model to each client."""
+    level = server.levels[number - 1]
+    own_each = apart(server.options, number, level)
+    messages = [Latest(None if own_each else model) for model in level.models]
+    return {client: messages[group_of(level, client)] for client in clients}
+
+
+def _caught_up(server: Server, clients: Clients, reached: int) -> Server:
+    """Let the clients that are there close the levels that are over, and begin the next."""
+    for number, level in enumerate(server.levels[:reached], 1):
+        late = [one for one in clients.ids if server.begun[one] < number]
+        if not late:
+            continue
+        if number > 1:
+            server = _closed(server, clients, number - 1, late)
+            server = _calibrated(server, clients, number - 1, late)
+        own_each = apart(server.options, number, level)
+        begins = [Begin(number, level.absolute, own if own_each else None) for own in level.models]
+        clients.ask(begin_level, {one: begins[group_of(level, one)] for one in late})
+        if level.offset is not None:
+            clients.ask(take_offset, dict.fromkeys(late, level.offset))
+        server = evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
+    return server
+
+
+def _closed(
+    server: Server,
+    clients: Clients,
+    number: int,
+    asked: Iterable[ClientId],
+    *,
+    tuned: bool = False,
+) -> Server:
+    """Let clients close a level, if they have not yet; those that tuned it have their own model."""
+    options, level = server.options, server.levels[number - 1]
+    late = [one for one in asked if server.closed[one] < number]
+    if not late:
+        return server
+    messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(server, number, late)
+    worth = level.worth
+    if number > 1 and options.prune == "pooled" and worth is None:
+        # discloses what the level is worth to all clients that close it now, and how much that
+        # differs among them; those that come later get what these came to, if they have rows
+        worth = clients.reveal(clients.sum(weigh_level, messages).at)
+        level = evolve(level, worth=worth if worth[1] else None)
+    # discloses to the server which clients keep the level: what the structure of levels is
+    replies = clients.ask(
+        close_level, {one: Closing(said.model, worth) for one, said in messages.items()}
+    )
+    own_each = apart(options, number, level)
+    kept = {
+        one: server.clients.index(one) if own_each else group_of(level, one)
+        for one, reply in replies.items()
+        if reply.kept
+    }
+    return evolve(
+        server,
+        levels=_replaced(server.levels, number, evolve(level, kept={**level.kept, **kept})),
+        closed={**server.closed, **dict.fromkeys(late, number)},
+    )
+
+
+def _calibrated(server: Server, clients: Clients, number: int, asked: Sequence[ClientId]) -> Server:
+    """Let clients that closed a level set right how sure the levels so far are."""
+    if not server.options.calibrated or not server.options.validation:
+        return server
+    level = server.levels[number - 1]
+    factor = level.factor
+    if factor is None:
+        # discloses the losses of all rows for validation with each factor; those that come later
+        # get what these came to
+        factor = best_factor(clients.reveal(clients.sum(calibrate, dict.fromkeys(asked, Ask())).at))
+        level = evolve(level, factor=factor)
+    clients.ask(scale_levels, dict.fromkeys(asked, Scale(factor)))
+    return evolve(server, levels=_replaced(server.levels, number, level))
+
+
+def _replaced(levels: tuple[Level, ...], number: int, level: Level) -> tuple[Level, ...]:
+    return (*levels[: number - 1], level, *levels[number:])
+
+
+def _converged(options: FeMAM, level: Level, number: int) -> bool:
+    """Return whether a level is done: its rounds are over, or its accuracy is steady."""
+    if level.rounds >= options.rounds(number):
+        return True
+    if level.kind == "clusters" and apart(options, number, level):
+        return False
+    if number == 1 or not options.window or len(level.accuracies) < options.window:
+        return False
+    return float(np.var(level.accuracies)) < options.steadiness
+
+
+# ---- a round
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train the latest level; average it over each group."""
+    server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
+    number, level = len(server.levels), server.levels[-1]
+    if level.kind == "shares":
+        level = with_offset(level, clients)
+    else:
+        level = _trained(server, number, level, clients, rng)
+    server = evolve(server, levels=_replaced(server.levels, number, level))
+    counted = f", {len(level.models)} clusters" if level.trials else ""
+    info = Info(phase=f"level {number}{counted}", finished=_finished(server))
+    if info.finished or not _converged(server.options, level, number):
+        return server, info
+    return with_level(server), info
+
+
+def _trained(server: Server, number: int, level: Level, clients: Clients, rng: RandomKey) -> Level:
+    """Return the level after a round of training."""
+    # step 1: the groups' models
+    messages = _latest(server, number, clients.ids)
+    if level.kind == "clusters" and server.options.clustering == "loss":
+        level = _chosen(level, clients)
+        messages = dict.fromkeys(clients.ids, Latest(None))  # they have it
+    right = clients.sum(open_level, messages)
+    level = evolve(level, rounds=level.rounds + 1)
+    # step 2: local training
+    clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
+    # step 3: groups and averages
+    if not apart(server.options, number, level):
+        found = level.kind == "clusters" and server.options.clustering != "loss"
+        one = clustered(server, number, level, clients, rng) if found else None
+        level = one or _averaged(server, level, clients)
+    # last: where a client does not answer while it trains, nothing of the round was opened
+    if number > 1 and server.options.window and server.options.validation:
+        level = _measured(server.options, level, clients, right)
+    return level
+
+
+def _finished(server: Server) -> bool:
+    """Return whether the last level is done."""
+    number = len(server.levels)
+    last = number == len(server.options.levels)
+    return last and _converged(server.options, server.levels[-1], number)
+
+
+def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Level:
+    """Return the level with its accuracy on the rows for validation."""
+    # discloses how many of all clients' rows for validation are named rightly
+    hits, rows = clients.reveal(right.at).tolist()
+    if not rows:  # of clients with one labelled row each: they say nothing
+        return level
+    accuracy = 100.0 * hits / rows
+    return evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
+
+
+def _chosen(level: Level, clients: Clients) -> Level:
+    """Return the level with the groups that clients choose, each by the loss on its own rows."""
+    for number, model in enumerate(level.models):
+        clients.ask(try_model, dict.fromkeys(clients.ids, Candidate(model, number)))
+    # discloses which model suits a client best, and no loss
+    replies = clients.ask(choose_model, dict.fromkeys(clients.ids, Ask()))
+    chosen = {one: reply.number for one, reply in replies.items()}
+    return evolve(level, groups={**level.groups, **chosen})
+
+
+def _averaged(server: Server, level: Level, clients: Clients) -> Level:
+    """Return the level with the average of each group's models, which the server does not read."""
+    models = list(level.models)
+    for group in range(len(models)):
+        members = [one for one in clients.ids if group_of(level, one) == group]
+        if members:
+            whole = math.fsum(server.shares[one] for one in members)
+            shares = {one: Share(server.shares[one] / whole) for one in members}
+            models[group] = clients.sum(send_part, shares).model
+    return evolve(level, models=tuple(models))
+
+
+# ---- after rounds
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the cross-entropy over all clients' samples with the levels as they are now."""
+    reached = reached_of(server)
+    server = _caught_up(server, clients, reached)
+    open_ones = [one for one in clients.ids if server.closed[one] < reached]
+    if open_ones:
+        clients.sum(open_level, _latest(server, reached, open_ones))
+    loss = mean_loss(clients, part_of_loss, dict.fromkeys(clients.ids, Ask()), server.rounds)
+    return server, Info(loss=loss, finished=_finished(server))
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Let every client close the last level; the networks stay at the clients."""
+    reached = reached_of(server)
+    server = _caught_up(server, clients, reached)
+    if server.options.final_epochs:
+        clients.sum(open_level, _latest(server, reached, clients.ids))
+        clients.ask(fine_tune, dict.fromkeys(clients.ids, Ask()))
+    tuned = server.options.final_epochs > 0  # from here on each client's model is its own
+    server = _closed(server, clients, reached, clients.ids, tuned=tuned)
+    _, info = certify(server, clients, rng)
+    structure = tuple(level.kept for level in server.levels)
+    return Conclusion(
+        info, structure=structure, level_words=words_of(server), notes=notes_of(server)
+    )
+
+
+FEMAM = Algorithm(
+    name="femam",
+    hyperparameters=FeMAM,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    network=network,
+    pools=lambda options: options.pools,
+    pooled_apart=given_clusters,
+    chooses=lambda options: options.chooses,
+    reads=lambda options: options.read_of_clients,
+    client_functions=(
+        begin_level,
+        try_model,
+        choose_model,
+        open_level,
+        train_level,
+        send_part,
+        send_model,
+        fine_tune,
+        compare_models,
+        weigh_level,
+        close_level,
+        calibrate,
+        scale_levels,
+        count_rows,
+        compare_shares,
+        try_offsets,
+        take_offset,
+        part_of_loss,
+    ),
+    states=(Server, Client, FeMAM, Level, Offset),
+)

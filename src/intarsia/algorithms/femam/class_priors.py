@@ -1,0 +1,123 @@
+"""How a client's own shares of the classes move its scores: the level "shares" of `femam`.
+
+A client of which the classes are known that it mostly has errs less if told so. Its scores get
+
+    w log(π_ik / p_k),   π_i = (ρ n_i + (1 - ρ) p) / (ρ Σ_k n_ik + 1 - ρ)
+
+with n_i its rows of each class that models are trained on, and p the shares of all clients' rows:
+log-odds move so where classes are commoner at a client than among those a model was trained on, and
+nothing else differs (Saerens, Latinne and Decaestecker, Neural Computation 2002). π_i is the mean
+of what is known of a client's shares, where those of clients scatter about p so that two rows of
+one client correlate by ρ (Dirichlet; ρ by its moments, and 0 where clients differ by no more than
+chance has it once in a hundred). Levels may know some of it by heart already, so that the weight w
+is the one of least loss on the rows for validation of all clients; at w = 0 the level is no change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import chdtri
+
+from intarsia.algorithms.femam.femam_calibration import losses_with
+from intarsia.algorithms.femam.validation import CHANCE
+from intarsia.core.block import Array
+
+__all__ = [
+    "WEIGHTS",
+    "best_weight",
+    "correlation",
+    "counted",
+    "differences",
+    "losses_by_weight",
+    "offsets",
+    "shares_of",
+]
+
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+
+
+def counted(y: Array, outputs: int) -> Array:
+    """Return how many rows a client has of each class, (outputs,).
+
+    Parameters
+    ----------
+    y
+        (rows,) labels.
+    """
+    found = np.bincount(np.maximum(y, 0.0).astype(np.intp), minlength=outputs)
+    return found.astype(np.float64)
+
+
+def shares_of(rows: Array) -> Array:
+    """Return the shares of the classes, (outputs,), from the sum of `counted`."""
+    shares: Array = rows / max(float(rows.sum()), 1.0)
+    return shares
+
+
+def differences(rows: Array, shares: Array) -> Array:
+    """Return a client's part of the sums that `correlation` takes, (4,).
+
+    They are its rows, 1, and Σ_k n_ik² / n_i and Σ_k n_ik² / (n_i p_k), over all classes and
+    rounded: from the exact sums, whose denominators n_i are known, each client's n_ik can be had.
+    """
+    number = float(rows.sum())
+    if not number:
+        return np.zeros(4)
+    known = shares > 0
+    squares = rows[known] ** 2 / number
+    found = [number, 1.0, squares.sum(), (squares / shares[known]).sum()]
+    return np.round(np.array(found))
+
+
+def correlation(total: Array, shares: Array) -> float:
+    """Return how two rows of one client correlate, from the sum of `differences`.
+
+    Σ_k n_ik² / n_i is 1 + (n_i - 1) (S + ρ (1 - S)) in the mean, where S = Σ_k p_k². That clients
+    do not differ is Pearson's χ² test of homogeneity.
+    """
+    number, holders, squares, weighed = (float(one) for one in total)
+    freedom = (holders - 1) * (int((shares > 0).sum()) - 1)
+    if freedom < 1 or number <= holders or weighed - number <= chdtri(freedom, CHANCE):
+        return 0.0
+    by_chance = float((shares**2).sum())
+    alike = (squares - holders) / (number - holders)
+    found = (alike - by_chance) / (1 - by_chance)
+    # of a class that a client has none of it may have some, in as many rows as all have
+    return min(max(found, 0.0), 1 - 1 / (number + 1))
+
+
+def offsets(rows: Array, shares: Array, alike: float) -> Array:
+    """Return what a client's scores get at w = 1, (outputs,); 0 for classes that nobody has.
+
+    Parameters
+    ----------
+    rows
+        (outputs,) of the client, of each class.
+    alike
+        `correlation`.
+    """
+    known = shares > 0
+    own = alike * rows + (1 - alike) * shares
+    found = np.zeros(len(shares))
+    found[known] = np.log(own[known] / own.sum() / shares[known])
+    return found
+
+
+def losses_by_weight(scores: Array, moved: Array, y: Array) -> Array:
+    """Return how many rows there are, and the sum of their losses with each weight.
+
+    Parameters
+    ----------
+    scores
+        (rows, outputs).
+    moved
+        (outputs,), `offsets`.
+    y
+        (rows,) labels.
+    """
+    return losses_with([scores + weight * moved for weight in WEIGHTS], y)
+
+
+def best_weight(total: Array) -> float:
+    """Return the weight of the least loss, from the sum of `losses_by_weight`; 0 without rows."""
+    return WEIGHTS[int(np.argmin(total[1:]))] if total[0] else 0.0

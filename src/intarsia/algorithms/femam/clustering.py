@@ -1,0 +1,166 @@
+"""How the server of `femam` finds clusters of clients from their models of a level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.femam.client import compare_models, send_model
+from intarsia.algorithms.femam.femam_state import Level, Server
+from intarsia.algorithms.femam.hyperparameters import FeMAM
+from intarsia.algorithms.femam.state import Ask, Candidates
+from intarsia.algorithms.networks.client_network import drawn, part_vector
+from intarsia.core.algorithm import Clients, RandomKey, evolve
+from intarsia.core.block import Array, ClientId
+from intarsia.errors import ConvergenceError
+from intarsia.maths.matching import kmeans
+
+__all__ = ["clustered", "fewest"]
+
+Labels = NDArray[np.int64]
+
+
+def clustered(server: Server, number: int, level: Level, clients: Clients, rng: RandomKey) -> Level:
+    """Return the level with new clusters and their models."""
+    options = server.options
+    # the server reads how each client's model differs from what all started from
+    replies = clients.ask(send_model, dict.fromkeys(clients.ids, Ask()))
+    there = list(replies)
+    told = np.stack([replies[one].model for one in there])
+    _check_finite(told)
+    columns = _columns(server)
+    shares = np.array([server.shares[one] for one in there])
+    draws = rng.fold_in("clusters").generator()
+    if options.levels[number - 1] == "auto" and not level.trials:
+        points = dict(zip(there, told, strict=True))
+        level = _counted(server, level, clients, points, draws)
+    former = np.array([level.groups.get(one, -1) for one in there])
+    centres = [None if one is None else one[columns] for one in level.models]
+    groups = _groups_of(options, told[:, columns], centres, former, draws)
+    models = list(level.models)
+    for group, average in _averages(told, shares, groups).items():
+        models[group] = average
+    found = {one: int(group) for one, group in zip(there, groups, strict=True)}
+    return evolve(level, models=tuple(models), groups={**level.groups, **found})
+
+
+def _counted(
+    server: Server,
+    level: Level,
+    clients: Clients,
+    models: Mapping[ClientId, Array],
+    draws: np.random.Generator,
+) -> Level:
+    """Return the level with the number of clusters that the rows for validation call for."""
+    options, told, columns = server.options, np.stack(list(models.values())), _columns(server)
+    shares = np.array([server.shares[one] for one in models])
+    tried = [one for one in options.candidates if one <= len(told)] or [1]
+    none = np.full(len(told), -1)
+    each = []  # for each number, the model that each client would have
+    for count in tried:
+        groups = _groups_of(options, told[:, columns], [None] * count, none, draws)
+        average = _averages(told, shares, groups)
+        each.append([average[group] for group in groups.tolist()])
+    messages = {
+        one: Candidates(np.stack(trials))
+        for one, trials in zip(models, zip(*each, strict=True), strict=True)
+    }
+    # discloses sums over all rows for validation: of the loss with each number of clusters, and of
+    # the products of each two
+    total = clients.reveal(clients.sum(compare_models, messages).at)
+    place, losses = fewest(total, len(tried), options.evidence)
+    return evolve(level, models=level.models[: tried[place]], trials=losses)
+
+
+def _columns(server: Server) -> Any:
+    """Return which entries of a model are clustered; statistics of batches never are."""
+    made = drawn(server.features, server.outputs, server.options, RandomKey(()))
+    last = server.options.cluster_on == "last"
+    wanted = {
+        name: np.full(values.shape, "classifier" in name if last else "running_" not in name)
+        for name, values in made.items()
+    }
+    found = part_vector(wanted, ("*",)) > 0
+    return slice(None) if found.all() else found
+
+
+def _check_finite(told: Array) -> None:
+    """Raise where a client's model has diverged.
+
+    Raises
+    ------
+    ConvergenceError
+        If a parameter is not finite.
+    """
+    if not np.isfinite(told).all():
+        raise ConvergenceError(
+            "A client's model is not finite; lower algorithm.rate, or standardise the features."
+        )
+
+
+def _groups_of(
+    options: FeMAM,
+    points: Array,
+    models: Sequence[Any],
+    former: Labels,
+    draws: np.random.Generator,
+) -> Labels:
+    """Return the cluster of each client.
+
+    Parameters
+    ----------
+    points
+        (clients, parameters that are clustered).
+    models
+        The clusters' of the round before, on the same parameters; None: no change.
+    former
+        The clusters of the round before, (clients,); -1: none.
+    """
+    if options.clustering == "nearest":
+        zero = np.zeros(points.shape[1])
+        centres = np.stack([zero if one is None else one for one in models])
+        return kmeans.nearest(points, centres)
+    if options.scaled:
+        deviations = points.std(axis=0)
+        points = points / np.where(deviations > 0, deviations, 1.0)
+    found = kmeans.k_means(points, len(models), draws)
+    return kmeans.renumbered(found, former)
+
+
+def _averages(told: Array, shares: Array, groups: Labels) -> dict[int, Array]:
+    """Return the average of each cluster's models, (parameters,)."""
+    found: dict[int, Array] = {}
+    for group in np.unique(groups).tolist():
+        own = groups == group
+        found[group] = shares[own] @ told[own] / shares[own].sum()
+    return found
+
+
+def fewest(total: Array, trials: int, evidence: float) -> tuple[int, tuple[float, ...]]:
+    """Return the first trial that is as good as the best, and the mean loss of each.
+
+    As good: by no more than `evidence` standard errors of the paired difference worse. The trials
+    come in the order of their numbers of clusters. Without rows the first is as good as any, and
+    the losses are nan.
+
+    Parameters
+    ----------
+    total
+        (1 + trials + trials²,): the rows, the sums of the losses with each trial, and of the
+        products of each two.
+    """
+    rows = float(total[0])
+    if not rows:
+        return 0, (math.nan,) * trials
+    mean = total[1 : 1 + trials] / rows
+    products = total[1 + trials :].reshape(trials, trials) / rows
+    best = int(mean.argmin())
+    squares = np.diag(products) - 2 * products[best] + products[best, best]  # of the differences
+    worse = mean - mean[best]
+    error = np.sqrt(np.maximum(squares - worse**2, 0.0) / rows)
+    good = worse <= evidence * error
+    return int(np.flatnonzero(good)[0]), tuple(float(one) for one in mean)

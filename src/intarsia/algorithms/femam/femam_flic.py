@@ -1,0 +1,432 @@
+"""FeMAM's levels over FLIC's extractors: clients with features of their own that form groups.
+
+No paper has it: `femam` adds levels of models that all read the same columns, `flic` takes columns
+of a client's own to a latent space that all have in common, with one layer behind it. Here level 1
+is FLIC, and each further level is a head β∘α on the points of its space, of all clients, of a
+cluster or of one:
+
+    scores_i(x) = β_i∘α∘φ_i(x) + Σ_l β^l_{C_l(i)}∘α^l_{C_l(i)}(φ_i(x)),   l = 2, 3, …
+
+1. for `first_rounds`, a round of FLIC: its objective, exchanges and random numbers, on the rows
+   that are not kept for validation
+2. a client that level 1 is over for takes the last α and anchors, trains φ_i and β_i to them if
+   FLIC does (`personalise`), and computes the points and scores of its rows once (`close_first`)
+3. then a round of FeMAM on the points, whose width is the same for all
+
+So both are taken as they are: with one level and no rows for validation this is FLIC bit for bit,
+and what follows is FeMAM on tables of points. A new level starts from FLIC's α with a last layer of
+zeros, of which a network of the variant "class" has nothing else: α is that of all clients, so that
+the server can tell by how much heads differ, and find clusters, without reading level 1.
+
+With the scheme "fedavg-ft" and no `final_epochs` level 1 has one head for all; with "fedrep", β_i
+of the clients' own, level 1 is personal in part, and leaves less to clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.femam import algorithm as femam
+from intarsia.algorithms.femam import client as femam_client
+from intarsia.algorithms.femam.algorithm import FEMAM, with_level
+from intarsia.algorithms.femam.femam_state import Server
+from intarsia.algorithms.femam.hyperparameters import FeMAM, given_clusters
+from intarsia.algorithms.femam.state import Ask
+from intarsia.algorithms.flic import algorithm as flic
+from intarsia.algorithms.flic.algorithm import FLIC, Flic
+from intarsia.algorithms.networks import parameter_sharing
+from intarsia.algorithms.networks.architecture import as_level
+from intarsia.algorithms.networks.client_network import Architecture, Arrays, embedded, scores
+from intarsia.algorithms.networks.parameter_sharing import Shared, Start, take_start
+from intarsia.algorithms.networks.training_rows import is_labelled
+from intarsia.core.algorithm import (
+    Algorithm,
+    ClientFunction,
+    Clients,
+    Conclusion,
+    Info,
+    RandomKey,
+    Ready,
+    Visit,
+    client_function,
+    evolve,
+)
+from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.errors import ExperimentError
+
+__all__ = ["FEMAM_FLIC", "FeMAMFlic"]
+
+_OF_THE_HEADS = ("embedding", "hidden", "latent", "layer", "precision")  # as level 1 has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeMAMFlic:
+    """Hyperparameters: a table of FLIC's for level 1, and one of FeMAM's for the levels."""
+
+    flic: Flic = field(default_factory=Flic)
+    femam: FeMAM = field(default_factory=FeMAM)
+
+    def __post_init__(self) -> None:
+        known = {one.name: one.default for one in fields(FeMAM)}
+        for name in _OF_THE_HEADS:
+            value = getattr(self.femam, name)
+            if value != known[name]:
+                raise ExperimentError(
+                    f"algorithm.femam.{name} is {value!r}, and the levels over flic are heads on "
+                    "its latent space, whose network is flic's; leave it out, and set "
+                    "algorithm.flic for the network."
+                )
+        if self.femam.levels[0] != "global":
+            raise ExperimentError(
+                f"algorithm.femam.levels begins with {self.femam.levels[0]!r}, and level 1 is "
+                'flic, of all clients; begin with "global".'
+            )
+        if self.flic.scheme == "l2gd":
+            raise ExperimentError(
+                'algorithm.flic.scheme is "l2gd", whose heads are mixtures, and levels add heads '
+                'up; set "fedavg-ft" or "fedrep".'
+            )
+        if self.flic.scheme == "fedavg-ft" and self.flic.final_epochs and self.femam.levels[1:]:
+            raise ExperimentError(
+                f"algorithm.flic.final_epochs is {self.flic.final_epochs} with the scheme "
+                '"fedavg-ft", and would leave each client an α of its own for the next level to '
+                'start from; set it to 0 and add the level "personal".'
+            )
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def heads(self) -> FeMAM:
+        """Return FeMAM's hyperparameters for the points of the latent space."""
+        return replace(
+            self.femam,
+            embedding="linear",
+            latent=self.flic.latent,
+            layer=self.flic.architecture.layer,
+            precision=self.flic.precision,
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of: level 1's, of which the others are heads."""
+        return replace(self.flic.architecture, additive=self.femam.combination)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A client's state."""
+
+    options: FeMAMFlic
+    outputs: int
+    levels: femam_client.Client  # the levels from 2 on, and level 1's head, on points
+    points: Array | None  # (rows, k) φ of the rows, once level 1 is over
+    # the client of FLIC, see `shared_parts.Client`
+    parameters: Arrays
+    anchors: tuple[int, ...]
+    barycentre: tuple[Array, ...]
+    aligned: int
+
+
+@dataclass(frozen=True)
+class Both:
+    """The server's state."""
+
+    options: FeMAMFlic
+    start: Start  # what level 1 starts from, which is no secret
+    shared: Any  # sealed (parameters that are shared in level 1,)
+    first_rounds: int  # of level 1, so far
+    levels: Server
+
+
+# ---- a part of the state at a time
+
+
+_OF_FLIC = ("outputs", "parameters", "anchors", "barycentre", "aligned")
+
+
+def _first(client: Combined) -> parameter_sharing.Client:
+    """Return the client of FLIC."""
+    return parameter_sharing.Client(
+        options=client.options.flic, **{name: getattr(client, name) for name in _OF_FLIC}
+    )
+
+
+def _with_first(client: Combined, first: parameter_sharing.Client) -> Combined:
+    return evolve(client, **{name: getattr(first, name) for name in _OF_FLIC})
+
+
+def _trained_rows(client: Combined, block: Block) -> Block:
+    """Return the block without the rows for validation."""
+    held_out = client.levels.held_out
+    if not held_out.any():
+        return block
+    keep = np.ones(block.shape[0], bool)
+    keep[np.flatnonzero(is_labelled(block))[held_out]] = False
+    return block.take(np.flatnonzero(keep))
+
+
+def _of_points(block: Block, points: Array) -> Block:
+    """Return a block with the points of its rows as features."""
+    return Block(block.samples, _names(points.shape[1]), points, block.y)
+
+
+def _names(width: int) -> tuple[str, ...]:
+    return tuple(f"latent {place:05d}" for place in range(width))
+
+
+def _embedded(client: Combined, block: Block) -> Block:
+    return _of_points(block, embedded(client.parameters, client.options.flic, block))
+
+
+def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
+    """Return a client function of FLIC that sees its part of the state."""
+
+    def together(visits: Sequence[Visit]) -> list[tuple[Combined, Any]]:
+        given = [
+            (_first(client), _trained_rows(client, block), message, rng)
+            for client, block, message, rng in visits
+        ]
+        return [
+            (_with_first(visit[0], own), reply)
+            for visit, (own, reply) in zip(visits, _answers(fn, given), strict=True)
+        ]
+
+    return _lifted(fn, name, together)
+
+
+def _of_levels(fn: ClientFunction) -> ClientFunction:
+    """Return a client function of FeMAM that sees its part of the state, and points as features."""
+
+    def together(visits: Sequence[Visit]) -> list[tuple[Combined, Any]]:
+        given = [
+            (client.levels, _of_points(block, client.points), message, rng)
+            for client, block, message, rng in visits
+        ]
+        return [
+            (evolve(visit[0], levels=own), reply)
+            for visit, (own, reply) in zip(visits, _answers(fn, given), strict=True)
+        ]
+
+    return _lifted(fn, "", together)
+
+
+def _answers(fn: ClientFunction, visits: Sequence[Visit]) -> Sequence[tuple[Any, Any]]:
+    return [fn.call(*one) for one in visits] if fn.together is None else fn.together(visits)
+
+
+def _lifted(fn: ClientFunction, name: str, together: Any) -> ClientFunction:
+    # of the same name, so that it draws the same random numbers
+    return ClientFunction(
+        name or fn.name,
+        lambda *visit: together([visit])[0],
+        together=None if fn.together is None else together,
+    )
+
+
+class _Part:
+    """The clients, as the server of one of the two sees them."""
+
+    def __init__(self, clients: Clients, functions: Mapping[str, ClientFunction]) -> None:
+        self._clients = clients
+        self._functions = functions
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        return self._clients.ids
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+        return self._clients.ask(self._functions[fn.name], messages)
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+        return self._clients.sum(self._functions[fn.name], messages)
+
+    def reveal(self, total: Any) -> Any:
+        # discloses what the algorithm of this part says where it asks for it
+        return self._clients.reveal(total)
+
+
+# ---- at the clients
+
+
+def init_client(
+    options: FeMAMFlic, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+) -> Combined:
+    """Return a client's state: that of FLIC's client, and no level yet.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    first = flic.init_client(options.flic, schema, client, block, rng)
+    blank = _of_points(block, np.zeros((block.shape[0], options.flic.latent)))
+    levels = femam_client.init_client(options.heads, schema, client, blank, rng.fold_in("levels"))
+    own = {name: getattr(first, name) for name in _OF_FLIC}
+    return Combined(options=options, levels=levels, points=None, **own)
+
+
+@client_function
+def close_first(
+    client: Combined, block: Block, message: Ask, rng: RandomKey
+) -> tuple[Combined, Ready]:
+    """Take the points and the scores of the client's rows for good: level 1 is frozen."""
+    options, parameters = client.options.flic, client.parameters
+    own = np.flatnonzero(is_labelled(block))
+    kind = client.levels.base.dtype
+    head = {name: w for name, w in parameters.items() if name.startswith(("shared", "classifier"))}
+    levels = evolve(
+        client.levels,
+        base=scores(parameters, options, block)[own].astype(kind),
+        kept=as_level(1, head),
+        count=1,
+        level=1,
+    )
+    points = embedded(parameters, options, block).astype(kind)
+    return evolve(client, levels=levels, points=points), Ready()
+
+
+def predict(client: Combined, block: Block) -> Array:
+    """Return the log-odds of the classes, (outputs, samples)."""
+    if client.points is None:
+        return FLIC.predict(_first(client), block)
+    return FEMAM.predict(client.levels, _embedded(client, block))
+
+
+def network(client: Combined) -> Arrays:
+    """Return FLIC's network as level 1, and the heads of the levels that the client keeps."""
+    labels: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    for name, values in parameter_sharing.network(_first(client)).items():
+        (labels if name.startswith("labels.") else first)[name] = values
+    # the head as later levels have calibrated it, once level 1 is closed
+    return {**as_level(1, first), **client.levels.kept, **labels}
+
+
+# ---- at the server
+
+
+def init_server(options: FeMAMFlic, schema: Schema, rng: RandomKey) -> Both:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, one has no labels, or labels are numbers to predict.
+    ExperimentError
+        If anchors or given clusters do not fit.
+    """
+    names = _names(options.flic.latent)
+    held = {one: evolve(own, features=names, groups={}) for one, own in schema.holdings.items()}
+    levels = femam.init_server(
+        options.heads, Schema(held, schema.labels), rng.fold_in("levels"), name="femam-flic"
+    )
+    # level 1 is FLIC's: FeMAM's server has no model of it
+    levels = evolve(levels, levels=(evolve(levels.levels[0], models=(None,)),))
+    first = flic.init_server(options.flic, schema, rng)
+    return Both(options, first.start, first.shared, 0, levels)
+
+
+def _server_of_first(server: Both) -> parameter_sharing.Server:
+    return parameter_sharing.Server(
+        server.options.flic, server.start, server.shared, server.first_rounds
+    )
+
+
+def setup(server: Both, clients: Clients, rng: RandomKey) -> Both:
+    """Set up FLIC."""
+    first = flic.setup(_server_of_first(server), _Part(clients, _FIRST), rng)
+    return evolve(server, shared=first.shared)
+
+
+def round(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, Info]:
+    """Go on with level 1 by a round of FLIC, or with a later one by a round of FeMAM."""
+    options = server.options.femam
+    if server.first_rounds < options.first_rounds:
+        first, _ = flic.round(_server_of_first(server), _Part(clients, _FIRST), rng)
+        server = evolve(server, shared=first.shared, first_rounds=first.rounds)
+        info = Info(phase="level 1")
+        if server.first_rounds < options.first_rounds:
+            return server, info
+        if len(options.levels) == 1:
+            return server, evolve(info, finished=True)
+        return evolve(server, levels=with_level(server.levels)), info
+    server = _first_closed(server, clients)
+    levels, info = femam.round(server.levels, _Part(clients, _LEVELS), rng)
+    return evolve(server, levels=levels), info
+
+
+def _first_closed(server: Both, clients: Clients) -> Both:
+    """Let the clients that are there close level 1, if they have not yet."""
+    levels = server.levels
+    late = [one for one in clients.ids if levels.closed[one] < 1]
+    if not late:
+        return server
+    final = flic.personalise if server.options.flic.final_epochs else take_start
+    told = Shared(server.shared, server.first_rounds, len(late))
+    _Part(clients, _FIRST).ask(final, dict.fromkeys(late, told))
+    clients.ask(close_first, dict.fromkeys(late, Ask()))
+    done = dict.fromkeys(late, 1)
+    first = evolve(levels.levels[0], kept={**levels.levels[0].kept, **dict.fromkeys(late, 0)})
+    levels = evolve(
+        levels,
+        levels=(first, *levels.levels[1:]),
+        begun={**levels.begun, **done},
+        closed={**levels.closed, **done},
+    )
+    return evolve(server, levels=levels)
+
+
+def certify(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, Info]:
+    """Return the cross-entropy over all clients' samples with the levels as they are now."""
+    if len(server.levels.levels) == 1:
+        first = _server_of_first(server)
+        return server, FLIC.certify(first, _Part(clients, _FIRST), rng)[1]
+    server = _first_closed(server, clients)
+    levels, info = FEMAM.certify(server.levels, _Part(clients, _LEVELS), rng)
+    return evolve(server, levels=levels), info
+
+
+def conclude(server: Both, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Let every client close the last level; the networks stay at the clients."""
+    if len(server.levels.levels) == 1:
+        found = flic.conclude(_server_of_first(server), _Part(clients, _FIRST), rng)
+        everybody = dict.fromkeys(server.levels.clients, 0)
+        return evolve(found, structure=(everybody,), level_words=("global",))
+    server = _first_closed(server, clients)
+    return femam.conclude(server.levels, _Part(clients, _LEVELS), rng)
+
+
+_FIRST: Mapping[str, ClientFunction] = {
+    fn.name: _of_first(fn, "part_of_first_loss" if fn.name == "part_of_loss" else "")
+    for fn in (*FLIC.client_functions, take_start)
+}
+_LEVELS: Mapping[str, ClientFunction] = {fn.name: _of_levels(fn) for fn in FEMAM.client_functions}
+
+FEMAM_FLIC = Algorithm(
+    name="femam-flic",
+    hyperparameters=FeMAMFlic,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    spaces=True,
+    network=network,
+    pools=lambda options: True,
+    pooled_apart=lambda options, schema: given_clusters(options.femam, schema),
+    chooses=lambda options: options.femam.chooses,
+    reads=lambda options: options.femam.read_of_clients,
+    client_functions=(*_FIRST.values(), close_first, *_LEVELS.values()),
+    states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),
+)

@@ -1,0 +1,191 @@
+"""FeSEM and IFCA: one network for each cluster of clients, which are found as it trains.
+
+Xie, Long, Shen, Zhou, Wang, Jiang and Zhang, "Multi-Center Federated Learning: Clients Clustering
+for Better Personalization", World Wide Web 2023; Ghosh, Chung, Yin and Ramchandran, "An Efficient
+Framework for Clustered Federated Learning", NeurIPS 2020. Client i is in the cluster C(i) of K:
+
+    min Σ_i n_i/n F_i(Θ_{C(i)})
+
+They are `femam` with one level of clusters, and its client and server functions are theirs. A round
+of FeSEM, at the clients that are there:
+
+1. open the cluster's network; some epochs on it (`train_level`)
+2. from round `first_clustering` on, the server reads the clients' networks, finds clusters by
+   K-means (anew in each round, from a common start), and averages over each; in the paper from
+   round 1, to the "nearest" centre, from starts of their own
+
+In a round of IFCA each client opens all networks and takes the one with the least loss on its rows
+(`try_model`, `choose_model`); averages are sums that the server does not read.
+
+With `final_epochs` each client trains its cluster's network once more, for itself: FeSEM+.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from intarsia.algorithms.femam import algorithm as femam
+from intarsia.algorithms.femam import client as femam_client
+from intarsia.algorithms.femam.algorithm import FEMAM
+from intarsia.algorithms.femam.femam_state import Server
+from intarsia.algorithms.femam.hyperparameters import FeMAM
+from intarsia.algorithms.networks.client_network import Architecture, check_options
+from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.core.algorithm import RandomKey
+from intarsia.core.block import Block, ClientId, Schema
+
+__all__ = ["FESEM", "IFCA", "FeSEM", "Ifca"]
+
+_WITHOUT_END = 2**31  # rounds of the one level
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeSEM:
+    """Hyperparameters."""
+
+    clusters: int = 5  # K
+    clustering: Literal["fresh", "nearest"] = "fresh"
+    # round in which clusters are found first; until then each client trains alone. 1: the paper
+    first_clustering: int = 4
+    equal_starts: bool = True
+    cluster_on: Literal["all", "last"] = "all"
+    weights: Literal["samples", "equal"] = "samples"
+    proximal: float = 0.0  # λ, of λ/2 ‖w_i - Θ_k‖²
+    local_epochs: int = 10
+    final_epochs: int = 0  # at all clients after the last round
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 100
+    embedding: AnyKind = "perceptron"
+    hidden: int = 64
+    latent: int = 64
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(self, counts=("clusters",), not_negative=())
+        _one_level(self)
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return _one_level(self).architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ifca:
+    """Hyperparameters."""
+
+    clusters: int = 5  # K
+    weights: Literal["samples", "equal"] = "samples"
+    local_epochs: int = 10
+    final_epochs: int = 0  # at all clients after the last round
+    rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 100
+    embedding: AnyKind = "perceptron"
+    hidden: int = 64
+    latent: int = 64
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(self, counts=("clusters",), not_negative=())
+        _one_level(self)
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return _one_level(self).architecture
+
+
+def _one_level(options: FeSEM | Ifca) -> FeMAM:
+    """Return the hyperparameters of FeMAM with one level of clusters."""
+    known = {one.name: getattr(options, one.name) for one in fields(options)}
+    level: dict[str, Any] = {
+        "levels": (known.pop("clusters"),),
+        "start": "random",
+        "first_rounds": _WITHOUT_END,
+        "validation": 0.0,
+        "prune": "never",
+    }
+    if isinstance(options, Ifca):
+        level |= {"clustering": "loss", "equal_starts": False, "first_clustering": 1}
+    return FeMAM(**level, **known)
+
+
+def init_server(options: FeSEM | Ifca, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or different features, one has no labels, or labels are
+        numbers to predict.
+    """
+    name = "ifca" if isinstance(options, Ifca) else "fesem"
+    return femam.init_server(_one_level(options), schema, rng, name=name)
+
+
+def init_client(
+    options: FeSEM | Ifca, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+) -> femam_client.Client:
+    """Return a client's state before the first round.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    return femam_client.init_client(_one_level(options), schema, client, block, rng)
+
+
+_ALL = (
+    femam_client.begin_level,
+    femam_client.open_level,
+    femam_client.train_level,
+    femam_client.fine_tune,
+    femam_client.close_level,
+    femam_client.part_of_loss,
+)
+
+FESEM = replace(
+    FEMAM,
+    name="fesem",
+    hyperparameters=FeSEM,
+    init_server=init_server,
+    init_client=init_client,
+    pools=None,  # the server reads each client's network
+    pooled_apart=None,
+    chooses=None,
+    reads=lambda options: "each client's network, in every round from first_clustering on",
+    client_functions=(*_ALL, femam_client.send_model),
+)
+
+IFCA = replace(
+    FESEM,
+    name="ifca",
+    hyperparameters=Ifca,
+    pools=lambda options: True,
+    chooses=lambda options: options.clusters > 1,
+    reads=None,
+    client_functions=(
+        *_ALL,
+        femam_client.try_model,
+        femam_client.choose_model,
+        femam_client.send_part,
+    ),
+)

@@ -1,0 +1,115 @@
+"""Which levels of `femam` stay at which clients, and by which evidence (Eq. 9).
+
+A client's rows for validation are few: ten cannot tell a level that is worth five points of
+accuracy from one that is worth none, but those of all clients together can. What a level is worth
+differs less among clients than ten rows have it differ by chance. So a client takes the mean over
+all clients for its own, unless they differ by more than chance has it once in a hundred; then its
+own rows count as far as they are worth more than the mean (shrinkage as by Efron and Morris, JASA
+1973, with the variance between groups of DerSimonian and Laird, 1986, less what may be chance).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri
+
+from intarsia.algorithms.femam.hyperparameters import FeMAM
+from intarsia.algorithms.networks.targets import label_tensor, row_losses
+from intarsia.core.block import Array
+from intarsia.maths.training.torch_import import torch
+
+__all__ = ["CHANCE", "Pooled", "errors", "falls", "helps", "losses", "pooled", "summary"]
+
+_ONE_SIDED = 1.64  # standard errors that a fall exceeds by chance in a case of 20
+CHANCE = 0.01  # clients differ where chance alone would have them differ so much this rarely
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What a level is worth to the clients: the falls of what `criterion` names."""
+
+    mean: float  # over all rows of all clients
+    uncertainty: float  # variance of that mean
+    between: float  # variance of the clients' means, beyond what is chance
+    within: float  # variance of a client's rows
+
+
+def falls(options: FeMAM, before: Array, after: Array, y: Array) -> Array:
+    """Return by how much each row's loss, or error, falls from some scores to others, (rows,)."""
+    graded = losses if options.criterion == "loss" else errors
+    found: Array = graded(before, y) - graded(after, y)
+    return found
+
+
+def losses(scores: Array, y: Array) -> Array:
+    """Return each row's cross-entropy, (rows,)."""
+    known = torch.from_numpy(scores)
+    found: Array = row_losses(known, label_tensor(y, known, scores.shape[1])).numpy()
+    return found
+
+
+def errors(scores: Array, y: Array) -> Array:
+    """Return 1 for each row that is taken for a wrong class, else 0, (rows,)."""
+    found: Array = (scores.argmax(axis=1) != np.maximum(y, 0.0)).astype(np.float64)
+    return found
+
+
+def summary(fallen: Array) -> Array:
+    """Return a client's part of the sums that `pooled` takes, (6,)."""
+    rows, total = len(fallen), float(fallen.sum())
+    if not rows:
+        return np.zeros(6)
+    return np.array([1, rows, rows**2, total, total**2 / rows, float(fallen @ fallen)])
+
+
+def pooled(total: Array) -> Pooled:
+    """Return what a level is worth to the clients, from the sum of their summaries, (6,)."""
+    clients, rows, squared_rows, fallen, of_clients, squares = (float(one) for one in total)
+    if rows < 2:
+        return Pooled(0.0, 0.0, 0.0, 0.0)
+    mean = fallen / rows
+    among = max(of_clients - rows * mean**2, 0.0)  # Σ n_i (f_i - f)²
+    inner = max(squares - of_clients, 0.0)
+    freedom = rows - clients
+    if freedom < 1:  # of one row each: how they differ tells nothing about clients
+        return Pooled(mean, (among + inner) / (rows - 1) / rows, 0.0, 0.0)
+    within, between = inner / freedom, 0.0
+    if clients > 1:
+        chance = float(chdtri(clients - 1, CHANCE)) * within
+        between = max((among - chance) / (rows - squared_rows / rows), 0.0)
+    error = within / rows + between * squared_rows / rows**2
+    return Pooled(mean, error, between, within)
+
+
+def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
+    """Return whether a level stays at a client with these falls on its rows for validation.
+
+    `level` is what it is worth to all clients, where `prune` asks for it.
+    """
+    if options.prune == "never":
+        return True
+    if options.prune == "pooled":
+        assert level is not None
+        worth, error = _worth(fallen, level)
+        return worth > options.evidence * math.sqrt(error)
+    if not len(fallen):
+        return False
+    if options.prune == "margin":
+        return bool(fallen.mean() > options.margin)
+    if len(fallen) < 2:
+        return False
+    deviation = fallen.std(ddof=1) / math.sqrt(len(fallen))
+    return bool(fallen.mean() > _ONE_SIDED * deviation and fallen.mean() > 0)
+
+
+def _worth(fallen: Array, level: Pooled) -> tuple[float, float]:
+    """Return what a level is worth to a client, shrunk towards all clients' mean; its variance."""
+    if not len(fallen) or level.between == 0:
+        return level.mean, level.uncertainty + level.between
+    own = level.within / len(fallen)
+    weight = level.between / (level.between + own)
+    worth = level.mean + weight * (float(fallen.mean()) - level.mean)
+    return worth, (1 - weight) * level.between + (1 - weight) ** 2 * level.uncertainty

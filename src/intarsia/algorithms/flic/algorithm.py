@@ -1,0 +1,399 @@
+"""FLIC: clients with nothing in common but the labels, aligned in a latent space.
+
+Rakotomamonjy, Vono, Medina Ruiz and Ralaivola, "Personalised Federated Learning On Heterogeneous
+Feature Spaces", Transactions on Machine Learning Research 2024: Algorithm 1 with the local scheme
+of FedRep. Client i has its own features, an embedding φ_i of them and a classifier β_i; all share
+anchors µ_c = N(v_c, e·I), one for each class c, and in the variant "hl" a hidden layer α:
+
+    F_i = 1/n_i Σ_j l(y_j, β_i∘α∘φ_i(x_j))
+          + λ1 Σ_c W₂²(µ_c, N(m_c, S_c)) + λ2 Σ_c 1/J Σ_j l(c, β_i∘α(Z_c,j)),   Z_c,j ~ µ_c    (3)
+
+m_c and S_c are mean and covariance of the embedded samples of class c in a batch, c runs over the
+client's classes, l is the cross-entropy. Before the first round every client trains φ_i on the
+second term alone. A round, at the clients that are there:
+
+1. local training: open α and the anchors; some epochs on (φ_i, β_i), all else fixed
+2. shared step: one step (or some epochs) on α and the anchors, all else fixed; send their change
+3. the server averages the changes. It never reads α or an anchor: with a fixed covariance the
+   Wasserstein barycentre of Gaussians is the average of their means, a sum over the clients
+
+At the end all clients take the last α and anchors and go through step 1 once more.
+
+Where labels are numbers, l is half the squared error and the anchors lie along a line, µ_y =
+N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `flic_line`. With `meta_classes`
+(S1.4) groups of classes have an anchor together: `flic_anchors`, `flic_objective`.
+
+With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
+L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
+the barycentre of the clients' Gaussians. With `anchor_average` = "barycentre" step 3 comes to the
+barycentre itself, by a sum for each step of its iteration: see `flic_barycentre`.
+
+In the variant "class" there is no α: anchors are all that is shared.
+
+The paper's Table 2 has two more local schemes. With `scheme` = "fedavg-ft" α and β are those of all
+clients: step 1 trains both, their change is sent too, and the last training is the fine-tuning.
+With "l2gd" there are common α and β, and the client's network takes ω common + (1-ω) own: step 1
+trains φ and the own ones, step 2 the common ones, which are sent.
+
+With differential privacy a client scales its change down to a norm of at most `clip` and adds its
+share of the noise, as in `fedavg`: what all share keeps the secret of whether a client is among
+them. The clients' own networks stay at the clients, without noise.
+
+Departures from the paper
+- Algorithm S2 has steps that are not those of (3): its sums over a batch are not divided by their
+  number but times n_i, and its anchors' terms for α and β have the opposite sign and a second η.
+  Here all steps descend (3).
+- J: a batch has as many samples of an anchor as rows of its class, so that classes that it does
+  not have are left out of the third term, as they are of the second; one standard normal number
+  ξ_j is drawn for each row, Z_c,j = v_c + √e ξ_j. Algorithm S2 draws a batch for each class.
+- W₂² of a batch has infinite slopes where S_c is singular, as it is for fewer samples than the
+  latent space is wide; √(λ + ε) - √ε with ε = 1e-4 stands for the roots √λ of its eigenvalues.
+- Numbers to predict are brought to mean 0 and deviation 1 over all clients first, by sums; the
+  paper does not say the scale of y. Meta-classes: the paper does not say the third term of a class
+  in a group; here a point of µ_c is to be of one of the group's classes.
+- Optimal transport (`alignment` = "transport") assigns the rows of a class to a sample of its
+  anchor, exactly; the maximum mean discrepancy ("energy") is that of the kernel -‖x - y‖.
+
+Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text:
+- `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
+  of the same size, which is larger by what the sample strays
+- `anchor_scale` = 10, the "very large variance" of the text; 1 did better on BCI-common and is the
+  default
+- `weight_decay` = 1e-3 on α and β
+- `dropout` = 0.5 in the embeddings of BCI, after both hidden layers, and in those of digits, of the
+  second convolution's channels; the paper's figures are of this code
+- `shared_from` = 21 of 50 rounds: α stays as it was drawn until then
+- `shared_epochs` = 1: an epoch on α and the anchors in place of one step
+- `anchor_classes` = "all": step 2 takes the third term over all classes, each with a full batch
+- `alignment_epochs` = 1: a further epoch on the second term at all clients after every round. Who
+  was absent makes up for it when it is there again, to the anchors of then: in a round there is
+  nobody to ask but those who take part
+- it takes a fresh optimiser (Adam) in each round, as is done here; the paper does not say. The one
+  step on α and the anchors then moves each entry by `rate` against the sign of its slope, whatever
+  λ1 and λ2 are; Algorithm S2 steps along the slope. With `shared_epochs` sizes count from the
+  second step on; 1 and 10 made no difference on BCI-common beyond the spread over seeds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from intarsia.algorithms.flic import anchors, barycentre
+from intarsia.algorithms.flic.flic_trainings import trainings_of
+from intarsia.algorithms.flic.objective import Alignment
+from intarsia.algorithms.networks import label_scaling, parameter_sharing
+from intarsia.algorithms.networks.client_network import Architecture, check_clients, check_options
+from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.parameter_sharing import (
+    Change,
+    Client,
+    Seat,
+    Server,
+    Start,
+    averaged,
+    certify,
+    change,
+    concluded,
+    network,
+    opened,
+    part_of_loss,
+    predict,
+    protected,
+    send_start,
+    shares,
+    start,
+    told,
+    trained,
+)
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Conclusion,
+    Info,
+    RandomKey,
+    Ready,
+    Release,
+    Visit,
+    cohort_function,
+    evolve,
+)
+from intarsia.core.block import Block, ClientId, Schema
+from intarsia.errors import ExperimentError
+from intarsia.protocols.noise import NoiseShare
+
+__all__ = ["FLIC", "Flic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flic:
+    """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
+
+    variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
+    scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
+    mixing: float = 0.5  # ω of the scheme l2gd
+    alignment_weight: float = 1e-3  # λ1
+    calibration_weight: float = 1e-3  # λ2
+    local_epochs: int = 10  # M
+    pretraining_epochs: int = 100  # of φ, before the first round
+    shared_epochs: int = 0  # of α and the anchors after local training; 0: one step
+    shared_from: int = 1  # the round in which α starts to train
+    final_epochs: int = 10  # of φ and β at all clients after the last round
+    rate: float = 1e-3  # of Adam
+    weight_decay: float = 0.0  # on α and β
+    batch: int = 100
+    pretraining_batch: int = 100
+    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
+    anchor_variance: float = 1.0  # e
+    anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
+    anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
+    anchor_average: Literal["factors", "barycentre"] = "factors"  # of learned covariances
+    barycentre_steps: int = 5  # of its iteration in a round, each of which is an exchange
+    alignment: Alignment = "gaussian"  # the distance of the second term
+    meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
+    label_bins: int = 0  # of numbers, that the second term takes together; 0: each row alone
+    alignment_epochs: int = 0  # on the second term after every round, also of absent clients
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            counts=(
+                "local_epochs",
+                "shared_from",
+                "barycentre_steps",
+                "batch",
+                "pretraining_batch",
+                "hidden",
+                "latent",
+            ),
+            not_negative=(
+                "alignment_weight",
+                "calibration_weight",
+                "pretraining_epochs",
+                "alignment_epochs",
+                "shared_epochs",
+                "final_epochs",
+                "weight_decay",
+                "anchor_scale",
+                "label_bins",
+                "anchor_variance",
+            ),
+        )
+        if not 0.0 < self.mixing <= 1.0:
+            raise ExperimentError(
+                f"algorithm.mixing is {self.mixing}; it must be above 0 and at most 1."
+            )
+        if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
+            raise ExperimentError(
+                'algorithm.anchor_average is "barycentre" with covariances that are fixed, and '
+                'alike at all clients; set anchor_covariance = "learned", or leave it out.'
+            )
+        if self.anchor_covariance == "learned" and self.alignment == "sample":
+            raise ExperimentError(
+                'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
+                'reach the means of the anchors only; set alignment = "gaussian".'
+            )
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        layer = self.variant == "hl"
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+            layer=layer,
+            anchors=True,
+            covariances=self.anchor_covariance == "learned",
+            mixing=self.mixing if self.scheme == "l2gd" else 0.0,
+        )
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: those of the anchors, and the scheme's."""
+        own = {
+            "fedrep": ("shared.*",),
+            "fedavg-ft": ("shared.*", "classifier.*"),
+            "l2gd": ("common.*",),
+        }
+        return ("anchors.*", *own[self.scheme])
+
+
+# ---- at the clients
+
+
+def init_client(
+    options: Flic,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
+) -> Client:
+    """Return a client's state: a network that is drawn from the client's own key.
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    ExperimentError
+        If the steps to a barycentre would need noise.
+    """
+    if release is not None and options.anchor_average == "barycentre":
+        raise ExperimentError(
+            'algorithm.anchor_average is "barycentre" with privacy.epsilon, whose noise covers the '
+            'average of the factors only; set anchor_average = "factors", or epsilon = 0.'
+        )
+    made = parameter_sharing.init_client(options, schema, client, block, rng, release=release)
+    kind = made.parameters["anchors.means"].dtype
+    parameters = {**made.parameters, **anchors.blank(options, schema, kind)}
+    meta = anchors.meta_of(options, schema.labels)
+    return evolve(made, parameters=parameters, anchors=meta)
+
+
+@cohort_function
+def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Align the embeddings with the anchors."""
+    training = trainings_of(visits[0][0]).pretraining
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+
+
+@cohort_function
+def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+    """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
+    options, trainings = visits[0][0].options, trainings_of(visits[0][0])
+    # step 1: local training
+    seats = _realigned(opened(visits), visits[0][2].round - 1)
+    local = trained(trainings.local, seats, "local")
+    # step 2: shared step
+    moves = visits[0][2].round >= options.shared_from
+    shared = trainings.shared if moves else trainings.anchors
+    moved = trained(shared, local, "shared")
+    present = visits[0][2].clients
+    replies = []
+    for before, one, after in zip(seats, local, moved, strict=True):
+        client = one.client
+        if options.anchor_average == "barycentre":
+            client, after = barycentre.begun(client, after)
+        replies.append(protected(client, change(before, after), present))
+    return replies
+
+
+@cohort_function
+def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train φ and β to the last α and anchors."""
+    training = trainings_of(visits[0][0]).final
+    seats = _realigned(opened(visits), visits[0][2].round)
+    return [(one.client, Ready()) for one in trained(training, seats, "local")]
+
+
+def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
+    """Return the clients after the alignment that they owe for rounds that are over."""
+    options, found = seats[0].client.options, list(seats)
+    if not options.alignment_epochs:
+        return found
+    training = trainings_of(seats[0].client).realignment
+    for number in range(rounds):
+        owing = [place for place, seat in enumerate(found) if seat.client.aligned <= number]
+        done = trained(training, [found[place] for place in owing], f"alignment {number}")
+        for place, seat in zip(owing, done, strict=True):
+            found[place] = seat._replace(client=evolve(seat.client, aligned=number + 1))
+    return found
+
+
+# ---- at the server
+
+
+def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or one has no labels.
+    ExperimentError
+        If the anchors do not fit the labels.
+    """
+    check_clients(schema, "flic")
+    given = anchors.drawn(options, schema, rng.fold_in("anchors"))
+    return start(options, schema, rng, given=given)
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Start from what the server drew; align the embeddings with the anchors."""
+    server = parameter_sharing.setup(server, clients, rng)
+    if server.options.pretraining_epochs:
+        clients.ask(pretrain, told(server, clients))
+    return server
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train; average the changes of what all share."""
+    server = evolve(server, rounds=server.rounds + 1)
+    # steps 1 and 2: local training, shared step
+    total = clients.sum(local_training, told(server, clients))
+    # step 3: averages
+    server = averaged(server, total, clients)
+    if server.options.anchor_average == "barycentre":
+        server = barycentre.settled(server, clients)
+    return server, Info(phase="averaging")
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Let every client train to what all share at the end; the networks stay at the clients."""
+    if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
+        return concluded(server, clients, personalise)
+    clients.ask(personalise, told(server, clients))
+    # from here on every client's α and β are its own: they are not to be opened once more
+    _, info = certify(evolve(server, shared=None), clients, rng)
+    return Conclusion(info)
+
+
+def private(release: Release) -> Algorithm:
+    """Return FLIC with clipped changes of what all share, and noise in them."""
+    return replace(FLIC, init_client=partial(init_client, release=release))
+
+
+FLIC = Algorithm(
+    name="flic",
+    hyperparameters=Flic,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    spaces=True,
+    network=network,
+    pools=shares,
+    client_functions=(
+        *barycentre.FUNCTIONS,
+        send_start,
+        pretrain,
+        local_training,
+        personalise,
+        part_of_loss,
+        *label_scaling.FUNCTIONS,
+    ),
+    states=(Server, Client, Flic, Start, NoiseShare),
+    private=private,
+    protects="client",
+)

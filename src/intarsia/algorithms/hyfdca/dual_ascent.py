@@ -1,0 +1,357 @@
+"""Dual ascent: Algorithm 1 of HyFDCA, at the server and at the clients.
+
+One round: local dual ascent (Algorithm 5, or 3), primal aggregation (Algorithm 4), secure inner
+products (Algorithm 2), and a line search between the old duals and the new; the text of `hyfdca`
+says what is corrected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.hyfdca import aggregation
+from intarsia.algorithms.hyfdca.aggregation import (
+    aggregate,
+    catch_up,
+    count,
+    own_scores,
+    search,
+    settled,
+)
+from intarsia.algorithms.hyfdca.owner_sampling import chosen, present_share
+from intarsia.algorithms.hyfdca.state import Client, Server
+from intarsia.core.algorithm import (
+    Clients,
+    Info,
+    PerFeature,
+    PerSample,
+    RandomKey,
+    Ready,
+    client_function,
+    evolve,
+)
+from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.errors import ConvergenceError
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.local_sdca import feature_squares
+from intarsia.maths.linear.products import row_norms, scores
+from intarsia.maths.linear.sdca import ascend_slice
+
+__all__ = [
+    "FUNCTIONS",
+    "Measure",
+    "ascend_once",
+    "catch_up",
+    "certify",
+    "settled",
+    "setup",
+]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Ask for what a client can measure alone."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Squared norms of a client's slices of its samples, or their totals."""
+
+    squares: PerSample  # (samples,)
+    total: float = 0.0  # over the samples
+
+
+@dataclass(frozen=True)
+class MeanSquare:
+    """The mean ‖x_i‖², to begin with."""
+
+    square: float
+    features: int  # of all clients
+    totals: bool  # whether this client is to send the zeros that totals start from
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """What the totals start from, at one client."""
+
+    alpha: PerSample | None
+    w: PerFeature | None
+    z: PerSample | None
+    shares: PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
+    sizes: Array  # (2,) Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, each once
+    sparse: float  # 1 where the client's table is sparse
+
+
+@dataclass(frozen=True)
+class Ascend:
+    """Duals and scores to step from."""
+
+    alpha: PerSample
+    z: PerSample | None  # None: no sample is shared, and the client has the scores from w
+    w: PerFeature | None
+    taken: float
+    draw: int  # decides which owner steps on a shared sample
+    present: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A client's dual steps, and its part of the objectives where the round started."""
+
+    alpha: PerSample
+    at: Array  # (3,) Σ l(z_i), Σ -l*(-α_i), ‖w‖²: each sample and each feature once
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Duals and scores to evaluate the objectives at."""
+
+    alpha: PerSample
+    z: PerSample | None  # as in Ascend
+    w: PerFeature | None
+    taken: float
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """A client's part of the objectives."""
+
+    at: Array  # (3,) as in Steps
+
+
+# ---- at the server
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Give every client the norms of its samples over all owners; start from zero."""
+    norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
+    clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
+    # discloses the mean squared norm of a sample
+    square = float(clients.reveal(norms.total)) / server.samples
+    first = clients.ids[0]
+    zeros = clients.sum(
+        send_zeros,
+        {name: MeanSquare(square, server.features, name == first) for name in clients.ids},
+    )
+    # discloses whether the tables are sparse
+    sparse = clients.reveal(zeros.sparse) > 0
+    return replace(
+        server,
+        alpha=zeros.alpha,
+        w=zeros.w,
+        z=zeros.z,
+        present=tuple(clients.ids),
+        sparse=sparse,
+        square=square,
+        shares=zeros.shares,
+        sizes=zeros.sizes,
+        wide=sparse and server.features > server.samples,
+    )
+
+
+def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Run Algorithm 1 once."""
+    complete = len(clients.ids) == server.clients
+    if not complete or len(server.present) < server.clients:
+        server = catch_up(server, clients)
+    # step 1: local dual ascent
+    ascend = Ascend(
+        alpha=server.alpha,
+        z=None if own_scores(server) else server.z,
+        w=server.w if own_scores(server) else None,
+        taken=server.taken,
+        draw=rng.fold_in("owners").integer(),
+        present=tuple(clients.ids),
+    )
+    steps = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, ascend))
+    # discloses the data loss, the dual's data term and ‖w‖² where the round started
+    info = _objectives(server, clients.reveal(steps.at))
+    if complete:
+        server = _watch(server, info)
+    server = replace(server, present=tuple(clients.ids))
+    if complete and server.options.step == "line_search":
+        # steps 2 to 4
+        return search(server, clients, server.alpha + steps.alpha), info
+    # steps 2 and 3 of the clients that are there, at the fixed step
+    server = replace(server, alpha=server.alpha + steps.alpha * server.options.gamma, taken=1.0)
+    return (count(server, clients) if complete else aggregate(server, clients)), info
+
+
+def _objectives(server: Server, at: Array) -> Info:
+    loss, conjugate, square = at.tolist()
+    ridge = 0.5 * server.options.regularisation * square
+    primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
+    return Info(
+        primal=primal,
+        dual=dual,
+        gap_relative=(primal - dual) / max(primal, 1e-300),
+        phase="dual ascent",
+    )
+
+
+def _watch(server: Server, info: Info) -> Server:
+    """Raise an error where training diverges."""
+    assert info.primal is not None
+    if not np.isfinite(info.primal) or info.primal > 1e3 * max(server.lowest, 1e-12):
+        raise ConvergenceError(
+            f"The primal objective is {info.primal:.3g} and was {server.lowest:.3g} before: "
+            "the dual steps of co-owners overshoot. Lower algorithm.gamma or "
+            "algorithm.local_samples, or raise algorithm.regularisation."
+        )
+    return replace(server, lowest=min(server.lowest, info.primal))
+
+
+def _scores(server: Server) -> Scores:
+    if own_scores(server):
+        return Scores(alpha=server.alpha, z=None, w=server.w, taken=1.0)
+    return Scores(alpha=server.alpha, z=server.z, w=None, taken=1.0)
+
+
+def certify(server: Server, clients: Clients) -> tuple[Server, Info]:
+    """Bring w and z up to the duals at all clients; return the objectives there."""
+    server = count(server, clients)
+    at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))
+    # discloses the data loss, the dual's data term and ‖w‖²
+    return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), _objectives(
+        server, clients.reveal(at.at)
+    )
+
+
+# ---- at the clients
+
+
+@client_function
+def measure_norms(
+    client: Client, block: Block, message: Measure, rng: RandomKey
+) -> tuple[Client, Norms]:
+    """Send ‖x_{k,i}‖²."""
+    own = row_norms(block.x)
+    return evolve(client, norms=own), Norms(own, float(own.sum()))
+
+
+@client_function
+def settle_norms(
+    client: Client, block: Block, message: Norms, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
+    own = client.norms
+    ratio = np.divide(message.squares, own, out=np.zeros_like(own), where=own > 0)
+    return evolve(client, norms=message.squares, row_scale=np.sqrt(ratio)), Ready()
+
+
+@client_function
+def send_zeros(
+    client: Client, block: Block, message: MeanSquare, rng: RandomKey
+) -> tuple[Client, Zeros]:
+    """Send the parts that features have in ‖x_i‖², and the zeros that the totals start from.
+
+    Zeros that nobody sends are zero too, so that one client sends them.
+    """
+    shares = feature_squares(block.x) / max(client.samples * message.square, 1e-300)
+    # the other holders' parts are taken to be like one's own
+    likely = shares / client.feature_share
+    # the factor keeps the sum in the range of sealed numbers, whatever the shares: r_j sums to 1
+    powers = message.features**0.75 * likely**2 * np.sqrt(likely)  # a power takes ten times as long
+    first = message.totals
+    zeros = Zeros(
+        alpha=client.alpha if first else None,
+        w=client.w if first else None,
+        z=np.zeros_like(client.alpha) if first else None,
+        shares=shares,
+        sizes=np.array([likely, powers]) @ client.feature_share,
+        sparse=float(block.sparse),
+    )
+    return client, zeros
+
+
+@client_function
+def local_dual_ascent(
+    client: Client, block: Block, message: Ascend, rng: RandomKey
+) -> tuple[Client, Steps]:
+    """Take dual steps on the samples that this client is to step on (Algorithms 3 and 5)."""
+    options, regularised = client.options, client.options.regularisation * client.samples
+    client, z = _scored(client, block, message)
+    loss = losses.loss_code(options.loss)
+    y = targets(block, len(message.alpha))
+    mine, share = _mine(client, message)
+    generator = rng.generator()
+    order = mine[generator.permutation(len(mine))]
+    order = order[: max(1, math.ceil(options.local_samples * len(order)))]
+    curvature = client.norms / regularised
+    local = options.local_method == "practical"
+    steps = ascend_slice(
+        block.x,
+        y,
+        message.alpha,
+        z,
+        curvature,
+        client.row_scale if local else np.zeros_like(curvature),
+        order,
+        sigma=options.sigma,
+        regularised_samples=regularised,
+        loss=loss,
+    )
+    if not local:
+        # Algorithm 3: no further than c_k = N_k/N of the way to -l'(z)
+        reach = losses.dual_from_scores(loss, z, y) - message.alpha
+        reach = np.nan_to_num(reach) * (block.shape[0] / client.samples)
+        steps = np.clip(steps, np.minimum(reach, 0), np.maximum(reach, 0))
+    at = _at(client, block, message.alpha, z)
+    return client, Steps(steps * share, at)
+
+
+def _mine(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
+    """Return the rows that this client steps on, and the share of a step that counts."""
+    cell, owners, present = client.label_cell, client.label_owners, message.present
+    if client.options.owners == "average":
+        return np.flatnonzero(cell >= 0), present_share(cell, owners, present)
+    mine = chosen(client.label_key, cell, owners, client.name, present, message.draw)
+    return mine, np.ones(len(cell))
+
+
+def _scored(client: Client, block: Block, message: Ascend | Scores) -> tuple[Client, Array]:
+    """Return the scores of the client's samples: those of all owners, or its own from w."""
+    client = settled(client, message.taken)
+    if message.z is not None:
+        return client, message.z
+    assert message.w is not None
+    return evolve(client, w=message.w, w_trial=message.w), scores(block.x, message.w)
+
+
+def _at(client: Client, block: Block, alpha: Array, z: Array) -> Array:
+    """Return the client's share of Σ l(z_i), Σ -l*(-α_i) and ‖w‖²."""
+    loss, held = losses.loss_code(client.options.loss), client.label_share > 0
+    y = targets(block, len(z))[:, held]
+    share = client.label_share[held]
+    return np.array(
+        [
+            float((losses.value(loss, z[:, held], y) @ share).sum()),
+            float(
+                (losses.minus_conjugate(loss, alpha[:, held], y, slack=losses.EDGE) @ share).sum()
+            ),
+            float((client.w**2 @ client.feature_share).sum()),
+        ]
+    )
+
+
+@client_function
+def objectives(
+    client: Client, block: Block, message: Scores, rng: RandomKey
+) -> tuple[Client, Objectives]:
+    """Send this client's part of the objectives."""
+    client, z = _scored(client, block, message)
+    return client, Objectives(_at(client, block, message.alpha, z))
+
+
+FUNCTIONS = (
+    measure_norms,
+    settle_norms,
+    send_zeros,
+    local_dual_ascent,
+    *aggregation.FUNCTIONS,
+    objectives,
+)

@@ -1,0 +1,440 @@
+"""What clients do in the chunks of HyFDCA: the walks over samples, and their messages.
+
+The phase as a whole is in `intarsia.algorithms.hyfdca.chunk_ascent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.algorithm import (
+    Counts,
+    PerFeature,
+    PerSample,
+    PerSelected,
+    RandomKey,
+    client_function,
+    evolve,
+)
+from intarsia.core.block import Array, Block, targets
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.minibatch_sdca import (
+    add_at,
+    advanced,
+    coupled_steps,
+    line_products,
+    span_products,
+)
+from intarsia.maths.linear.products import gather, scores
+from intarsia.maths.linear.row_products import gather_rows, score_pairs, score_rows
+
+__all__ = [
+    "CHUNKS",
+    "FUNCTIONS",
+    "STATES",
+    "Chunk",
+    "ChunkTotals",
+    "Departure",
+    "Direction",
+    "Evaluate",
+    "Settle",
+    "Survey",
+    "TakenSteps",
+    "Walker",
+    "depart",
+    "evaluate",
+    "find_steps",
+    "score_all",
+    "score_chunk",
+    "score_direction",
+    "settle",
+    "step_chunk",
+    "sum_rows",
+    "take_steps",
+]
+
+CHUNKS = 5  # in a round
+_START = 0.01  # β of the logistic loss at first, whose dual has no slope at 0
+
+
+@dataclass(frozen=True)
+class Walker:
+    """A client's state in this phase, in the order of its aligned block."""
+
+    before: Any  # the client's state of dual ascent, to return to
+    alpha: Array  # (outputs, samples)
+    w: Array  # (outputs, features)
+    along: Array  # (samples,) what x_i has of the mean row
+    active: NDArray[np.bool_]  # (samples,) whether this client steps on the sample
+    counted: NDArray[np.bool_]  # (samples,) whether it counts the sample in sums
+    peers: Array  # (cells,) walks taken at the same time
+    number: int = -1  # of the present chunk
+    chunks: tuple[NDArray[np.int64], ...] = ()  # samples by chunk, cell by cell
+    edges: NDArray[np.int64] | None = None  # (chunks, cells + 1)
+    change: Array | None = None  # (outputs, features) what the last chunk changes w by
+    rows: NDArray[np.int64] | None = None  # the last chunk
+    steps: Array | None = None  # (outputs, rows) its steps
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Ask for the sum of a client's rows."""
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """A client's part of the sum of all rows; the duals to start from."""
+
+    total: PerFeature  # (1, features)
+    alpha: PerSample
+    sums: Array  # (outputs,) Σ -l*(-α_i)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The sum of all rows and the duals to start from."""
+
+    total: PerFeature
+    alpha: PerSample
+    shared_labels: bool
+
+
+@dataclass(frozen=True)
+class DirectionScores:
+    """A client's part of the scores of the sum of all rows."""
+
+    z: PerSample  # (1, samples)
+    w: PerFeature  # w(α) of the first duals
+    square: Array  # (1,) of the sum of all rows
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where the phase starts."""
+
+    z: PerSample
+    w: PerFeature
+    scale: float  # makes the sum of all rows a unit vector
+
+
+@dataclass(frozen=True)
+class SquaredNorm:
+    """‖w‖², each feature once."""
+
+    square: Array  # (outputs,)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Ask for the scores of a chunk after the last one's steps."""
+
+    change: PerFeature | None  # what they change w by; None: settled
+    number: int  # of the chunk; -1: none
+    draw: int  # decides the chunks of this round
+
+
+@dataclass(frozen=True)
+class ChunkScores:
+    """A client's part of the scores; scalars for the share of the last steps."""
+
+    z: PerSelected | None  # (outputs, chunk) at w
+    moved: PerSelected | None  # the same of the last steps' change of w
+    counts: Counts | None
+    line: Array | None  # (outputs, 2) w·Δw, ‖Δw‖²
+
+
+@dataclass(frozen=True)
+class ChunkTotals:
+    """The scores of a chunk, and the share of the last steps."""
+
+    z: PerSelected  # at w
+    moved: PerSelected | None  # of the last steps' change of w; None: there were none
+    taken: Array  # (outputs,) γ
+
+
+@dataclass(frozen=True)
+class ChunkChange:
+    """What the steps change a client's part of w by."""
+
+    w: PerFeature
+    sums: Array  # (outputs, 2) slope and bend of the dual's data term
+
+
+@dataclass(frozen=True)
+class ChunkSteps:
+    """The steps, where only some owners know the labels."""
+
+    alpha: PerSelected
+    counts: Counts
+    sums: Array
+
+
+@dataclass(frozen=True)
+class TakenSteps:
+    """The steps for the owners of the samples."""
+
+    alpha: PerSelected
+
+
+@dataclass(frozen=True)
+class Settle:
+    """The share of the last steps of the round."""
+
+    taken: Array
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The duals that count at a client, and its share of w; sums for the dual."""
+
+    alpha: PerSample
+    w: PerFeature
+    sums: Array  # (outputs, 2) Σ -l*(-α_i), ‖w‖²
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Scores to evaluate the objectives at; None: send this client's part of them."""
+
+    z: PerSample | None
+
+
+@dataclass(frozen=True)
+class WalkerScores:
+    """A client's part of the scores."""
+
+    z: PerSample
+
+
+@dataclass(frozen=True)
+class DataTerms:
+    """Sums for the objectives."""
+
+    sums: Array  # (2,) Σ l, Σ -l*
+    square: Array  # (1,) ‖w‖²
+
+
+@client_function
+def sum_rows(before: Any, block: Block, message: Survey, rng: RandomKey) -> tuple[Any, RowSum]:
+    """Send the sum of this client's rows, and the duals to start from."""
+    loss = losses.loss_code(before.options.loss)
+    y = targets(block, len(before.alpha))
+    alpha = np.zeros_like(before.alpha)
+    mine = before.counted
+    if loss == losses.LOGISTIC:
+        alpha[:, mine] = _START * y[:, mine]
+    sums = losses.minus_conjugate(loss, alpha[:, mine], y[:, mine]).sum(axis=1)
+    return before, RowSum(gather(block.x, np.ones((1, block.shape[0]))), alpha, sums)
+
+
+@client_function
+def score_direction(
+    before: Any, block: Block, message: Direction, rng: RandomKey
+) -> tuple[Walker, DirectionScores]:
+    """Leave dual ascent; send this client's part of the scores of the mean row."""
+    samples = block.shape[0]
+    counted = np.zeros(samples, bool)
+    counted[before.counted] = True
+    active = before.label_share > 0 if message.shared_labels else counted
+    sizes = np.array([active[start:stop].sum() for start, stop, *_ in before.sample_cells])
+    scale = 1 / (before.options.regularisation * before.samples)
+    w = gather(block.x, message.alpha) * scale
+    walker = Walker(
+        before=before,
+        alpha=message.alpha,
+        w=w,
+        along=np.zeros(samples),
+        active=active,
+        counted=counted,
+        peers=before.samples / np.maximum(sizes, 1.0),
+    )
+    square = span_products(message.total, message.total, before.feature_turn)
+    return walker, DirectionScores(scores(block.x, message.total), w, square)
+
+
+@client_function
+def depart(
+    walker: Walker, block: Block, message: Departure, rng: RandomKey
+) -> tuple[Walker, SquaredNorm]:
+    """Keep the first weights and what each sample has of the mean row."""
+    w = np.ascontiguousarray(message.w)
+    walker = evolve(walker, w=w, along=message.z[0] * message.scale)
+    return walker, SquaredNorm(span_products(w, w, walker.before.feature_turn))
+
+
+def _drawn(walker: Walker, draw: int) -> Walker:
+    """Deal each cell's samples to the chunks of a round; all owners of a cell deal alike."""
+    parts: list[list[NDArray[np.int64]]] = []
+    for start, stop, *_ in walker.before.sample_cells:
+        order = RandomKey(("chunks", draw)).generator().permutation(stop - start)
+        parts.append(np.array_split(start + order, CHUNKS))
+    if len(parts) == 1:
+        chunks = tuple(parts[0])
+    else:
+        chunks = tuple(np.concatenate([cell[k] for cell in parts]) for k in range(CHUNKS))
+    sizes = np.array([[len(cell[k]) for cell in parts] for k in range(CHUNKS)])
+    edges = np.concatenate([np.zeros((CHUNKS, 1), np.int64), sizes.cumsum(axis=1)], axis=1)
+    return evolve(walker, chunks=chunks, edges=edges)
+
+
+@client_function
+def score_chunk(
+    walker: Walker, block: Block, message: Chunk, rng: RandomKey
+) -> tuple[Walker, ChunkScores]:
+    """Send this client's part of the scores of a chunk after the last one's steps."""
+    if message.number == 0:
+        walker = _drawn(walker, message.draw)
+    w, change = walker.w, message.change
+    z = moved = counts = line = None
+    if change is not None:
+        change = np.ascontiguousarray(change)
+        line = line_products(w, change, walker.before.feature_turn)
+    if message.number >= 0:
+        rows = walker.chunks[message.number]
+        assert walker.edges is not None
+        counts = np.diff(walker.edges[message.number])
+        if change is None:
+            z = score_rows(block.x, rows, w)
+        else:
+            z, moved = score_pairs(block.x, rows, w, change)
+    # `rows` still names the chunk before: its steps are counted when their share is known
+    walker = evolve(walker, change=change, number=message.number)
+    return walker, ChunkScores(z, moved, counts, line)
+
+
+def _counted(walker: Walker, taken: Array) -> Walker:
+    """Count the share of the last steps that the server took."""
+    if walker.rows is None or walker.steps is None or walker.change is None:
+        return walker
+    return evolve(
+        walker,
+        alpha=add_at(walker.alpha, walker.rows, walker.steps, taken),
+        w=advanced(walker.w, walker.change, taken),
+        change=None,
+        rows=None,
+        steps=None,
+    )
+
+
+def _walk(
+    walker: Walker, block: Block, message: ChunkTotals
+) -> tuple[Walker, NDArray[np.int64], Array, Array]:
+    """Take the dual steps on the present chunk; return its samples, the steps and their sums."""
+    walker = _counted(walker, message.taken)
+    assert walker.edges is not None
+    rows, outputs = walker.chunks[walker.number], len(walker.alpha)
+    if block.y is None:
+        return walker, rows, np.zeros((outputs, len(rows))), np.zeros((outputs, 2))
+    before, z = walker.before, message.z
+    if message.moved is not None:
+        z = z + message.taken[:, None] * message.moved
+    steps, sums = coupled_steps(
+        losses.loss_code(before.options.loss),
+        block.y,
+        walker.alpha,
+        np.ascontiguousarray(z),
+        before.norms,
+        walker.along,
+        rows,
+        walker.edges[walker.number],
+        walker.peers,
+        1 / (before.options.regularisation * before.samples),
+        walker.active,
+        walker.counted,
+    )
+    return walker, rows, steps, sums
+
+
+def _moved(walker: Walker, block: Block, rows: NDArray[np.int64], steps: Array) -> Array:
+    """Return what steps change this client's part of w by."""
+    scale = 1 / (walker.before.options.regularisation * walker.before.samples)
+    return gather_rows(block.x, rows, steps * scale)
+
+
+@client_function
+def step_chunk(
+    walker: Walker, block: Block, message: ChunkTotals, rng: RandomKey
+) -> tuple[Walker, ChunkChange]:
+    """Step on a chunk; send what the steps change this client's part of w by."""
+    walker, rows, steps, sums = _walk(walker, block, message)
+    walker = evolve(walker, rows=rows, steps=steps)
+    return walker, ChunkChange(_moved(walker, block, rows, steps), sums)
+
+
+@client_function
+def find_steps(
+    walker: Walker, block: Block, message: ChunkTotals, rng: RandomKey
+) -> tuple[Walker, ChunkSteps]:
+    """Step on the samples of a chunk whose label counts here; send the steps."""
+    walker, _, steps, sums = _walk(walker, block, message)
+    assert walker.edges is not None
+    return walker, ChunkSteps(steps, np.diff(walker.edges[walker.number]), sums)
+
+
+@client_function
+def take_steps(
+    walker: Walker, block: Block, message: TakenSteps, rng: RandomKey
+) -> tuple[Walker, ChunkChange]:
+    """Take the steps that were found where the labels are."""
+    rows, steps = walker.chunks[walker.number], np.ascontiguousarray(message.alpha)
+    walker = evolve(walker, rows=rows, steps=steps)
+    return walker, ChunkChange(_moved(walker, block, rows, steps), np.zeros((len(steps), 2)))
+
+
+@client_function
+def settle(walker: Walker, block: Block, message: Settle, rng: RandomKey) -> tuple[Walker, Settled]:
+    """Count the last steps; send the duals that count here, and this client's share of w."""
+    walker = evolve(_counted(walker, message.taken), chunks=(), edges=None)
+    spans, mine = walker.before.feature_turn, walker.before.counted
+    w = np.zeros_like(walker.w)
+    for start, stop in spans:
+        w[:, start:stop] = walker.w[:, start:stop]
+    y, own = targets(block, len(w))[:, mine], walker.alpha[:, mine]
+    loss = losses.loss_code(walker.before.options.loss)
+    sums = [losses.minus_conjugate(loss, own, y).sum(axis=1), span_products(w, w, spans)]
+    alpha = np.zeros_like(walker.alpha)
+    alpha[:, mine] = own
+    return walker, Settled(alpha, w, np.stack(sums, axis=1))
+
+
+@client_function
+def score_all(
+    walker: Walker, block: Block, message: Evaluate, rng: RandomKey
+) -> tuple[Walker, WalkerScores]:
+    """Send this client's part of the scores of all its samples."""
+    return walker, WalkerScores(scores(block.x, walker.w))
+
+
+@client_function
+def evaluate(
+    walker: Walker, block: Block, message: Evaluate, rng: RandomKey
+) -> tuple[Walker, DataTerms]:
+    """Send the losses and the dual terms of the samples that count here."""
+    assert message.z is not None
+    loss, mine = losses.loss_code(walker.before.options.loss), walker.before.counted
+    y = targets(block, len(message.z))[:, mine]
+    sums = [
+        losses.value(loss, message.z[:, mine], y).sum(),
+        losses.minus_conjugate(loss, walker.alpha[:, mine], y).sum(),
+    ]
+    square = span_products(walker.w, walker.w, walker.before.feature_turn).sum()
+    return walker, DataTerms(np.array(sums), np.array([square]))
+
+
+FUNCTIONS = (
+    sum_rows,
+    score_direction,
+    depart,
+    score_chunk,
+    step_chunk,
+    find_steps,
+    take_steps,
+    settle,
+    score_all,
+    evaluate,
+)
+STATES = (Walker,)

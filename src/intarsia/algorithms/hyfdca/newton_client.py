@@ -1,0 +1,403 @@
+"""A client's point in Newton's method for HyFDCA, and what the client does when it moves.
+
+The point is primal (w, with its scores z) and dual (α, with the w(α) that it gives). The samples
+with curvature make the Hessian; where there are more than the budget, some stand for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.hyfdca.cell_grams import cell_grams
+from intarsia.core.algorithm import (
+    Counts,
+    PerFeature,
+    PerSample,
+    PerSelected,
+    RandomKey,
+    Ready,
+    SecretKey,
+    client_function,
+    evolve,
+    secret_function,
+)
+from intarsia.core.block import Array, Block, targets
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.products import gather, project_rows, scores
+from intarsia.maths.linear.smoothed_losses import curved_samples, dual_points, move_points
+from intarsia.protocols.noise import normal_numbers
+
+__all__ = [
+    "FUNCTIONS",
+    "DualPoint",
+    "Frame",
+    "Gather",
+    "Gathered",
+    "MeasurePoint",
+    "Measured",
+    "Move",
+    "OwnScores",
+    "OwnWeights",
+    "Point",
+    "Refresh",
+    "Start",
+    "counts_by_cell",
+    "enter",
+    "gather_point",
+    "keep_frame",
+    "keep_scores",
+    "measure_point",
+    "move_duals",
+    "own_scores",
+    "share_weights",
+    "turn_of",
+]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A client's state in the Newton phase, in the order of its aligned block."""
+
+    before: Any  # the client's state of dual ascent, to return to
+    regularisation: float
+    samples: int  # N
+    loss: int
+    mine: NDArray[np.int64]  # samples whose label counts at this client
+    sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
+    feature_cells: tuple[tuple[int, int], ...]  # start, stop
+    feature_share: Array  # (features,) 1 / holders
+    kept_features: Array  # (features,) 1 where the cell counts at this client, else 0
+    kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
+    w: Array  # (outputs, features) primal point
+    direction: Array  # (outputs, features)
+    alpha: Array  # (outputs, samples) dual point that this client's part of w(α) counts
+    z: Array  # (outputs, samples) scores at w
+    q: Array  # (outputs, samples) scores of the direction
+    centre: Array  # (outputs, samples) c
+    residual: Array  # (outputs, features) λ (w(α) - w)
+    selected: NDArray[np.int64]  # samples in the Hessian
+    curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
+    order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
+    frame: Array  # (frame, features) P
+    ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
+    known: NDArray[np.bool_]  # (samples,) whether the owners have seen the sample in the frame
+    slot: NDArray[np.int64]  # (samples,) row in `framed`, -1 without one
+    framed: Array  # (slots, frame) samples in the frame, each at one of its owners
+    preconditioner: Array  # (outputs, rows, features) inverse Gram matrices, cell by cell
+
+    @property
+    def options(self) -> Any:
+        """Return the hyperparameters."""
+        return self.before.options
+
+
+@dataclass(frozen=True)
+class Start:
+    """Duals, weights and scores to start from."""
+
+    alpha: PerSample
+    w: PerFeature
+    z: PerSample
+    warm: bool  # after dual ascent
+    frame: int  # features of the frame, 0 = none
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A client's random part of the frame, or the total for the owners of the features."""
+
+    frame: PerFeature  # (frame, features)
+
+
+@dataclass(frozen=True)
+class Move:
+    """How far to go, and how to smooth the hinge there; each (outputs,)."""
+
+    step: Array
+    weight: Array
+    recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
+
+
+@dataclass(frozen=True)
+class DualPoint:
+    """Dual points of the samples whose label counts at the client."""
+
+    alpha: PerSample
+    sums: Array  # (outputs, 4) as in dual_points
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The dual point to count into w(α); the step that led there."""
+
+    alpha: PerSample
+    weight: Array  # (outputs,) of the smoothing, that the curvatures follow from
+    step: Array  # (outputs,)
+    budget: int  # samples in the Hessian
+    framed: bool
+    gram: bool  # whether to renew the preconditioner
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the client's part of w(α) changed by; its part of the Hessian."""
+
+    w: PerFeature  # (outputs, features)
+    gram: PerFeature | None  # (outputs, height, features), see `cell_grams`
+    rows: PerSelected | None  # (frame, selected) X P, of samples that were not selected before
+    counts: Counts | None
+
+
+@dataclass(frozen=True)
+class MeasurePoint:
+    """w(α), and the newly selected samples in the frame."""
+
+    w: PerFeature
+    rows: PerSelected | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Norms for the certificate; gradient and Hessian in the frame."""
+
+    norms: Array | None  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; None: nothing counts here
+    gradient: Array | None  # (outputs, frame)
+    hessian: Array | None  # (outputs, frame, frame)
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Scores computed afresh at the primal point; None: send this client's part of them."""
+
+    z: PerSample | None
+
+
+@dataclass(frozen=True)
+class OwnScores:
+    """A client's part of the scores."""
+
+    z: PerSample
+
+
+@dataclass(frozen=True)
+class OwnWeights:
+    """A client's share of the weights."""
+
+    w: PerFeature
+
+
+@secret_function
+def enter(before: Any, block: Block, message: Start, rng: SecretKey) -> tuple[Point, Frame]:
+    """Leave dual ascent for Newton's method; draw a part of the frame.
+
+    Rows in a frame that others know are rows: it comes from what this client alone has.
+    """
+    samples, features = block.shape
+    outputs = len(message.alpha)
+    y = targets(block, outputs)
+    if before.options.loss == "hinge":
+        held = ~np.isnan(y)
+        centre = np.where(held, y, 0.0) * message.alpha if message.warm else np.full(y.shape, 0.5)
+    else:
+        centre = np.zeros((outputs, samples))
+    frame = np.zeros((message.frame, features))
+    if message.frame:
+        frame = normal_numbers(rng.stream(8 * frame.size)).reshape(frame.shape)
+        frame *= np.sqrt(before.feature_share / message.frame)
+    zeros = np.zeros((outputs, features))
+    point = Point(
+        before=before,
+        regularisation=before.options.regularisation,
+        samples=before.samples,
+        loss=losses.loss_code(before.options.loss),
+        mine=before.counted_cells,
+        sample_cells=before.sample_cells,
+        feature_cells=before.feature_cells,
+        feature_share=before.feature_share,
+        kept_features=before.kept_features,
+        kept_samples=before.kept_samples,
+        w=message.w,
+        direction=zeros,
+        alpha=message.alpha,
+        z=message.z,
+        q=np.zeros((outputs, samples)),
+        centre=centre,
+        residual=zeros,
+        selected=np.zeros(0, np.int64),
+        curvature=np.zeros((outputs, 0)),
+        order=before.order,
+        frame=np.zeros((0, features)),
+        ridge=np.zeros((0, 0)),
+        known=np.zeros(samples, bool),
+        slot=np.full(samples, -1),
+        framed=np.zeros((0, message.frame)),
+        preconditioner=np.zeros((outputs, 0, features)),
+    )
+    return point, Frame(frame)
+
+
+@client_function
+def keep_frame(point: Point, block: Block, message: Frame, rng: RandomKey) -> tuple[Point, Ready]:
+    """Keep the frame of the client's own features."""
+    frame = np.ascontiguousarray(message.frame.T).T
+    ridge = point.regularisation * ((frame * point.feature_share) @ frame.T)
+    return evolve(point, frame=frame, ridge=ridge), Ready()
+
+
+@client_function
+def move_duals(
+    point: Point, block: Block, message: Move, rng: RandomKey
+) -> tuple[Point, DualPoint]:
+    """Go to the new scores; find the dual point there."""
+    z, centre, y = point.z, point.centre, targets(block, len(point.z))
+    if message.step.any() or message.recentre.any():
+        z, centre = z.copy(), centre.copy()
+        move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
+    alpha, curvature = np.zeros_like(z), np.zeros_like(z)
+    sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
+    return evolve(point, z=z, centre=centre), DualPoint(alpha, sums)
+
+
+@client_function
+def gather_point(
+    point: Point, block: Block, message: Gather, rng: RandomKey
+) -> tuple[Point, Gathered]:
+    """Count the dual point into w(α); select the samples of the Hessian."""
+    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
+    selected, curvature = _select(point, message)
+    rows = counts = None
+    if message.framed:
+        new = selected[~point.known[selected]]
+        rows, counts = project_rows(block.x, new, point.frame), counts_by_cell(point, new)
+    gram = None
+    if message.gram:
+        gram = cell_grams(
+            block.x,
+            selected,
+            curvature,
+            point.feature_cells,
+            height=point.before.gram_height,
+            samples=point.samples,
+        )
+    w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
+    point = evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
+    return point, Gathered(change, gram, rows, counts)
+
+
+def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
+    """Return samples with curvature (up to the budget, ascending), and their curvatures.
+
+    The owners of a cell see the same curvatures and take them in the same order, so they select
+    the same samples; the order stays, so that most were selected before. The curvatures are scaled
+    up to all samples of the cell with curvature.
+    """
+    found: list[NDArray[np.int64]] = []
+    scaled: list[Array] = []
+    alpha = np.ascontiguousarray(message.alpha)
+    for start, stop, _, _ in point.sample_cells:
+        most = -(-message.budget * (stop - start) // point.samples)
+        given = (start, stop, point.order[start:stop], most)
+        samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
+        found.append(samples)
+        scaled.append(curvature)
+    if len(found) == 1:
+        return found[0], scaled[0]
+    return np.concatenate(found), np.concatenate(scaled, axis=1)
+
+
+def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many of some ascending samples are in each of the client's cells."""
+    if len(point.sample_cells) == 1:
+        return np.array([len(selected)])
+    return np.diff(np.searchsorted(selected, [cell[1] for cell in point.sample_cells]), prepend=0)
+
+
+@client_function
+def measure_point(
+    point: Point, block: Block, message: MeasurePoint, rng: RandomKey
+) -> tuple[Point, Measured]:
+    """Send norms; in the frame also this client's part of the gradient and the Hessian."""
+    away = message.w - point.w
+    norms = None
+    if (kept := point.kept_features).any():
+        norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
+    residual = point.regularisation * away
+    point = evolve(point, residual=residual)
+    size, outputs = len(point.frame), len(away)
+    if message.rows is None:
+        return point, Measured(norms, None, None)
+    point = _remember(point, message.rows)
+    gradient = residual @ (point.frame * point.feature_share).T
+    hessian = np.empty((outputs, size, size))
+    turn = turn_of(point, point.selected)
+    rows = point.framed[point.slot[point.selected[turn]]]
+    for c in range(outputs):
+        scaled = rows * np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
+        hessian[c] = scaled.T @ scaled + point.ridge
+    return point, Measured(norms, gradient, hessian)
+
+
+def _remember(point: Point, rows: Array) -> Point:
+    """Keep the newly selected samples whose turn is this client's."""
+    new = point.selected[~point.known[point.selected]]
+    if not len(new):
+        return point
+    turn = turn_of(point, new)
+    known, slot = point.known.copy(), point.slot.copy()
+    known[new] = True
+    slot[new[turn]] = len(point.framed) + np.arange(len(turn))
+    framed = np.concatenate([point.framed, rows[:, turn].T])
+    return evolve(point, known=known, slot=slot, framed=framed)
+
+
+def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the ascending samples that this client adds up for their owners."""
+    places: list[NDArray[np.int64]] = []
+    begin = 0
+    for start, stop, holders, rank in point.sample_cells:
+        end = int(np.searchsorted(selected, stop))
+        # by the place in the cell, which is the same at all its owners
+        places.append(begin + np.flatnonzero((selected[begin:end] - start) % holders == rank))
+        begin = end
+    return places[0] if len(places) == 1 else np.concatenate(places)
+
+
+@client_function
+def own_scores(
+    point: Point, block: Block, message: Refresh, rng: RandomKey
+) -> tuple[Point, OwnScores]:
+    """Send this client's part of the scores at the primal point."""
+    return point, OwnScores(scores(block.x, point.w))
+
+
+@client_function
+def keep_scores(
+    point: Point, block: Block, message: Refresh, rng: RandomKey
+) -> tuple[Point, Ready]:
+    """Keep the scores computed afresh."""
+    assert message.z is not None
+    return evolve(point, z=message.z.copy()), Ready()
+
+
+@client_function
+def share_weights(
+    point: Point, block: Block, message: Refresh, rng: RandomKey
+) -> tuple[Point, OwnWeights]:
+    """Send this client's share of the weights."""
+    return point, OwnWeights(point.w * point.feature_share)
+
+
+FUNCTIONS = (
+    enter,
+    keep_frame,
+    move_duals,
+    gather_point,
+    measure_point,
+    own_scores,
+    keep_scores,
+    share_weights,
+)

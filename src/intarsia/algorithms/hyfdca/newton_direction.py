@@ -1,0 +1,433 @@
+"""The direction of a Newton step, and how far to go along it, over a federation.
+
+The system (λI + 1/N X_Fᵀ h X_F) d = λ(w(α) - w) is solved either exactly in a secret frame (one
+client solves the small system) or by preconditioned conjugate gradients, two exchanges an
+iteration. The step length is where the slope of F along d crosses 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+from scipy.sparse import csr_array
+
+from intarsia.algorithms.hyfdca.cell_grams import BLOCK, halves
+from intarsia.algorithms.hyfdca.newton_client import Point, counts_by_cell
+from intarsia.core.algorithm import (
+    Clients,
+    Counts,
+    PerFeature,
+    PerSample,
+    PerSelected,
+    RandomKey,
+    client_function,
+    evolve,
+)
+from intarsia.core.block import Array, Block, ClientId, Values, targets
+from intarsia.maths.linear.products import gather, scores
+from intarsia.maths.linear.smoothed_losses import slopes
+
+__all__ = [
+    "FUNCTIONS",
+    "Products",
+    "Search",
+    "line_search",
+    "multiply_conjugate",
+    "multiply_exact",
+]
+
+_ITERATIONS = 300  # of conjugate gradients, at most
+_STEPS = np.array(
+    [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
+)
+_FINE = np.concatenate([[0.0], np.geomspace(1 / 256, 1, 12)])
+
+
+@dataclass(frozen=True)
+class Search:
+    """A client's state while the direction is sought by conjugate gradients."""
+
+    point: Point
+    values: Values  # the selected rows, single precision where dense
+    counts: NDArray[np.int64]  # of selected samples by cell
+    kept: NDArray[np.int64]  # selected samples that count at this client
+    keeps_features: bool  # whether features count at it
+    residual: Array  # (outputs, features)
+    preconditioned: Array
+    conjugate: Array
+    direction: Array
+    products: Array  # (outputs, selected) X p
+
+    @property
+    def options(self) -> Any:
+        """Return the hyperparameters."""
+        return self.point.options
+
+
+@dataclass(frozen=True)
+class SmallSystem:
+    """The Newton system in the frame."""
+
+    gradient: Array
+    hessian: Array
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The direction in the frame; none where conjugate gradients found it."""
+
+    y: Array | None  # (outputs, frame)
+
+
+@dataclass(frozen=True)
+class Products:
+    """Scores of the direction; scalars for the line search."""
+
+    z: PerSample
+    line: Array | None  # (outputs, 2) d·w, ‖d‖²; None: nothing counts at this client
+
+
+@dataclass(frozen=True)
+class Line:
+    """Scores of the direction, and steps to try."""
+
+    z: PerSample | None  # None: as before
+    steps: Array  # (outputs, steps)
+    weight: Array  # (outputs,) of the smoothing
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Σ α_i q_i at each step."""
+
+    slopes: Array  # (outputs, steps)
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """The Gram matrices of the client's feature cells, where they are renewed."""
+
+    gram: PerFeature | None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Products of the selected samples with the preconditioned residual."""
+
+    products: PerSelected  # (outputs, selected)
+    counts: Counts
+    squares: Array | None  # (outputs, 2) residual · preconditioned, ‖residual‖²
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """The products, and how much of the last direction to keep."""
+
+    products: PerSelected
+    keep: Array  # (outputs,)
+
+
+@dataclass(frozen=True)
+class Curved:
+    """The Hessian's data part along the conjugate direction."""
+
+    product: PerFeature  # (outputs, features) X_Fᵀ h X_F p
+    squares: Array | None  # (outputs, 2) Σ h (Xp)², ‖p‖²
+
+
+@dataclass(frozen=True)
+class Advance:
+    """The step along the conjugate direction, and the Hessian's product with it."""
+
+    product: PerFeature
+    step: Array  # (outputs,)
+
+
+# ---- the server
+
+
+def multiply_exact(clients: Clients, solver: ClientId, gradient: Any, hessian: Any) -> Any:
+    """Solve in the frame at one client; return the sealed total of Products."""
+    system = SmallSystem(gradient=gradient, hessian=hessian)
+    solved = clients.sum(solve, {solver: system})
+    return clients.sum(multiply, dict.fromkeys(clients.ids, Coefficients(y=solved.y)))
+
+
+def multiply_conjugate(
+    clients: Clients, gram: Any, *, samples: int, regularisation: float, residual: float
+) -> tuple[Any, int]:
+    """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
+
+    `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
+    is `residual` of the first.
+    """
+    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram=gram)))
+    # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
+    squares = clients.reveal(found.squares)
+    first, weighted = squares[:, 1], squares[:, 0]
+    keep = np.zeros(len(first))
+    count = 0
+    while count < _ITERATIONS:
+        count += 1
+        conjugate = Conjugate(products=found.products, keep=keep)
+        curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
+        parts = clients.reveal(curved.squares)
+        bend = parts[:, 0] / samples + regularisation * parts[:, 1]
+        going = (squares[:, 1] > residual**2 * first) & (bend > 0)
+        length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
+        advance = Advance(product=curved.product, step=length)
+        found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
+        squares = clients.reveal(found.squares)
+        if not (going & (squares[:, 1] > residual**2 * first)).any():
+            break
+        keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
+        weighted = squares[:, 0]
+    products = clients.sum(multiply, dict.fromkeys(clients.ids, Coefficients(y=None)))
+    return products, count
+
+
+def line_search(
+    clients: Clients,
+    labelled: tuple[ClientId, ...],
+    products: Any,
+    weight: Array,
+    *,
+    samples: int,
+    regularisation: float,
+) -> Array:
+    """Return the step that minimises F along the direction for each output; 0: no descent."""
+    # discloses d·w and ‖d‖²
+    line = clients.reveal(products.line)
+    along, square = line[:, :1], line[:, 1:]
+
+    def slope(z: Any, steps: Array) -> Array:
+        message = Line(z=z, steps=steps, weight=weight)
+        found = clients.sum(slope_along, dict.fromkeys(labelled, message))
+        # discloses the slope of the smoothed losses along the direction at a few steps
+        data: Array = clients.reveal(found.slopes)
+        found_slope: Array = regularisation * (along + steps * square) - data / samples
+        return found_slope
+
+    steps = np.tile(_STEPS, (len(line), 1))
+    length, coarse = _root(steps, slope(products.z, steps))
+    if coarse.any():
+        steps = np.where(coarse[:, None], coarse[:, None] * _FINE, steps)
+        finer, _ = _root(steps, slope(None, steps))
+        length = np.where(coarse > 0, finer, length)
+    return length
+
+
+def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
+    """Return where an increasing slope crosses 0, and the end of a bracket that is too wide (or 0).
+
+    Rows of `steps` and `slope` are outputs.
+    """
+    length, coarse = np.zeros(len(steps)), np.zeros(len(steps))
+    for c in range(len(steps)):
+        above = np.flatnonzero(slope[c] > 0)
+        if not len(above):
+            length[c] = steps[c, -1]
+        elif above[0] > 0:
+            k = above[0]
+            low, high, below, over = steps[c, k - 1], steps[c, k], slope[c, k - 1], slope[c, k]
+            length[c] = low - (high - low) * below / (over - below)
+            coarse[c] = high if high > 2 * low else 0.0
+    return length, coarse
+
+
+# ---- at the clients
+
+
+@client_function
+def solve(
+    point: Point, block: Block, message: SmallSystem, rng: RandomKey
+) -> tuple[Point, Coefficients]:
+    """Solve the Newton system in the frame."""
+    y = np.empty_like(message.gradient)
+    for c, hessian in enumerate(message.hessian):
+        hessian = hessian.copy()
+        hessian.flat[:: len(hessian) + 1] += 1e-14 * np.trace(hessian)
+        y[c] = np.linalg.solve(hessian, message.gradient[c])
+    return point, Coefficients(y)
+
+
+@client_function
+def multiply(
+    state: Point | Search, block: Block, message: Coefficients, rng: RandomKey
+) -> tuple[Point, Products]:
+    """Send this client's part of the direction's scores."""
+    if isinstance(state, Search):
+        point, direction = state.point, state.direction
+    else:
+        assert message.y is not None
+        point, direction = state, message.y @ state.frame
+    kept, line = point.kept_features, None
+    if kept.any():
+        line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
+    return evolve(point, direction=direction), Products(scores(block.x, direction), line)
+
+
+@client_function
+def slope_along(point: Point, block: Block, message: Line, rng: RandomKey) -> tuple[Point, Slopes]:
+    """Send the slopes of the losses along the direction."""
+    if message.z is not None:
+        point = evolve(point, q=message.z)
+    y = targets(block, len(point.z))
+    return point, Slopes(
+        slopes(
+            point.loss, y, point.z, point.q, point.centre, message.weight, point.mine, message.steps
+        )
+    )
+
+
+@client_function
+def start_search(
+    point: Point, block: Block, message: Precondition, rng: RandomKey
+) -> tuple[Search, Applied]:
+    """Start conjugate gradients from the gradient."""
+    if message.gram is not None:
+        point = evolve(point, preconditioner=_inverse(point, message.gram))
+    values = block.x[point.selected]
+    if not isinstance(values, csr_array):
+        values = values.astype(np.float32)
+    zeros = np.zeros_like(point.w)
+    search = Search(
+        point=point,
+        values=values,
+        counts=counts_by_cell(point, point.selected),
+        kept=_kept(point),
+        keeps_features=bool(point.kept_features.any()),
+        residual=point.residual,
+        preconditioned=zeros,
+        conjugate=zeros,
+        direction=zeros,
+        products=np.zeros_like(point.curvature),
+    )
+    return _applied(search, search.direction, search.residual)
+
+
+def _kept(point: Point) -> NDArray[np.int64]:
+    """Return the places of the selected samples of the cells that count at this client."""
+    stops = np.cumsum(counts_by_cell(point, point.selected))
+    starts = [0, *stops[:-1]]
+    return np.concatenate(
+        [
+            np.arange(start, stop if keep else start)
+            for start, stop, keep in zip(starts, stops, point.kept_samples, strict=True)
+        ]
+    )
+
+
+def _inverse(point: Point, gram: Array) -> Array:
+    """Return (λI + Gram/N)⁻¹ of each feature cell.
+
+    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
+    """
+    sizes = [stop - start for start, stop in point.feature_cells]
+    rows = max((size for size in sizes if size <= BLOCK), default=1)
+    inverse = np.zeros((len(gram), rows, gram.shape[2]))
+    for start, stop in point.feature_cells:
+        size = stop - start
+        for c in range(len(inverse)):
+            if size > BLOCK:
+                inverse[c, 0, start:stop] = 1 / (point.regularisation + gram[c, 0, start:stop])
+                continue
+            half, (row, column) = gram[c, : size // 2 + 1, start:stop], halves(size)
+            block = np.empty((size, size))
+            block[row, column] = half
+            block[column, row] = half
+            block.flat[:: size + 1] += point.regularisation
+            factor, _ = lapack.dpotrf(block, lower=1)
+            found, _ = lapack.dpotri(factor, lower=1)
+            found = np.tril(found)
+            inverse[c, :size, start:stop] = found + np.tril(found, -1).T
+    return inverse
+
+
+def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
+    point = search.point
+    none = point.preconditioner.shape[1] == 0  # where nothing has curvature the Hessian is λI
+    preconditioned = residual / point.regularisation if none else np.empty_like(residual)
+    for start, stop in () if none else point.feature_cells:
+        for c in range(len(residual)):
+            inverse, part = point.preconditioner[c], residual[c, start:stop]
+            if stop - start > BLOCK:
+                preconditioned[c, start:stop] = inverse[0, start:stop] * part
+            else:
+                np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
+    squares = None
+    if search.keeps_features:
+        shared, squares = residual * point.kept_features, np.empty((len(residual), 2))
+        for c in range(len(residual)):
+            squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
+    if isinstance(search.values, csr_array):
+        products = scores(search.values, preconditioned)
+    else:
+        single = preconditioned.astype(np.float32)
+        products = scores(search.values, single).astype(np.float64)
+    search = Search(
+        point,
+        search.values,
+        search.counts,
+        search.kept,
+        search.keeps_features,
+        residual,
+        preconditioned,
+        search.conjugate,
+        direction,
+        search.products,
+    )
+    return search, Applied(products, search.counts, squares)
+
+
+@client_function
+def curve(
+    search: Search, block: Block, message: Conjugate, rng: RandomKey
+) -> tuple[Search, Curved]:
+    """Go on to the next conjugate direction; send the Hessian's product with it."""
+    point, keep = search.point, message.keep[:, None]
+    conjugate = search.preconditioned + keep * search.conjugate
+    products = message.products + keep * search.products
+    weighted = point.curvature * products
+    squares = None
+    if search.keeps_features or len(search.kept):
+        squares = np.empty((len(keep), 2))
+        for c in range(len(keep)):
+            squares[c, 0] = weighted[c, search.kept] @ products[c, search.kept]
+            squares[c, 1] = (conjugate[c] * point.kept_features) @ conjugate[c]
+    if isinstance(search.values, csr_array):
+        product = gather(search.values, weighted)
+    else:
+        product = (weighted.astype(np.float32) @ search.values).astype(np.float64)
+    search = Search(
+        point,
+        search.values,
+        search.counts,
+        search.kept,
+        search.keeps_features,
+        search.residual,
+        search.preconditioned,
+        conjugate,
+        search.direction,
+        products,
+    )
+    return search, Curved(product, squares)
+
+
+@client_function
+def advance_search(
+    search: Search, block: Block, message: Advance, rng: RandomKey
+) -> tuple[Search, Applied]:
+    """Step along the conjugate direction; precondition the new residual."""
+    step, point = message.step[:, None], search.point
+    direction = search.direction + step * search.conjugate
+    product = message.product / point.samples
+    product += point.regularisation * search.conjugate
+    return _applied(search, direction, search.residual - step * product)
+
+
+FUNCTIONS = (solve, multiply, slope_along, start_search, curve, advance_search)

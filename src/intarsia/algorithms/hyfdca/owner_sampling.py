@@ -1,0 +1,48 @@
+"""Who of a sample's owners steps on it: drawn anew each time, the same at every owner."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import ClientId
+
+__all__ = ["chosen", "mix", "present_share"]
+
+
+def mix(key: NDArray[np.uint64], draw: int) -> NDArray[np.uint64]:
+    """Return well-mixed words (the finaliser of splitmix64), the same at every co-owner."""
+    word = key + np.uint64(draw)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+def chosen(
+    key: NDArray[np.uint64],
+    cell: NDArray[np.int64],
+    owners: tuple[tuple[ClientId, ...], ...],
+    name: ClientId,
+    present: tuple[ClientId, ...],
+    draw: int,
+) -> NDArray[np.intp]:
+    """Return the entries that fall to one of their owners; `cell` is -1 where it holds none."""
+    there = set(present)
+    count = np.ones(len(owners) + 1, np.uint64)
+    rank = np.zeros(len(owners) + 1, np.uint64)
+    for number, names in enumerate(owners):
+        left = [one for one in names if one in there]
+        count[number] = max(len(left), 1)
+        rank[number] = left.index(name) if name in left else 0
+    return np.flatnonzero((cell >= 0) & (mix(key, draw) % count[cell] == rank[cell]))
+
+
+def present_share(
+    cell: NDArray[np.int64],
+    owners: tuple[tuple[ClientId, ...], ...],
+    present: tuple[ClientId, ...],
+) -> NDArray[np.float64]:
+    """Return 1 / owners that are there for each entry, 0 where `cell` is -1."""
+    there = set(present)
+    shares = [1 / max(len(there.intersection(names)), 1) for names in owners]
+    return np.array([*shares, 0.0])[cell]

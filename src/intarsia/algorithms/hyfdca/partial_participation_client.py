@@ -1,0 +1,263 @@
+"""What the clients do in the proximal rounds of HyFDCA."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.hyfdca.owner_sampling import chosen, present_share
+from intarsia.algorithms.hyfdca.partial_state import (
+    AscendThere,
+    Candidate,
+    Counted,
+    Draw,
+    Drawn,
+    Evaluated,
+    Keep,
+    KeepTrial,
+    LossThere,
+    Missed,
+    Model,
+    ModelObjectives,
+    ModelTotals,
+    Place,
+    Pulled,
+    StepsThere,
+    Trial,
+    TrialScores,
+)
+from intarsia.core.algorithm import RandomKey, Ready, client_function
+from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.local_sdca import ascend_weighted, weighted_norms
+from intarsia.maths.linear.products import gather, scores
+
+__all__ = [
+    "FUNCTIONS",
+    "ascend_locally",
+    "count_missed",
+    "count_trial",
+    "draw_model",
+    "enter",
+    "keep_model",
+    "keep_trial",
+    "multiply_trial",
+    "part_of_dual",
+    "part_of_objectives",
+    "search_points",
+]
+
+_STEPS = np.array([0.0, 0.5, 1.0])  # where a search knows the conjugates: they are quadratic
+_LOGISTIC_STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
+
+
+def search_points(loss: int) -> Array:
+    """Return the steps at which a search knows the dual."""
+    return _LOGISTIC_STEPS if loss == losses.LOGISTIC else _STEPS
+
+
+def enter(before: Any, block: Block, shares: Array, metric: float) -> Place:
+    """Return the state of a client that enters.
+
+    Parameters
+    ----------
+    before : the client's state of dual ascent, settled
+    shares : (features,), r_j; sealed sums are as exact as their mode, so they may be below 0
+    metric : ρ_j = metric · r_j^1.5
+    """
+    ridge = before.options.regularisation + metric * np.maximum(shares, 0.0) ** 1.5
+    return Place(
+        before=before,
+        alpha=before.alpha,
+        u=before.w,
+        alpha_trial=before.alpha,
+        u_trial=before.w,
+        model=before.w,
+        pull=before.options.regularisation / ridge,
+        norms=weighted_norms(block.x, 1 / ridge),
+    )
+
+
+@client_function
+def count_missed(
+    place: Place, block: Block, message: Missed, rng: RandomKey
+) -> tuple[Place, Counted]:
+    """Count the duals that the client missed into its part of w."""
+    change = message.alpha - place.alpha
+    place = replace(place, alpha=message.alpha, alpha_trial=message.alpha)
+    return place, Counted(gather(block.x, change) / _regularised(place))
+
+
+def _regularised(place: Place) -> float:
+    return float(place.before.options.regularisation * place.before.samples)
+
+
+@client_function
+def draw_model(place: Place, block: Block, message: Draw, rng: RandomKey) -> tuple[Place, Drawn]:
+    """Move the model towards the counted weights; count it into this client's part of z."""
+    move = place.pull * (message.w - message.u)
+    u = message.u + move
+    change = scores(block.x, u - place.u)
+    share = _feature_share(place, message.present)
+    return replace(place, u=u, u_trial=u), Drawn(move * share, change)
+
+
+def _feature_share(place: Place, present: tuple[ClientId, ...]) -> Array:
+    before = place.before
+    return present_share(before.feature_cell, before.feature_owners, present)
+
+
+def _label_share(place: Place, present: tuple[ClientId, ...]) -> Array:
+    before = place.before
+    return present_share(before.label_cell, before.label_owners, present)
+
+
+@client_function
+def ascend_locally(
+    place: Place, block: Block, message: AscendThere, rng: RandomKey
+) -> tuple[Place, StepsThere]:
+    """Take dual steps on the samples that this client is to step on (Algorithm 5)."""
+    place, before = _after(place, message.taken), place.before
+    mine = chosen(
+        before.label_key,
+        before.label_cell,
+        before.label_owners,
+        before.name,
+        message.present,
+        message.draw,
+    )
+    order = mine[rng.generator().permutation(len(mine))]
+    order = order[: math.ceil(before.options.local_samples * len(order))]
+    y, loss = targets(block, len(message.alpha)), losses.loss_code(before.options.loss)
+    steps = ascend_weighted(
+        block.x,
+        y,
+        message.alpha,
+        message.z,
+        place.norms,
+        _row_scale(place, message.present),
+        order,
+        weights=place.pull / before.options.regularisation,
+        sigma=before.options.sigma,
+        samples=before.samples,
+        loss=loss,
+    )
+    # every sample is stepped on by one of its owners, so that these sums count each step once
+    change = steps[:, order]
+    along = _conjugates(loss, message.alpha[:, order], change, y[:, order])
+    return place, StepsThere(steps, along - search_points(loss) * np.vdot(steps, message.z))
+
+
+def _row_scale(place: Place, present: tuple[ClientId, ...]) -> Array:
+    """Return what the rows stand for beside themselves: the parts of co-owners that are there.
+
+    These are not known; they are taken as their share in number of ‖x_i‖². A client alone with a
+    sample accounts for its own part only, since nothing else of z can move.
+    """
+    before, there = place.before, set(present)
+    left = [there.intersection(names) for names in before.label_owners]
+    share = [
+        len(some) / len(names) if len(some) > 1 else 0.0
+        for some, names in zip(left, before.label_owners, strict=True)
+    ]
+    known = np.array([*share, 0.0])[before.label_cell]
+    return np.asarray(np.sqrt(np.maximum(known * before.row_scale**2, before.row_scale > 0)))
+
+
+def _conjugates(loss: int, start: Array, change: Array, y: Array, share: Any = 1.0) -> Array:
+    """Return Σ -l*(-α_i) along a line of duals, (points,)."""
+    duals = [start + step * change for step in search_points(loss)]
+    terms = [losses.minus_conjugate(loss, alpha, y, slack=losses.EDGE) * share for alpha in duals]
+    return np.array([float(term.sum()) for term in terms])
+
+
+def _after(place: Place, taken: float) -> Place:
+    """Count what the server took of the last trial."""
+    alpha = place.alpha + taken * (place.alpha_trial - place.alpha)
+    u = place.u + taken * (place.u_trial - place.u)
+    return replace(place, alpha=alpha, u=u, alpha_trial=alpha, u_trial=u)
+
+
+@client_function
+def count_trial(place: Place, block: Block, message: Trial, rng: RandomKey) -> tuple[Place, Pulled]:
+    """Send what this client's part of w changes by, and the model with it."""
+    w = gather(block.x, message.alpha - place.alpha) / _regularised(place)
+    return replace(place, alpha_trial=message.alpha), Pulled(w, w * place.pull)
+
+
+@client_function
+def multiply_trial(
+    place: Place, block: Block, message: Model, rng: RandomKey
+) -> tuple[Place, TrialScores]:
+    """Send what this client's part of z changes by."""
+    change = message.u - place.u
+    weight = _feature_share(place, message.present) / place.pull
+    square = float((change**2 @ weight).sum()) * place.before.options.regularisation
+    reply = TrialScores(scores(block.x, change), np.array([square]))
+    return replace(place, u_trial=message.u), reply
+
+
+@client_function
+def keep_trial(
+    place: Place, block: Block, message: KeepTrial, rng: RandomKey
+) -> tuple[Place, LossThere]:
+    """Keep what the search took; send the loss of this client's samples."""
+    place, share = _after(place, message.taken), _label_share(place, message.present)
+    return place, LossThere(np.array([_loss(place, block, message.z, share), share.sum()]))
+
+
+def _loss(place: Place, block: Block, z: Array, share: Array) -> float:
+    held = share > 0
+    y = targets(block, len(z))[:, held]
+    code = losses.loss_code(place.before.options.loss)
+    return float((losses.value(code, z[:, held], y) @ share[held]).sum())
+
+
+@client_function
+def part_of_dual(
+    place: Place, block: Block, message: Candidate, rng: RandomKey
+) -> tuple[Place, Evaluated]:
+    """Send this client's part of w(α), of Xu, and of the dual's data term."""
+    alpha, before = message.alpha, place.before
+    held = before.label_share > 0
+    y, loss = targets(block, len(alpha))[:, held], losses.loss_code(before.options.loss)
+    conjugates = _conjugates(loss, 0.0 * y, alpha[:, held], y, before.label_share[held])
+    w = gather(block.x, alpha) / _regularised(place)
+    return place, Evaluated(w, scores(block.x, message.u), conjugates)
+
+
+@client_function
+def part_of_objectives(
+    place: Place, block: Block, message: ModelTotals, rng: RandomKey
+) -> tuple[Place, ModelObjectives]:
+    """Send this client's part of the objectives."""
+    before = place.before
+    at = (
+        _loss(place, block, message.z, before.label_share),
+        _loss(place, block, np.zeros_like(message.z), before.label_share),
+        float((message.u**2 @ before.feature_share).sum()),
+        float((message.w**2 @ before.feature_share).sum()),
+    )
+    return place, ModelObjectives(np.array(at))
+
+
+@client_function
+def keep_model(place: Place, block: Block, message: Keep, rng: RandomKey) -> tuple[Place, Ready]:
+    """Keep the weights to predict with."""
+    return replace(place, model=message.u), Ready()
+
+
+FUNCTIONS = (
+    count_missed,
+    draw_model,
+    ascend_locally,
+    count_trial,
+    multiply_trial,
+    keep_trial,
+    part_of_dual,
+    part_of_objectives,
+    keep_model,
+)

@@ -1,0 +1,287 @@
+"""What HyFDCA's server and clients hold, and its hyperparameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.hyfdca import cell_grams, chunk_ascent, dual_newton, newton
+from intarsia.algorithms.hyfdca import partial_participation as partial
+from intarsia.core.algorithm import RandomKey, Release
+from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.schema import Index
+from intarsia.errors import ExperimentError
+from intarsia.maths.linear import losses
+from intarsia.protocols.noise import NoiseShare, draw_share
+
+__all__ = ["Client", "HyFDCA", "InPhase", "Phase", "Server", "init_client", "init_server"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyFDCA:
+    """Hyperparameters, with the paper's meaning."""
+
+    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    regularisation: float = 1e-3  # λ
+    method: Literal["auto", "newton", "ascent"] = "auto"
+    # auto: where all clients are there Newton's method, for sparse tables with more features than
+    # samples in the dual and after ascent in chunks; else dual ascent
+    # newton: as auto, but in the primal for all tables; ascent: the paper's alone
+    frame: bool = True  # solve Newton's system in a random frame, up to 512 features
+    local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
+    local_samples: float = 1.0  # H as a share of the samples that a client steps on in a round
+    owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
+    step: Literal["line_search", "fixed"] = "line_search"
+    gamma: float = 0.3  # γ, the fixed step, where there is no line search
+    proximal: float = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
+    ascents: int = 8  # dual ascents within such a round, at most
+    sigma: float = 1.0  # σ, damps a client's steps against those that others take at the same time
+
+    def __post_init__(self) -> None:
+        losses.loss_code(self.loss)
+        if not (self.regularisation > 0 and math.isfinite(self.regularisation)):
+            raise ExperimentError(
+                f"algorithm.regularisation is {self.regularisation}; it must be positive, "
+                "for example 1e-3."
+            )
+        if not 0 < self.local_samples <= 1:
+            raise ExperimentError(
+                f"algorithm.local_samples is {self.local_samples}; it is the share of its samples "
+                "that a client steps on in a round: choose it above 0, up to 1."
+            )
+        if not 0 < self.gamma <= 1:
+            raise ExperimentError(
+                f"algorithm.gamma is {self.gamma}; choose the step above 0, up to 1."
+            )
+        if not (self.proximal > 0 and math.isfinite(self.proximal)):
+            raise ExperimentError(
+                f"algorithm.proximal is {self.proximal}; it must be positive and finite: the "
+                "smaller, the longer the steps of rounds with clients away, for example 0.0015."
+            )
+        if self.ascents < 1:
+            raise ExperimentError(
+                f"algorithm.ascents is {self.ascents}; choose a whole number from 1 up."
+            )
+        if not (self.sigma > 0 and math.isfinite(self.sigma)):
+            raise ExperimentError(
+                f"algorithm.sigma is {self.sigma}; it must be positive: 1 trusts the clients' "
+                "steps, γ times the number of clients is safe."
+            )
+
+
+Phase = chunk_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
+InPhase = chunk_ascent.Walker | dual_newton.Anchor | newton.Point  # a client in such a phase
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state: sealed totals, and the scalars it has seen."""
+
+    options: HyFDCA
+    samples: int  # N
+    clients: int
+    horizontal: bool  # no sample is shared
+    vertical: bool  # no feature is shared
+    alpha: Any = None  # sealed (outputs, samples)
+    w: Any = None  # sealed (outputs, features)
+    z: Any = None  # sealed (outputs, samples)
+    present: tuple[ClientId, ...] = ()  # in the round before
+    taken: float = 1.0  # the share of the last trial that the line search took
+    earlier: Mapping[ClientId, float] = field(default_factory=dict[ClientId, float])
+    # the same of the last trial of a client that is away since
+    lowest: float = np.inf  # lowest primal so far
+    features: int = 0
+    outputs: int = 1
+    labelled: tuple[ClientId, ...] = ()  # clients that hold labels
+    counting: tuple[ClientId, ...] = ()  # those at which the labels of whole cells count
+    sparse: bool = False
+    wide: bool = False  # sparse with more features than samples
+    shared_labels: bool = False  # whether every owner of a labelled sample has its label
+    phase: Phase | None = None  # what runs where all clients are there, while it lasts
+    square: float = 0.0  # mean ‖x_i‖²
+    shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
+    sizes: Any = None  # sealed (2,), Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, estimates
+    partial: partial.Partial | None = None  # the state of that phase, once it began
+    labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
+    # for each client, the clients with labels among the owners of its samples
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state, in the order of its aligned block."""
+
+    options: HyFDCA
+    name: ClientId
+    samples: int  # N
+    counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
+    counted_cells: NDArray[np.int64]  # the same with one holder for all samples of a cell
+    sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
+    feature_cells: tuple[tuple[int, int], ...]  # start, stop
+    gram_height: int  # rows that the Gram matrices of the federation's feature cells need
+    order: NDArray[np.int64]  # samples of each cell, from its start, evenly spread
+    feature_share: Array  # (features,) 1 / holders
+    kept_features: Array  # (features,) 1 where the cell counts at this client, else 0
+    kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
+    feature_turn: NDArray[np.int64]  # (runs, 2) start, stop: features that it counts for all owners
+    label_share: Array  # (samples,) 1 / holders of the label, 0 without one
+    label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
+    label_cell: NDArray[np.int64]  # (samples,) -1 without a label
+    label_owners: tuple[tuple[ClientId, ...], ...]  # by label cell, of this client's cells
+    feature_cell: NDArray[np.int64]  # (features,)
+    feature_owners: tuple[tuple[ClientId, ...], ...]  # by feature cell, of this client's cells
+    norms: Array  # (samples,) ‖x_i‖² over all owners
+    row_scale: Array  # (samples,) ‖x_i‖ / ‖x_{k,i}‖
+    alpha: Array  # (outputs, samples) duals that this client's part of w counts
+    w: Array  # (outputs, features) weights that its part of z counts
+    alpha_trial: Array  # the same after the current trial
+    w_trial: Array
+    noise: NoiseShare | None = None  # to release the model with
+
+
+def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up."""
+    return Server(
+        options,
+        len(schema.samples),
+        len(schema.clients),
+        horizontal=bool((schema.samples.holders == 1).all()),
+        vertical=bool((schema.features.holders == 1).all()),
+        features=len(schema.features),
+        outputs=schema.labels.outputs,
+        labelled=schema.labelled.owners,
+        counting=_counting(schema.labelled),
+        labellers=_labellers(schema),
+        shared_labels=bool(
+            np.isin(schema.samples.holders - schema.label_holders, 0)[
+                schema.label_holders > 0
+            ].all()
+        ),
+    )
+
+
+def _counting(labelled: Index) -> tuple[ClientId, ...]:
+    """Return the clients at which whole cells count; they take turns."""
+    cells = enumerate(labelled.cells)
+    names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
+    return tuple(name for name in labelled.owners if name in names)
+
+
+def _labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
+    able = set(schema.labelled.owners)
+    found: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
+    for cell in schema.samples.cells:
+        for name in cell.owners:
+            found[name].update(able.intersection(cell.owners))
+    return tuple((name, tuple(sorted(names))) for name, names in found.items())
+
+
+def init_client(
+    options: HyFDCA,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
+) -> Client:
+    """Return a client's state: what the public index sets say about its samples; zeros.
+
+    A model that is released with noise gets the noise's secret here, from the system's random
+    numbers: a checkpoint keeps it, so that a run that goes on releases the same.
+    """
+    samples, features = block.shape
+    labelled = schema.labelled
+    mine = np.flatnonzero(~np.isnan(block.y)) if block.y is not None else np.zeros(0, np.intp)
+    places = labelled.own(client)
+    places = places[_ranks(labelled.ids[places], block.samples[mine])]
+    key = np.zeros(samples, np.uint64)
+    cell = np.full(samples, -1, np.int64)
+    share = np.zeros(samples)
+    key[mine] = places
+    numbers, cell[mine] = _distinct(labelled.cell_of[places])
+    features_own = schema.features.cell_of[schema.features.own(client)]
+    feature_numbers, feature_cell = _distinct(features_own)
+    holders, rank = labelled.holders[places], labelled.rank(client, places)
+    share[mine] = 1 / holders
+    outputs = schema.labels.outputs
+    duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
+    return Client(
+        options=options,
+        name=client,
+        samples=len(schema.samples),
+        counted=mine[places % holders == rank],
+        counted_cells=mine[labelled.cell_of[places] % holders == rank],
+        sample_cells=schema.samples.own_cells(client),
+        feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
+        gram_height=cell_grams.height(schema.features.cells),
+        order=_spread(schema.samples, client),
+        feature_share=1 / schema.features.holders[schema.features.own(client)],
+        kept_features=_kept(schema.features, client).astype(float)[features_own],
+        kept_samples=tuple(
+            _kept(schema.samples, client)[
+                _distinct(schema.samples.cell_of[schema.samples.own(client)])[0]
+            ].tolist()
+        ),
+        feature_turn=_turns(schema.features, client),
+        label_share=share,
+        label_key=key,
+        label_cell=cell,
+        label_owners=tuple(labelled.cells[number].owners for number in numbers),
+        feature_cell=feature_cell,
+        feature_owners=tuple(schema.features.cells[number].owners for number in feature_numbers),
+        norms=np.zeros(samples),
+        row_scale=np.zeros(samples),
+        alpha=duals,
+        w=weights,
+        alpha_trial=duals,
+        w_trial=weights,
+        noise=None if release is None else draw_share(release.deviation, release.releases),
+    )
+
+
+def _kept(index: Index, client: ClientId) -> NDArray[np.bool_]:
+    """Return for each cell whether it counts at this client; its owners take turns by cell."""
+    owners = [cell.owners for cell in index.cells]
+    return np.array([names[number % len(names)] == client for number, names in enumerate(owners)])
+
+
+def _turns(index: Index, client: ClientId) -> NDArray[np.int64]:
+    """Return the runs of features that fall to this client when owners share out each cell."""
+    found = [
+        (start + (stop - start) * rank // holders, start + (stop - start) * (rank + 1) // holders)
+        for start, stop, holders, rank in index.own_cells(client)
+    ]
+    return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
+    """Return the places of each cell's samples in an order that is the same at all its owners.
+
+    It steps through a cell by its golden section, so that every stretch covers the cell evenly.
+    """
+    found: list[NDArray[np.int64]] = []
+    for start, stop, _, _ in index.own_cells(client):
+        size = stop - start
+        stride = max(1, int(0.618 * size))
+        while math.gcd(stride, size) > 1:
+            stride += 1
+        found.append(np.arange(size) * stride % size)
+    return np.concatenate(found)
+
+
+def _distinct(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the cell numbers that occur, ascending, and the place of each entry's among them."""
+    occurs = np.bincount(cells) > 0
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[cells]
+
+
+def _ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+    if np.array_equal(ids, wanted):
+        return np.arange(len(ids))
+    order = np.argsort(ids, kind="stable")
+    return order[np.searchsorted(ids[order], wanted)]

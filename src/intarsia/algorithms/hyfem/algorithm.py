@@ -1,0 +1,350 @@
+"""HyFEM: clients hold some feature blocks of some samples of some classes; the server's model, all.
+
+Zhang, Yin, Chen and Hong, "Hybrid Federated Learning for Feature & Sample Heterogeneity:
+Algorithms and Implementation", TMLR 2024, and "Hybrid FL: Algorithms and Implementation", 2020
+(the variant "avg"). Client m has an extractor Θ_m for each of its blocks and a classifier w_m on
+what these give (see `block_network`); the server has extractors Θ_0 of all blocks and w_0. With P_m
+choosing the client's blocks, f_m the mean cross-entropy of its rows, weights p_m:
+
+    min Σ_m p_m (f_m(Θ_m, w_m) + μ1/2 ‖Θ_m - P_m Θ_0‖² + μ2/2 ‖w_m - P_m w_0‖²)
+
+A round (Algorithm 1), at clients that are there:
+
+1. `weigh_classes`, where others were there the round before: the weights of those that have a class
+   are added up, for clients alone to open
+2. `local_training`: start from the server's model; Q steps of descent on batches, with the proximal
+   terms ("prox") or without ("avg")
+3. the server adds up the changes, which it never reads: each extractor and its columns of the first
+   layer over those that hold the block (line 7), the rest of the classifier over all
+
+Departures, each an argument: rows of the output layer for classes that a client lacks stay the
+server's (`unseen_rows`); what goes into the first layer is scaled by d₀/d_m (`scaling`); blocks of
+a row are left out at random, and the others make up for it (`block_dropout`), so that no neuron
+rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
+Neurons keep their numbers, Π = 1, which from a common start is the best matching; with `matching` =
+"rounds" the server asks for the classifiers and matches them in each round (line 8, Algorithm 3),
+from classifiers of the clients' own with `start` = "matched" once. A neuron that is opened there
+(`growth`) all clients download from then on, not its owner alone.
+
+With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks` = "common"; with
+`shares` = "extractors" and μ = 0 FedPer; with "nothing" each client learns alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.hyfem.client import (
+    SERVER_MODEL,
+    Client,
+    Told,
+    Weight,
+    Whole,
+    init_client,
+    local_training,
+    network,
+    part_of_loss,
+    predict,
+    send_classifier,
+    send_start,
+    train_alone,
+    weigh_classes,
+)
+from intarsia.algorithms.hyfem.extractors import Extractor
+from intarsia.algorithms.hyfem.hyperparameters import HyFEM, composition, share_of, used_blocks
+from intarsia.algorithms.hyfem.matching import joined
+from intarsia.algorithms.hyfem.network import (
+    Composition,
+    Parts,
+    assembled,
+    drawn,
+    named_by_block,
+    parts_of,
+)
+from intarsia.algorithms.networks.client_network import check_clients
+from intarsia.algorithms.networks.parameter_sharing import mean_loss
+from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, Ready, evolve
+from intarsia.core.block import ClientId, Schema
+from intarsia.errors import FederationError
+
+__all__ = ["HYFEM", "HyFEM"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: HyFEM
+    made_of: Composition
+    owners: Mapping[str, tuple[ClientId, ...]]  # of each block
+    shares: Mapping[ClientId, float]  # p_m
+    start: Whole
+    whole: Whole
+    seen: Any = None  # sealed `Seen` of the clients in `counted`
+    seen_by_block: Any = None
+    counted: tuple[ClientId, ...] = ()
+    rounds: int = 0
+
+
+def init_server(options: HyFEM, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up: it draws the network.
+
+    Raises
+    ------
+    FederationError
+        If labels are numbers to predict, a client has no labels or no block, or a block is cut.
+    """
+    check_clients(schema, "hyfem", shared_samples=True)
+    if schema.labels.task == "regression":
+        raise FederationError(
+            "The labels are numbers to predict (regression), and hyfem learns classes; set "
+            "labels.task for classes."
+        )
+    blocks = used_blocks(options, schema)
+    made_of = composition(options, schema)
+    for client in schema.clients:
+        composition(options, schema, client)
+    start = Whole()
+    if options.shares != "nothing":
+        parts = parts_of(made_of, drawn(made_of, np.float64, rng.fold_in("shared")))
+        start = Whole(parts.extractors)
+        if options.shares == "all":
+            start = Whole(parts.extractors, parts.columns, parts.rest)
+    owners = {name: one.owners for name, one in blocks.items()}
+    return Server(options, made_of, owners, share_of(options, schema), start, Whole())
+
+
+def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+    """Start from what the server drew, as a total that it cannot read from then on."""
+    start = server.start
+    if start.extractors is None:
+        return server
+    options = server.options
+    if options.start != "common":
+        server = evolve(server, whole=_given(server, clients, Whole(start.extractors)))
+        return _with_classifiers(server, clients)
+    if options.matching == "rounds":
+        whole = _given(server, clients, Whole(start.extractors))
+        return evolve(server, whole=evolve(start, extractors=whole.extractors))
+    return evolve(server, whole=_given(server, clients, start))
+
+
+def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
+    """Return a network that the server has as a total of all clients."""
+    fields = [one for one in ("extractors", "columns", "rest") if getattr(parts, one) is not None]
+    messages: dict[ClientId, Whole] = {}
+    for place, client in enumerate(clients.ids):
+        # the first of its holders sends a block
+        own = [name for name, owners in server.owners.items() if owners[0] == client]
+        sent = {
+            key: {name: getattr(parts, key)[name] for name in own}
+            for key in ("extractors", "columns")
+            if key in fields
+        }
+        messages[client] = Whole(**sent, rest=parts.rest if place == 0 else None)
+    total = clients.sum(send_start, messages)
+    return Whole(**{key: getattr(total, key) for key in fields})
+
+
+def _with_classifiers(server: Server, clients: Clients) -> Server:
+    """Let the clients that are there train; put their classifiers together, neuron by neuron.
+
+    The extractors are averaged as they are in other rounds.
+    """
+    options, first = server.options, server.whole.rest is None
+    total = clients.sum(local_training, _told(server, clients))
+    # discloses each client's classifier and its classes: once, or in every round
+    replies = clients.ask(send_classifier, dict.fromkeys(clients.ids, Ready()))
+    before = server.start if first else server.whole
+    assert server.start.extractors is not None
+    assert before.columns is not None
+    assert before.rest is not None
+    made_of, found = joined(
+        server.made_of,
+        replies,
+        server.shares,
+        Parts(server.start.extractors, before.columns, before.rest),
+        cost=options.matching_cost,
+        in_order=first and options.start == "unmatched",
+        again=not first,
+        passes=options.passes,
+        widest=options.widest,
+        outgoing=options.matched_layers == "together",
+    )
+    whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
+    if options.matching == "none":  # from here on sums, of what the server does not read
+        sealed = _given(server, clients, Whole(None, found.columns, found.rest))
+        whole = evolve(sealed, extractors=whole.extractors)
+    return evolve(server, made_of=made_of, whole=whole)
+
+
+def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
+    """Return the message of the server's network to each client that is there."""
+    there, shares, whole = set(clients.ids), server.shares, server.whole
+    every = math.fsum(shares[client] for client in there)
+    holding = {
+        name: math.fsum(shares[client] for client in owners if client in there)
+        for name, owners in server.owners.items()
+    }
+    rate = server.options.rate * server.options.decay ** max(0, server.rounds - 1)
+    hidden = server.made_of.hidden
+    grown = () if hidden == server.options.hidden else hidden
+    return {
+        client: Told(
+            extractors=whole.extractors,
+            columns=_own_columns(server, client),
+            rest=whole.rest,
+            classes=server.seen,
+            by_block=server.seen_by_block,
+            share=shares[client] / every,
+            block_shares={
+                name: shares[client] / holding[name]
+                for name, owners in server.owners.items()
+                if client in owners
+            },
+            weight=shares[client],
+            rate=rate,
+            asked=server.options.matching == "rounds",
+            hidden=grown,
+        )
+        for client in clients.ids
+    }
+
+
+def _own_columns(server: Server, client: ClientId) -> Any:
+    """Return the first layer's columns of the client's blocks; of sealed ones it opens these."""
+    columns = server.whole.columns
+    if not isinstance(columns, Mapping):
+        return columns
+    return {name: columns[name] for name, owners in server.owners.items() if client in owners}
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train; add up their parts of the change."""
+    server = evolve(server, rounds=server.rounds + 1)
+    if server.options.shares == "nothing":
+        clients.ask(train_alone, _told(server, clients))
+        return server, Info(phase="local")
+    if server.options.matching == "rounds":
+        return _with_classifiers(server, clients), Info(phase="matching")
+    # step 1: the classes' weights
+    server = _with_classes(server, clients)
+    # step 2: local training
+    total = clients.sum(local_training, _told(server, clients))
+    # step 3: the server's network
+    whole = server.whole
+    moved = evolve(whole, extractors=whole.extractors + total.extractors)
+    if server.options.shares == "all":
+        moved = evolve(moved, columns=whole.columns + total.columns, rest=whole.rest + total.rest)
+    return evolve(server, whole=moved), Info(phase="averaging")
+
+
+def _with_classes(server: Server, clients: Clients) -> Server:
+    """Return the server with the classes' weights over the clients that are there."""
+    options, there = server.options, tuple(clients.ids)
+    if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
+        return server
+    messages = {client: Weight(server.shares[client]) for client in there}
+    total = clients.sum(weigh_classes, messages)
+    by_block = None if server.made_of.hidden else total.by_block
+    return evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the cross-entropy of the clients' networks over all their samples."""
+    messages = _told(server, clients)
+    return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Give every client the server's network, and open it to the server, whose model it is."""
+    _, info = certify(server, clients, rng)
+    whole = server.whole
+    if whole.rest is None:
+        return Conclusion(info)
+    # discloses the server's network, which is what it trains for
+    extractors, columns, rest = clients.reveal(whole.extractors), whole.columns, whole.rest
+    if server.options.matching == "none":
+        columns, rest = clients.reveal(columns), clients.reveal(rest)
+    assert columns is not None
+    parts = Parts(extractors, columns, rest)
+    like = drawn(server.made_of, np.float64, RandomKey(()))
+    kind = np.float64 if server.options.precision == "double" else np.float32
+    found = {
+        name: values.astype(kind) for name, values in assembled(server.made_of, parts, like).items()
+    }
+    return Conclusion(info, network=named_by_block(server.made_of, found))
+
+
+def _architecture(options: HyFEM, schema: Schema, client: ClientId | None) -> Composition | None:
+    """Return what a client's network is made of, or the server's, None where it has none."""
+    if client is None and options.shares != "all":
+        return None
+    return composition(options, schema, client)
+
+
+def _read_of_clients(options: HyFEM) -> str:
+    """Return what the server reads of single clients in every mode."""
+    if options.matching == "rounds":
+        return "each client's classifier and which classes it has, in every round"
+    if options.start != "common":
+        return "each client's classifier and which classes it has, before the first round"
+    return ""
+
+
+def _blocks_of_several(options: HyFEM, schema: Schema) -> dict[str, tuple[ClientId, ...]]:
+    """Return the holders of each block; what one client alone holds no other downloads."""
+    return {
+        f"the feature block {name!r}": one.owners
+        for name, one in used_blocks(options, schema).items()
+        if len(one.owners) > 1
+    }
+
+
+def _alone(options: HyFEM) -> HyFEM:
+    """Return how each client learns alone: nothing is shared, and nothing matched."""
+    return replace(
+        options,
+        shares="nothing",
+        blocks="all",
+        start="common",
+        matching="none",
+        growth="none",
+        most_hidden=(),
+    )
+
+
+HYFEM = Algorithm(
+    name="hyfem",
+    hyperparameters=HyFEM,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    network=network,
+    architecture=_architecture,
+    server_model=SERVER_MODEL,
+    pools=lambda options: bool(options.shares != "nothing"),
+    pooled_apart=_blocks_of_several,
+    reads=_read_of_clients,
+    alone=_alone,
+    additive=False,
+    linear=False,
+    client_functions=(
+        send_start,
+        send_classifier,
+        weigh_classes,
+        local_training,
+        train_alone,
+        part_of_loss,
+    ),
+    states=(Server, Client, HyFEM, Whole, Composition, Extractor),
+)

@@ -1,0 +1,346 @@
+"""A network over feature blocks: an extractor for each block, a classifier on what they give.
+
+    scores(x) = W_L a(… W_2 a(W_1 v + β_1) + β_2 …) + β_L,   v = s [h_b(x_b)]_b
+
+with a = ReLU. s is d₀/d of d₀ blocks where the network has d: its first layer then sees as much as
+that of a network of all blocks. The first layer is a sum over blocks, W_1 v = s Σ_b W_1b h_b(x_b):
+clients that hold different blocks of a sample can add up what each has of it.
+
+Where it trains the blocks are slots, numbered, so that clients with different blocks of one kind
+train at once. Between exchanges a network is its `Parts`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.hyfem.extractors import Extractor, module_of
+from intarsia.algorithms.networks.training_rows import dense
+from intarsia.core.algorithm import RandomKey
+from intarsia.core.block import Array, Block
+from intarsia.maths.training.locks import applied, drawing_from
+from intarsia.maths.training.stacked_linear import StackedLinear
+from intarsia.maths.training.torch_import import Tensor, nn, torch
+
+__all__ = [
+    "Arrays",
+    "BlockNetwork",
+    "Composition",
+    "Parts",
+    "assembled",
+    "composition_of",
+    "drawn",
+    "first_layer",
+    "from_first_layer",
+    "named_by_block",
+    "numbered",
+    "parts_of",
+    "scores",
+    "split_rest",
+    "structure",
+    "values_of",
+]
+
+Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
+_ROWS = 2048  # that are scored at a time
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What a network over feature blocks is made of."""
+
+    blocks: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]  # of each block, in the block's order
+    extractors: tuple[Extractor, ...]  # of each block
+    hidden: tuple[int, ...]  # units of the classifier's hidden layers
+    outputs: int
+    scale: float = 1.0  # s
+
+    @property
+    def stacked(self) -> bool:
+        """Return whether the network takes several learners, stacked in front of all axes."""
+        return all(one.stacked for one in self.extractors)
+
+    @property
+    def ragged(self) -> dict[str, int]:
+        """Return the axes along which networks of one structure may differ."""
+        slots = enumerate(self.extractors)
+        return {name: axis for slot, one in slots for name, axis in one.ragged(slot).items()}
+
+    @property
+    def structure(self) -> Composition:
+        """Return what is alike in all networks that train at once."""
+        numbers = tuple(str(slot) for slot in range(len(self.blocks)))
+        extractors = tuple(one.structure for one in self.extractors)
+        return replace(self, blocks=numbers, columns=(), extractors=extractors)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters, by block."""
+        named = structure(self.structure).named_parameters()
+        return tuple(_by_block(self, name) for name, _ in named)
+
+    def grown(self, parameters: Arrays) -> Composition:
+        """Return the network with hidden layers as wide as in these parameters."""
+        layers = range(len(self.hidden))
+        return replace(
+            self, hidden=tuple(len(parameters[f"classifier.{layer}.bias"]) for layer in layers)
+        )
+
+    def of(self, blocks: Sequence[str], scale: float) -> Composition:
+        """Return the network of some of the blocks."""
+        places = [self.blocks.index(name) for name in blocks]
+        return replace(
+            self,
+            blocks=tuple(blocks),
+            columns=tuple(self.columns[place] for place in places),
+            extractors=tuple(self.extractors[place] for place in places),
+            scale=scale,
+        )
+
+
+def composition_of(content: Mapping[str, Any]) -> Composition:
+    """Return the composition that `dataclasses.asdict` wrote, from lists as JSON has them."""
+    extractors = tuple(
+        Extractor(
+            kind=one["kind"],
+            shape=tuple(one["shape"]),
+            width=one["width"],
+            hidden=tuple(one["hidden"]),
+        )
+        for one in content["extractors"]
+    )
+    return Composition(
+        blocks=tuple(content["blocks"]),
+        columns=tuple(tuple(names) for names in content["columns"]),
+        extractors=extractors,
+        hidden=tuple(content["hidden"]),
+        outputs=content["outputs"],
+        scale=content["scale"],
+    )
+
+
+class BlockNetwork(nn.Module):
+    """The extractors and the classifier as one module."""
+
+    def __init__(self, made_of: Composition) -> None:
+        super().__init__()
+        self._scale = made_of.scale
+        self.extractors = nn.ModuleList([module_of(one) for one in made_of.extractors])
+        width = sum(one.width for one in made_of.extractors)
+        layers: list[nn.Module] = []
+        for units in (*made_of.hidden, made_of.outputs):
+            layers.append(StackedLinear(width, units))
+            width = units
+        self.classifier = nn.ModuleList(layers)
+
+    def forward(self, values: Sequence[Tensor], factors: Tensor | None = None) -> Tensor:
+        """Return the classes' scores, (..., rows, outputs), of the values by slot.
+
+        `factors` of what each slot gives, (..., rows, slots), come beside s.
+        """
+        features = [h(x) for h, x in zip(self.extractors, values, strict=True)]
+        if factors is not None:
+            features = [one * factors[..., slot, None] for slot, one in enumerate(features)]
+        found = torch.cat(features, -1) * self._scale
+        for layer in self.classifier[:-1]:
+            found = layer(found).relu()
+        scores: Tensor = self.classifier[-1](found)
+        return scores
+
+
+@lru_cache(maxsize=256)
+def structure(made_of: Composition) -> BlockNetwork:
+    """Return a module whose own values are not read; `made_of` is a `Composition.structure`."""
+    return BlockNetwork(made_of)
+
+
+@lru_cache(maxsize=256)
+def _judging(made_of: Composition) -> BlockNetwork:
+    """Return the same for predictions, in which dropout and the like rest."""
+    module: BlockNetwork = copy.deepcopy(structure(made_of)).eval()
+    return module
+
+
+def drawn(made_of: Composition, kind: Any, rng: RandomKey) -> Arrays:
+    """Return the parameters of a new network, as torch draws them from this key's stream.
+
+    An extractor is drawn from a stream of the block's own, whatever blocks are beside it.
+    """
+    with drawing_from(rng.integer()):
+        module = BlockNetwork(made_of)
+        for slot, (name, extractor) in enumerate(
+            zip(made_of.blocks, made_of.extractors, strict=True)
+        ):
+            with drawing_from(rng.fold_in("extractor", name).integer()):
+                module.extractors[slot] = module_of(extractor)
+    found = module.named_parameters()
+    return {name: values.detach().numpy().astype(kind) for name, values in found}
+
+
+# ---- parts
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A network apart: by block what only the holders of the block have, and what all have."""
+
+    extractors: Mapping[str, Array]  # block → (its parameters,) in the order of their names
+    columns: Mapping[str, Array]  # block → (units, its features), W_1b
+    rest: Array  # β_1, W_2, β_2, … one after the other
+
+
+def _of_slot(parameters: Arrays, slot: int) -> list[str]:
+    return sorted(name for name in parameters if name.startswith(f"extractors.{slot}."))
+
+
+def parts_of(made_of: Composition, parameters: Arrays) -> Parts:
+    """Return a network's parts, in double precision."""
+    first = parameters["classifier.0.weight"].astype(np.float64)
+    ends = np.cumsum([one.width for one in made_of.extractors])
+    extractors = {
+        name: np.concatenate(
+            [np.zeros(0), *(parameters[key].ravel() for key in _of_slot(parameters, slot))]
+        )
+        for slot, name in enumerate(made_of.blocks)
+    }
+    pieces = [parameters["classifier.0.bias"]]
+    for layer in range(1, len(made_of.hidden) + 1):
+        pieces += [parameters[f"classifier.{layer}.{what}"] for what in ("weight", "bias")]
+    return Parts(
+        extractors,
+        dict(zip(made_of.blocks, np.split(first, ends[:-1], axis=1), strict=True)),
+        np.concatenate([piece.ravel() for piece in pieces]).astype(np.float64),
+    )
+
+
+def assembled(made_of: Composition, parts: Parts, parameters: Arrays) -> Arrays:
+    """Return the network with these parts; names, precision and extractors as in `parameters`."""
+    kind = parameters["classifier.0.weight"].dtype
+    found: dict[str, Array] = {}
+    for slot, name in enumerate(made_of.blocks):
+        names = _of_slot(parameters, slot)
+        ends = np.cumsum([parameters[key].size for key in names])
+        pieces = np.split(parts.extractors[name], ends[:-1]) if names else []
+        for key, piece in zip(names, pieces, strict=True):
+            found[key] = piece.reshape(parameters[key].shape)
+    found["classifier.0.weight"] = np.concatenate([parts.columns[b] for b in made_of.blocks], 1)
+    biases, weights = split_rest(parts.rest, (*made_of.hidden, made_of.outputs))
+    for layer, bias in enumerate(biases):
+        found[f"classifier.{layer}.bias"] = bias
+        if layer:
+            found[f"classifier.{layer}.weight"] = weights[layer - 1]
+    return {name: np.ascontiguousarray(found[name], kind) for name in parameters}
+
+
+def split_rest(rest: Array, units: Sequence[int]) -> tuple[list[Array], list[Array]]:
+    """Return the biases β_1, β_2, … and the weights W_2, … of layers with so many units."""
+    biases = [rest[: units[0]]]
+    weights: list[Array] = []
+    at = units[0]
+    for into, out in pairwise(units):
+        weights.append(rest[at : at + into * out].reshape(out, into))
+        at += into * out
+        biases.append(rest[at : at + out])
+        at += out
+    return biases, weights
+
+
+def named_by_block(made_of: Composition, parameters: Arrays) -> Arrays:
+    """Return the parameters with the names of blocks in place of numbers, for a model file."""
+    return {_by_block(made_of, name): values for name, values in parameters.items()}
+
+
+def numbered(made_of: Composition, parameters: Arrays) -> Arrays:
+    """Return what `named_by_block` was given."""
+    slots = {_quoted(name): str(slot) for slot, name in enumerate(made_of.blocks)}
+    found: dict[str, NDArray[Any]] = {}
+    for key, values in parameters.items():
+        part, slot, *inner = key.split(".")
+        found[".".join([part, slots[slot], *inner]) if part == "extractors" else key] = values
+    return found
+
+
+def _by_block(made_of: Composition, name: str) -> str:
+    part, slot, *inner = name.split(".")
+    if part != "extractors":
+        return name
+    return ".".join([part, _quoted(made_of.blocks[int(slot)]), *inner])
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe=" ").replace(".", "%2E")
+
+
+# ---- what a network says
+
+
+def values_of(made_of: Composition, block: Block) -> list[Array]:
+    """Return the values of each slot, (samples, n).
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    place = {name: column for column, name in enumerate(block.features)}
+    x = dense(block)
+    return [x[:, [place[name] for name in names]] for names in made_of.columns]
+
+
+def scores(made_of: Composition, parameters: Arrays, block: Block) -> Array:
+    """Return the scores of a block's samples, (samples, outputs)."""
+    module = _judging(made_of.structure)
+    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
+    kind = tensors["classifier.0.bias"].dtype
+    values = [torch.from_numpy(x) for x in values_of(made_of, block)]
+    found: list[Tensor] = []
+    with torch.no_grad():
+        for start in range(0, block.shape[0], _ROWS):
+            part = [x[start : start + _ROWS].to(kind) for x in values]
+            found.append(applied(module, tensors, part))
+    if not found:
+        return np.zeros((0, made_of.outputs))
+    array: Array = torch.cat(found).double().numpy()
+    return array
+
+
+def first_layer(
+    made_of: Composition, parameters: Arrays, columns: Mapping[str, Array], block: Block
+) -> dict[str, Array]:
+    """Return what each block gives to a first layer of these columns, (units, samples), s = 1."""
+    module = _judging(made_of.structure)
+    found: dict[str, Array] = {}
+    for slot, (name, x) in enumerate(zip(made_of.blocks, values_of(made_of, block), strict=True)):
+        start = f"extractors.{slot}."
+        tensors = {
+            key.removeprefix(start): torch.from_numpy(parameters[key])
+            for key in _of_slot(parameters, slot)
+        }
+        kind = parameters["classifier.0.bias"].dtype
+        features: list[Array] = [np.zeros((0, columns[name].shape[1]))]
+        with torch.no_grad():
+            for at in range(0, len(x), _ROWS):
+                rows = torch.from_numpy(x[at : at + _ROWS].astype(kind))
+                given = applied(module.extractors[slot], tensors, rows)
+                features.append(given.double().numpy())
+        found[name] = columns[name] @ np.concatenate(features).T
+    return found
+
+
+def from_first_layer(rest: Array, units: Sequence[int], first: Array) -> Array:
+    """Return the scores, (samples, outputs), from Σ_b W_1b h_b, (units, samples)."""
+    biases, weights = split_rest(rest, units)
+    found = first.T + biases[0]
+    for weight, bias in zip(weights, biases[1:], strict=True):
+        found = np.maximum(found, 0.0) @ weight.T + bias
+    return found

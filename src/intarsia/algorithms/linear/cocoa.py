@@ -1,0 +1,303 @@
+"""CoCoA: dual coordinate ascent over clients that hold different samples of the same features.
+
+Smith, Forte, Ma, Takáč, Jordan and Jaggi, "CoCoA: A General Framework for Communication-Efficient
+Distributed Optimization", JMLR 18 (2017/18), Algorithm 1 and the local problem (9). HyFDCA is its
+extension to hybrid data.
+
+    primal  P(w) = λ/2 ‖w‖² + 1/N Σ_i l(x_iᵀw, y_i)
+    dual    D(α) = -λ/2 ‖w(α)‖² - 1/N Σ_i l*(-α_i),   w(α) = 1/(λN) Σ_i α_i x_i
+
+The duals of a sample stay at its owner. One round:
+
+1. local dual ascent: a client opens w and steps on its samples, the quadratic term of its own
+   steps weighed by σ'; it keeps γ of its steps and sends what w moves by
+2. the server adds γ times the total
+
+γ = 1 with σ' = γK is CoCoA⁺ (adding), γ = 1/K with σ' = 1 is the first CoCoA (averaging); K counts
+all clients, so that it is safe whoever is there. The server never reads w before the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_zeros, setup
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Conclusion,
+    Info,
+    PerFeature,
+    RandomKey,
+    Ready,
+    Release,
+    client_function,
+)
+from intarsia.core.block import Array, Block, ClientId, Schema, targets
+from intarsia.errors import ExperimentError, FederationError
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.products import gather, row_norms, scores
+from intarsia.maths.linear.sdca import ascend_slice
+from intarsia.protocols import release
+from intarsia.protocols.noise import NoiseShare, draw_share
+from intarsia.protocols.release import NoisyWeights, ShareOut
+
+__all__ = ["COCOA", "CoCoA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoCoA:
+    """Hyperparameters, with the paper's meaning."""
+
+    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    regularisation: float = 1e-3  # λ
+    gamma: float = 1.0  # γ, the share of the steps that counts; 1 adds, 1/K averages
+    sigma: float | None = None  # σ', at least γK to be safe; None: γK
+    local_samples: float = 1.0  # share of its samples that a client steps on in a round
+
+    def __post_init__(self) -> None:
+        losses.loss_code(self.loss)
+        if not (self.regularisation > 0 and math.isfinite(self.regularisation)):
+            raise ExperimentError(
+                f"algorithm.regularisation is {self.regularisation}; it must be positive and "
+                "finite, for example 1e-3."
+            )
+        for name in ("gamma", "local_samples"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ExperimentError(
+                    f"algorithm.{name} is {getattr(self, name)}; choose it above 0, up to 1."
+                )
+        if self.sigma is not None and not (self.sigma > 0 and math.isfinite(self.sigma)):
+            raise ExperimentError(
+                f"algorithm.sigma is {self.sigma}; choose it above 0 (γ times the number of "
+                "clients is safe), or leave it out."
+            )
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: CoCoA
+    samples: int  # N
+    sigma: float  # σ'
+    w: Any = None  # sealed (outputs, features)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state, in the order of its aligned block."""
+
+    options: CoCoA
+    samples: int  # N
+    clients: int  # K
+    alpha: Array  # (outputs, samples)
+    w: Array  # (outputs, features) the weights as this client saw them last
+    noise: NoiseShare | None = None  # to release the model with
+
+
+@dataclass(frozen=True)
+class Ascend:
+    """Weights to step from."""
+
+    w: PerFeature
+    sigma: float
+
+
+@dataclass(frozen=True)
+class PrimalChange:
+    """What w moves by from a client's steps."""
+
+    w: PerFeature
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """A client's part of the objectives."""
+
+    at: Array  # (3,) Σ l(z_i), Σ -l*(-α_i), ‖w‖² / K
+
+
+# ---- at the clients
+
+
+def init_client(
+    options: CoCoA,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    terms: Release | None = None,
+) -> Client:
+    """Return a client's state: duals and weights of zero."""
+    outputs, (samples, features) = schema.labels.outputs, block.shape
+    return Client(
+        options,
+        len(schema.samples),
+        len(schema.clients),
+        np.zeros((outputs, samples)),
+        np.zeros((outputs, features)),
+        None if terms is None else draw_share(terms.deviation, terms.releases),
+    )
+
+
+@client_function
+def local_dual_ascent(
+    client: Client, block: Block, message: Ascend, rng: RandomKey
+) -> tuple[Client, PrimalChange]:
+    """Step on this client's local problem; keep the steps, send what w moves by."""
+    options, regularised = client.options, client.options.regularisation * client.samples
+    samples = block.shape[0]
+    order = rng.generator().permutation(samples)
+    order = order[: math.ceil(options.local_samples * samples)]
+    steps = ascend_slice(
+        block.x,
+        targets(block, len(message.w)),
+        client.alpha,
+        scores(block.x, message.w),
+        row_norms(block.x) / regularised,
+        np.ones(samples),
+        order,
+        sigma=message.sigma,
+        regularised_samples=regularised,
+        loss=losses.loss_code(options.loss),
+    )
+    client = replace(client, alpha=client.alpha + options.gamma * steps, w=message.w)
+    return client, PrimalChange(gather(block.x, steps) / regularised)
+
+
+@client_function
+def objectives(
+    client: Client, block: Block, message: Weights, rng: RandomKey
+) -> tuple[Client, Objectives]:
+    """Keep the model; send this client's part of the objectives."""
+    loss, w = losses.loss_code(client.options.loss), message.w
+    y = targets(block, len(w))
+    at = (
+        losses.value(loss, scores(block.x, w), y).sum(),
+        losses.minus_conjugate(loss, client.alpha, y).sum(),
+        np.vdot(w, w) / client.clients,
+    )
+    return replace(client, w=w), Objectives(np.array(at, np.float64))
+
+
+@client_function
+def add_noise(
+    client: Client, block: Block, message: ShareOut, rng: RandomKey
+) -> tuple[Client, NoisyWeights]:
+    """Send this client's share of the weights with its share of the noise."""
+    assert client.noise is not None
+    share = np.full(client.w.shape[1], 1 / client.clients)
+    noise, w = release.with_noise(client.w, share, client.noise)
+    return replace(client, noise=noise), NoisyWeights(w)
+
+
+@client_function
+def keep_noisy(
+    client: Client, block: Block, message: NoisyWeights, rng: RandomKey
+) -> tuple[Client, Ready]:
+    """Keep the released weights in place of the client's own."""
+    return replace(client, w=message.w), Ready()
+
+
+def predict(client: Client, block: Block) -> Array:
+    """Return the scores of a block's samples, (outputs, samples)."""
+    return scores(block.x, client.w)
+
+
+# ---- at the server
+
+
+def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If the parties' features differ, two hold one sample, or a sample has no label.
+    """
+    first, *others = schema.clients
+    features = set(schema.holdings[first].features)
+    for name in others:
+        odd = features ^ set(schema.holdings[name].features)
+        if odd:
+            raise FederationError(
+                f"Clients {first!r} and {name!r} differ in {len(odd)} features (first: "
+                f'{min(odd)!r}); cocoa needs the same features everywhere: use "hyfdca".'
+            )
+    shared = int((schema.samples.holders > 1).sum())
+    if shared:
+        raise FederationError(
+            f"{shared} samples are held by more than one client; cocoa needs each sample at one: "
+            'drop the copies or use "hyfdca".'
+        )
+    bare = int((schema.label_holders == 0).sum())
+    if bare:
+        raise FederationError(
+            f"{bare} training samples have no label; cocoa needs one for each: drop them."
+        )
+    clients, sigma = len(schema.clients), options.sigma
+    sigma = options.gamma * clients if sigma is None else sigma
+    return Server(options, len(schema.samples), sigma)
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Run Algorithm 1 once."""
+    message = Ascend(w=server.w, sigma=server.sigma)
+    # step 1: local dual ascent
+    change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
+    # step 2: aggregation
+    w = server.w + change.w * server.options.gamma
+    return replace(server, w=w), Info(phase="dual ascent")
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the objectives over all clients."""
+    parts = clients.sum(objectives, dict.fromkeys(clients.ids, Weights(server.w)))
+    # discloses the data loss, the dual's data term and ‖w‖²
+    loss, conjugate, square = clients.reveal(parts.at).tolist()
+    ridge = 0.5 * server.options.regularisation * square
+    primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
+    gap = (primal - dual) / max(abs(primal), float(np.finfo(float).tiny))
+    return server, Info(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
+
+
+def conclude_private(
+    server: Server, clients: Clients, rng: RandomKey, *, terms: Release
+) -> Conclusion:
+    """Certify the final model and reveal it with noise."""
+    _, info = certify(server, clients, rng)
+    return release.conclude(info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy)
+
+
+def private(terms: Release) -> Algorithm:
+    """Return CoCoA with noise in the model that it releases."""
+    return replace(
+        COCOA,
+        init_client=partial(init_client, terms=terms),
+        conclude=partial(conclude_private, terms=terms),
+    )
+
+
+COCOA = Algorithm(
+    name="cocoa",
+    hyperparameters=CoCoA,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=partial(conclude, certify=certify),
+    predict=predict,
+    additive=True,
+    client_functions=(send_zeros, local_dual_ascent, objectives, add_noise, keep_noisy),
+    states=(Server, Client, CoCoA, NoiseShare),
+    private=private,
+    protects="sample",
+)

@@ -1,0 +1,328 @@
+"""FedAvg for hybrid data: local gradient descent, weights averaged where features overlap.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, as Overman, Blum and Klabjan, AAAI 2024, carry it over to hybrid data for comparison.
+
+    P(w) = λ/2 ‖w‖² + 1/N Σ_i l(x_iᵀw, y_i)
+
+A client descends λ/2 ‖w_k‖² + 1/N_k Σ_i l(x_{k,i}ᵀw_k, y_i) on its own rows and its own columns,
+as if there were no others; that is the baseline's flaw, not this implementation's. One round:
+
+1. local descent: a client opens w of its features, takes `local_steps` steps of the rate
+   a/(b + √t), t the number of the round, and sends the change of its weights, divided by the
+   number of clients that are there, hold the feature and have labels
+2. the server adds the total: the weights of a feature are averaged over these clients; those of
+   a feature that nobody there holds stay
+
+Who holds what is public, so the counts need no sum. The server never reads w before the end.
+
+With client-level differential privacy (McMahan et al., "Learning Differentially Private Recurrent
+Language Models", ICLR 2018) a client scales the change of its weights down to a norm of at most
+`clip` and adds its share of the noise before it divides: the sum of the changes of a feature has
+noise of the deviation that the accountant asks for, even less the share of any one client.
+
+Scores of the model add up over the owners of a sample, so the algorithm is additive and its
+blocks come with each value divided by its number of holders; local descent multiplies it back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_zeros, setup
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Info,
+    PerFeature,
+    PerSample,
+    RandomKey,
+    Release,
+    client_function,
+)
+from intarsia.core.block import Array, Block, ClientId, Copies, Schema, Values, targets
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.products import scores
+from intarsia.maths.linear.sgd import descend
+from intarsia.protocols.noise import NoiseShare, draw_share, spend
+from intarsia.protocols.preprocessing import INTERCEPT
+from intarsia.spelling import listed
+
+__all__ = ["FEDAVG", "FedAvg"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Hyperparameters, with the paper's meaning."""
+
+    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    regularisation: float = 1e-3  # λ
+    local_steps: int = 100  # gradient steps that a client takes in a round
+    batch: int = 1  # samples per step
+    a: float = 1.0  # numerator of the rate a/(b + √t)
+    b: float = 1.0  # delay of its decay
+
+    def __post_init__(self) -> None:
+        losses.loss_code(self.loss)
+        for name in ("regularisation", "a"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ExperimentError(
+                    f"algorithm.{name} is {value}; it must be positive and finite, "
+                    "for example 1e-3."
+                )
+        if not (self.b >= 0 and math.isfinite(self.b)):
+            raise ExperimentError(
+                f"algorithm.b is {self.b}; the rate is a/(b + √t): choose b from 0 up."
+            )
+        for name in ("local_steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ExperimentError(
+                    f"algorithm.{name} is {getattr(self, name)}; choose a whole number from 1 up."
+                )
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: FedAvg
+    samples: int  # N
+    w: Any = None  # sealed (outputs, features)
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state, in the order of its aligned block."""
+
+    options: FedAvg
+    feature_cell: NDArray[np.intp]  # (features,)
+    feature_owners: tuple[tuple[ClientId, ...], ...]  # by cell, those that have labels
+    feature_share: Array  # (features,) 1 / holders
+    label_share: Array  # (samples,) 1 / holders of the label, 0 without one
+    copies: Copies | None  # by what the values of its block were divided
+    w: Array  # (outputs, features) the model as this client saw it last
+    clip: float = math.inf  # largest norm of the change of its weights in a round
+    noise: NoiseShare | None = None
+
+
+@dataclass(frozen=True)
+class Descend:
+    """Weights to descend from."""
+
+    w: PerFeature
+    rate: float
+    present: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A client's part of the change of the average."""
+
+    w: PerFeature
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A client's part of the scores, or their total."""
+
+    z: PerSample
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A client's part of the objective."""
+
+    at: Array  # (2,) Σ l(z_i), ‖w‖²: each sample and each feature once
+
+
+# ---- at the clients
+
+
+def init_client(
+    options: FedAvg,
+    schema: Schema,
+    client: ClientId,
+    block: Block,
+    rng: RandomKey,
+    *,
+    release: Release | None = None,
+) -> Client:
+    """Return a client's state: what the public index sets say, and weights of zero."""
+    features = schema.features
+    able = {name for name, holding in schema.holdings.items() if holding.labelled.any()}
+    held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
+    holders = schema.label_holders[schema.samples.own(client)]
+    return Client(
+        options=options,
+        feature_cell=features.cell_of[features.own(client)],
+        feature_owners=tuple(
+            tuple(name for name in cell.owners if name in able) for cell in features.cells
+        ),
+        feature_share=1 / features.holders[features.own(client)],
+        label_share=held / np.maximum(holders, 1),
+        copies=schema.copies(client),
+        w=np.zeros((schema.labels.outputs, block.shape[1])),
+        clip=math.inf if release is None else release.clip,
+        noise=None if release is None else draw_share(release.deviation, release.releases),
+    )
+
+
+@client_function
+def local_descent(
+    client: Client, block: Block, message: Descend, rng: RandomKey
+) -> tuple[Client, Change]:
+    """Take the steps of one round on this client's own rows and columns."""
+    options = client.options
+    mine = np.flatnonzero(client.label_share > 0)
+    if not len(mine):
+        return replace(client, w=message.w), Change(np.zeros_like(message.w))
+    w = descend(
+        _undivided(client, block),
+        targets(block, len(message.w)),
+        message.w,
+        mine[_draw(rng, len(mine), options.local_steps * options.batch)],
+        rate=message.rate,
+        regularisation=options.regularisation,
+        loss=losses.loss_code(options.loss),
+        batch=options.batch,
+    )
+    present = set(message.present)
+    cells = np.array([len(present.intersection(names)) for names in client.feature_owners])
+    counts = cells[client.feature_cell]
+    client, change = _protected(replace(client, w=message.w), w - message.w, counts)
+    return client, Change(change / counts)
+
+
+def _protected(client: Client, change: Array, counts: NDArray[np.int64]) -> tuple[Client, Array]:
+    """Return the change of the weights, clipped and with this client's share of the noise.
+
+    A client knows its own share: the others' alone must do, so that they split the variance.
+    """
+    if client.noise is None:
+        return client, change
+    noise, normal = spend(client.noise, change.shape)
+    clipped = change * min(1.0, client.clip / max(float(np.linalg.norm(change)), 1e-300))
+    share = noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
+    return replace(client, noise=noise), clipped + share * normal
+
+
+def _undivided(client: Client, block: Block) -> Values:
+    """Return the values as this client holds them."""
+    if client.copies is None:
+        return block.x
+    if not block.sparse:
+        return block.x * client.copies.dense()
+    x, copies = block.x.copy(), client.copies
+    x.data *= copies.counts[np.repeat(copies.rows, np.diff(x.indptr)), copies.columns[x.indices]]
+    return x
+
+
+def _draw(rng: RandomKey, rows: int, length: int) -> NDArray[np.int64]:
+    """Return `length` row numbers, every row once before any comes again."""
+    generator = rng.generator()
+    passes = [generator.permutation(rows) for _ in range(math.ceil(length / rows))]
+    return np.concatenate(passes)[:length]
+
+
+@client_function
+def part_of_scores(
+    client: Client, block: Block, message: Weights, rng: RandomKey
+) -> tuple[Client, Scores]:
+    """Keep the model; send this client's part of the scores."""
+    return replace(client, w=message.w), Scores(scores(block.x, message.w))
+
+
+@client_function
+def part_of_objective(
+    client: Client, block: Block, message: Scores, rng: RandomKey
+) -> tuple[Client, Objective]:
+    """Send this client's part of the objective."""
+    held = client.label_share > 0
+    y = targets(block, len(message.z))[:, held]
+    loss = losses.value(losses.loss_code(client.options.loss), message.z[:, held], y)
+    square = (client.w**2 @ client.feature_share).sum()
+    return client, Objective(np.array([(loss @ client.label_share[held]).sum(), square]))
+
+
+def predict(client: Client, block: Block) -> Array:
+    """Return the client's part of the scores of a block's samples, (outputs, samples)."""
+    return scores(block.x, client.w)
+
+
+# ---- at the server
+
+
+def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If no client has both labels and features.
+    """
+    able = {name: held.features for name, held in schema.holdings.items() if held.labelled.any()}
+    if not any(set(features) - {INTERCEPT} for features in able.values()):
+        raise FederationError(
+            f"No client with labels has a feature (labels: {listed(able)}), and fedavg learns the "
+            "weights of a client's own columns from its own labels; give one of them columns, or "
+            'use "hyfdca".'
+        )
+    return Server(options, len(schema.samples))
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there descend; average where their features overlap."""
+    options, number = server.options, server.rounds + 1
+    rate = options.a / (options.b + math.sqrt(number))
+    message = Descend(w=server.w, rate=rate, present=tuple(clients.ids))
+    # step 1: local descent
+    change = clients.sum(local_descent, dict.fromkeys(clients.ids, message))
+    # step 2: averaging
+    return replace(server, w=server.w + change.w, rounds=number), Info(phase="averaging")
+
+
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Return the objective of the model over all clients; there is no dual to bound it from."""
+    products = clients.sum(part_of_scores, dict.fromkeys(clients.ids, Weights(server.w)))
+    parts = clients.sum(part_of_objective, dict.fromkeys(clients.ids, Scores(products.z)))
+    # discloses the data loss and ‖w‖²
+    loss, square = clients.reveal(parts.at).tolist()
+    primal = loss / server.samples + 0.5 * server.options.regularisation * square
+    if not math.isfinite(primal):
+        raise ConvergenceError(
+            f"The objective is {primal} after {server.rounds} rounds: the steps of local descent "
+            "are too long. Lower algorithm.a, raise algorithm.b, or standardise the features."
+        )
+    return server, Info(primal=primal, loss=loss / server.samples, phase="averaging")
+
+
+def private(release: Release) -> Algorithm:
+    """Return FedAvg with clipped changes of the weights, and noise in them."""
+    return replace(FEDAVG, init_client=partial(init_client, release=release))
+
+
+FEDAVG = Algorithm(
+    name="fedavg",
+    hyperparameters=FedAvg,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=partial(conclude, certify=certify),
+    predict=predict,
+    additive=True,
+    client_functions=(send_zeros, local_descent, part_of_scores, part_of_objective),
+    states=(Server, Client, FedAvg, Copies, NoiseShare),
+    private=private,
+    protects="client",
+)

@@ -1,0 +1,442 @@
+"""The network of a client with a feature space of its own, and how its parts train.
+
+    scores(x) = β(α(φ(x)))
+
+The embedding φ takes the client's own features to a latent space of one width for all, α is a
+hidden layer that clients may share (or is not there), β is the classifier. A network may also hold
+the means of the anchors that embeddings are aligned to: what trains is then only a matter of names.
+
+Between exchanges parameters are arrays by name, as a state and its checkpoint hold them; parts that
+are sent are one vector, in the order of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.networks.architecture import Architecture, Network, levels_of
+from intarsia.algorithms.networks.embeddings import (
+    IMAGES,
+    Convolutional,
+    numbers_of_dropout,
+    ragged,
+    width_of_structure,
+)
+from intarsia.algorithms.networks.resnet import Residual
+from intarsia.algorithms.networks.targets import label_tensor
+from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
+from intarsia.core.algorithm import RandomKey
+from intarsia.core.block import Array, Block, Schema
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.maths.training import vectorised
+from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
+from intarsia.maths.training.locks import applied, drawing_from
+from intarsia.maths.training.optimisers import SGD, Adam
+from intarsia.maths.training.torch_import import Tensor, nn, torch
+from intarsia.spelling import listed
+
+__all__ = [
+    "Architecture",
+    "Arrays",
+    "Built",
+    "Network",
+    "Options",
+    "changed",
+    "check_clients",
+    "check_device",
+    "check_options",
+    "check_same_features",
+    "drawn",
+    "embedded",
+    "finite",
+    "network_scores",
+    "part_vector",
+    "pictures",
+    "scores",
+    "train_networks",
+    "training_of",
+    "with_parts",
+]
+
+Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
+
+
+class Options(Protocol):
+    """What the hyperparameters of every algorithm on networks say."""
+
+    @property
+    def rate(self) -> float:
+        """Return the size of steps."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Return the decay of α and β."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Return the rows of a step."""
+        ...
+
+    @property
+    def precision(self) -> Literal["single", "double"]:
+        """Return the precision of parameters and rows."""
+        ...
+
+    @property
+    def engine(self) -> vectorised.Engine:
+        """Return how clients train at once."""
+        ...
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        ...
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return patterns of the parameters that all clients share, such as "shared.*"."""
+        ...
+
+
+class Built(Protocol):
+    """What says what a network is made of: an algorithm's hyperparameters, or a trained network."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        ...
+
+
+# ---- parameters as arrays
+
+
+def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arrays:
+    """Return the parameters of a new network, as torch draws them from this key's stream."""
+    with drawing_from(rng.integer()):
+        network = Network(features, outputs, options.architecture)
+    kind = np.float64 if options.precision == "double" else np.float32
+    return {
+        name: values.numpy().astype(kind) for name, values in initial_parameters(network).items()
+    }
+
+
+def part_vector(parameters: Arrays, patterns: Sequence[str]) -> Array:
+    """Return the parameters that patterns name as one vector, in the order of their names."""
+    names = _named(parameters, patterns)
+    return np.concatenate([parameters[name].ravel() for name in names]).astype(np.float64)
+
+
+def with_parts(parameters: Arrays, patterns: Sequence[str], vector: Array) -> Arrays:
+    """Return the parameters with those that patterns name from a vector."""
+    names = _named(parameters, patterns)
+    ends = np.cumsum([parameters[name].size for name in names])
+    pieces = np.split(vector, ends[:-1])
+    return {
+        **parameters,
+        **{
+            name: piece.reshape(parameters[name].shape).astype(parameters[name].dtype)
+            for name, piece in zip(names, pieces, strict=True)
+        },
+    }
+
+
+def _named(parameters: Arrays, patterns: Sequence[str]) -> list[str]:
+    return sorted(n for n in parameters if any(fnmatchcase(n, one) for one in patterns))
+
+
+def changed(before: Arrays, after: Arrays) -> Arrays:
+    """Return the change of each parameter in double precision."""
+    return {name: values.astype(np.float64) - before[name] for name, values in after.items()}
+
+
+# ---- training
+
+
+@lru_cache(maxsize=32)
+def _structure(outputs: int, made_of: Architecture) -> Network:
+    """Return a network whose own values are not read; its embedding takes any width."""
+    return Network(width_of_structure(made_of.embedding), outputs, made_of)
+
+
+@lru_cache(maxsize=32)
+def _judging(outputs: int, made_of: Architecture) -> Network:
+    """Return the same for predictions: statistics of batches are those that training kept."""
+    network = Network(width_of_structure(made_of.embedding), outputs, made_of)
+    network.eval()
+    return network
+
+
+def training_of(
+    options: Options,
+    outputs: int,
+    loss: Callable[[nn.Module, Batch], Any],
+    parts: Sequence[str],
+    *,
+    epochs: int,
+    batch: int | None = None,
+    noise: Mapping[str, tuple[int, ...]] | None = None,
+    also_ragged: Mapping[str, int] | None = None,
+    proximal: float = 0.0,
+    squared: bool = True,
+) -> LocalTraining:
+    """Return how some parts of the networks train; keep it: compiled functions belong to it.
+
+    Parameters
+    ----------
+    loss
+        As of a `LocalTraining` that takes learners stacked. With dropout a batch also holds its
+        numbers, "dropped", for the embedding of the rows.
+    parts
+        Patterns of the parameters that move.
+    epochs
+        0 = one step.
+    batch, noise
+        None = the options' batch, and none.
+    also_ragged
+        Axes of the client's own features in what a batch holds beside the rows.
+    proximal
+        η of η/2 ‖w - r‖² over the parts that move; r is where they start, or what is given.
+    squared
+        Whether it is that, or else η Σ ‖w - r‖ over the single parameters.
+    """
+    made_of = options.architecture
+    drawn = dict(noise or {})
+    if made_of.dropout:
+        drawn["dropped"] = (numbers_of_dropout(made_of.embedding, made_of.hidden),)
+    heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
+    return LocalTraining(
+        model=_structure(outputs, made_of),
+        loss=loss,
+        optimiser=_optimiser(options),
+        epochs=max(1, epochs),
+        steps=1 if epochs == 0 else None,
+        batch_size=options.batch if batch is None else batch,
+        train=tuple(parts),
+        decay=dict.fromkeys(heads, options.weight_decay),
+        proximal=dict.fromkeys(parts, proximal),
+        squared=squared,
+        noise=drawn,
+        ragged={**ragged(made_of.embedding), **(also_ragged or {})},
+        stacked=made_of.embedding not in IMAGES,
+    )
+
+
+def _optimiser(options: Options) -> Adam | SGD:
+    """Return the options' optimiser: Adam for algorithms that do not leave the choice."""
+    plain = getattr(options, "optimiser", "adam") == "sgd"
+    return SGD(rate=options.rate) if plain else Adam(rate=options.rate)
+
+
+def train_networks(
+    training: LocalTraining,
+    clients: Sequence[tuple[Arrays, Block, RandomKey]],
+    constants: Sequence[Mapping[str, Tensor]],
+    engine: vectorised.Engine,
+    references: Sequence[Arrays] | None = None,
+) -> list[Arrays]:
+    """Train the clients' networks on their labelled rows; return the parameters they come to.
+
+    `references` are what proximal terms pull to; None: where each starts.
+
+    Raises
+    ------
+    ConvergenceError
+        If a parameter is not finite.
+    """
+    learners: list[Learner] = []
+    pulled: Sequence[Arrays | None] = [None] * len(clients) if references is None else references
+    for (parameters, block, rng), known, to in zip(clients, constants, pulled, strict=True):
+        tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
+        x, y = labelled_rows(block)
+        x = pictures(training.model, x, block)
+        like = tensors["classifier.weight"]
+        learners.append(
+            Learner(
+                parameters=tensors,
+                rows={
+                    "x": torch.from_numpy(x).to(like.dtype),
+                    "y": label_tensor(y, like, len(parameters["classifier.bias"])),
+                },
+                key=rng.integer(),
+                constants=known,
+                references=None if to is None else {n: torch.from_numpy(v) for n, v in to.items()},
+            )
+        )
+    return [
+        finite(training, {name: values.detach().numpy() for name, values in one.parameters.items()})
+        for one in vectorised.train(training, learners, engine=engine)
+    ]
+
+
+def pictures(network: nn.Module, x: Array, block: Block) -> Array:
+    """Return a block's rows as pictures, if the network reads such: pixels by their names."""
+    if not isinstance(network.embedding, Convolutional | Residual):
+        return x
+    order = columns(block.features)
+    return x if np.array_equal(order, np.arange(len(order))) else x[:, order]
+
+
+def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
+    """Return the parameters that a training came to.
+
+    Raises
+    ------
+    ConvergenceError
+        If one that it moved is not finite: it would spread to all others by the average.
+    """
+    for name in training.trained:
+        if not np.isfinite(parameters[name]).all():
+            raise ConvergenceError(
+                f"The parameter {name} of a client's network is not finite after training; lower "
+                "algorithm.rate, or standardise the features."
+            )
+    return parameters
+
+
+# ---- what a network says
+
+
+def _outputs(parameters: Arrays, options: Built, block: Block) -> tuple[Array, Array]:
+    """Return the embedded samples, (samples, k), and their scores, (samples, outputs).
+
+    Of a network of several levels the embedding is that of the first, and levels that have none of
+    their own read its points.
+    """
+    made_of = options.architecture
+    if made_of.additive:
+        first, *others = levels_of(parameters).values()
+        common = {name: own for name, own in first.items() if name.startswith("embedding.")}
+        each = [_outputs_of({**common, **own}, made_of, block) for own in (first, *others)]
+        scores = np.add.reduce([own for _, own in each])
+        return each[0][0], scores / (len(each) if made_of.additive == "mean" else 1)
+    return _outputs_of(parameters, made_of, block)
+
+
+def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:
+    """Return the scores of a block's samples by one network, (samples, outputs)."""
+    return _outputs_of(parameters, made_of, block)[1]
+
+
+def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
+    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
+    structure = _judging(len(parameters["classifier.bias"]), made_of)
+    x = torch.from_numpy(pictures(structure, dense(block), block))
+    x = x.to(tensors["classifier.bias"].dtype)
+    with torch.no_grad():
+        latent, scores = applied(structure, tensors, x)
+    return latent.double().numpy(), scores.double().numpy()
+
+
+def embedded(parameters: Arrays, options: Built, block: Block) -> Array:
+    """Return the points of the latent space that a block's samples are taken to, (samples, k)."""
+    return _outputs(parameters, options, block)[0]
+
+
+def scores(parameters: Arrays, options: Built, block: Block) -> Array:
+    """Return what a network says of a block's samples, (samples, outputs)."""
+    return _outputs(parameters, options, block)[1]
+
+
+# ---- what is asked of the federation and of the settings
+
+
+def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) -> None:
+    """Raise where a federation is not one of clients with samples and labels of their own.
+
+    With `shared_samples` a sample may be at several clients.
+
+    Raises
+    ------
+    FederationError
+        If a client has no labels, or a sample is at several clients.
+    """
+    bare = [client for client, held in schema.holdings.items() if not held.labelled.any()]
+    if bare:
+        raise FederationError(
+            f"No label is held by {listed(bare)}, and every client of {name} learns from its own; "
+            "leave them out."
+        )
+    shared = next((cell for cell in schema.samples.cells if len(cell.owners) > 1), None)
+    if shared is not None and not shared_samples:
+        raise FederationError(
+            f"The sample {schema.samples.ids[shared.start]!r} is at {listed(shared.owners)}, and "
+            f"the clients of {name} have samples of their own; give each row an id of its own."
+        )
+
+
+def check_same_features(schema: Schema, name: str) -> int:
+    """Raise where clients have different features; return how many they have.
+
+    Raises
+    ------
+    FederationError
+        With the first that one client has and another lacks.
+    """
+    first, *others = schema.clients
+    features = set(schema.holdings[first].features)
+    for other in others:
+        odd = features ^ set(schema.holdings[other].features)
+        if odd:
+            raise FederationError(
+                f"Clients {first!r} and {other!r} differ in {len(odd)} features "
+                f"({listed(sorted(odd), 4)}); {name} shares layers that read the features, and "
+                'needs the same everywhere: use "flic" or "hetfedrep".'
+            )
+    return len(features)
+
+
+def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:
+    """Raise where a hyperparameter is too small, or none of the words that it may be.
+
+    Raises
+    ------
+    ExperimentError
+        With its value and what serves.
+    """
+    for names, least in ((counts, 1), (not_negative, 0)):
+        for name in names:
+            value = getattr(options, name)
+            if not value >= least or value == float("inf"):
+                raise ExperimentError(
+                    f"algorithm.{name} is {value}; it must be finite and at least {least}."
+                )
+    dropout = getattr(options, "dropout", 0.0)
+    if not 0.0 <= dropout < 1.0:
+        raise ExperimentError(
+            f"algorithm.dropout is {dropout}; it must be at least 0 and below 1, for example 0.5."
+        )
+    if not 0 < options.rate < float("inf"):
+        raise ExperimentError(
+            f"algorithm.rate is {options.rate}; it must be positive and finite, for example 1e-3."
+        )
+    for name, kind in get_type_hints(type(options)).items():
+        known = get_args(kind)
+        if get_origin(kind) is Literal and getattr(options, name) not in known:
+            raise ExperimentError(
+                f"algorithm.{name} is {getattr(options, name)!r}; choose from {', '.join(known)}."
+            )
+
+
+def check_device(name: str) -> None:
+    """Raise where torch cannot compute on a device here.
+
+    Raises
+    ------
+    ExperimentError
+        With what torch says.
+    """
+    try:
+        torch.empty(0, device=torch.device(name))
+    except (RuntimeError, AssertionError) as error:  # what torch raises where there is none
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise ExperimentError(
+            f'algorithm.device is {name!r}, which torch cannot use here ({said}); set "cpu".'
+        ) from None

@@ -1,0 +1,103 @@
+"""Mean and deviation of the labels over all clients, for networks that learn numbers.
+
+1. `count_labels`: each client sends how many labels it has, and their sum
+2. `square_labels`: it opens the totals, and sends its squared deviations from the mean
+3. `settle_labels`: it opens the total of these, and keeps mean and deviation
+
+The server reads none of it. Every client knows mean and deviation then; of two, each knows the
+other's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.networks.training_rows import is_labelled
+from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve
+from intarsia.core.block import Array, Block
+
+__all__ = ["FUNCTIONS", "on_scale", "settle"]
+
+
+@dataclass(frozen=True)
+class CountLabels:
+    """Ask for the number and the sum of the labels."""
+
+
+@dataclass(frozen=True)
+class LabelSums:
+    """A client's part of them, or the total."""
+
+    at: Array  # (2,) labels, Σ y
+
+
+@dataclass(frozen=True)
+class LabelSquares:
+    """A client's part of the squared deviations."""
+
+    at: Array  # (1,) Σ (y - mean)²
+
+
+@dataclass(frozen=True)
+class LabelSpread:
+    """The totals of both."""
+
+    sums: Array
+    squares: Array
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Says that the client has the scale."""
+
+
+def settle(clients: Clients) -> None:
+    """Let all clients know mean and deviation of the labels."""
+    sums = clients.sum(count_labels, dict.fromkeys(clients.ids, CountLabels())).at
+    squares = clients.sum(square_labels, dict.fromkeys(clients.ids, LabelSums(sums))).at
+    clients.ask(settle_labels, dict.fromkeys(clients.ids, LabelSpread(sums, squares)))
+
+
+def on_scale(client: Any, block: Block) -> Block:
+    """Return a block with its labels in units of the federation, as networks learn them."""
+    if client.outputs > 1 or block.y is None:
+        return block
+    return replace(block, y=(block.y - client.centre) / client.spread)
+
+
+def _labels(block: Block) -> Array:
+    return np.zeros(0) if block.y is None else block.y[is_labelled(block)]
+
+
+@client_function
+def count_labels(
+    client: Any, block: Block, message: CountLabels, rng: RandomKey
+) -> tuple[Any, LabelSums]:
+    """Send the number of labels and their sum."""
+    y = _labels(block)
+    return client, LabelSums(np.array([float(len(y)), float(y.sum())]))
+
+
+@client_function
+def square_labels(
+    client: Any, block: Block, message: LabelSums, rng: RandomKey
+) -> tuple[Any, LabelSquares]:
+    """Keep the mean; send the squared deviations from it."""
+    centre = float(message.at[1] / message.at[0])
+    squares = float(((_labels(block) - centre) ** 2).sum())
+    return evolve(client, centre=centre), LabelSquares(np.array([squares]))
+
+
+@client_function
+def settle_labels(
+    client: Any, block: Block, message: LabelSpread, rng: RandomKey
+) -> tuple[Any, Settled]:
+    """Keep the deviation; labels that are all the same stay as they are."""
+    spread = float(np.sqrt(message.squares[0] / message.sums[0]))
+    return evolve(client, spread=spread or 1.0), Settled()
+
+
+FUNCTIONS = (count_labels, square_labels, settle_labels)

@@ -1,0 +1,62 @@
+"""A block's values as a full matrix, and its labelled rows: what learners by gradients train on."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import INTERCEPT, Array, Block
+from intarsia.errors import TableError
+
+__all__ = ["columns", "dense", "is_labelled", "labelled_rows"]
+
+
+@lru_cache(maxsize=1024)
+def columns(features: tuple[str, ...]) -> NDArray[np.intp]:
+    """Return the columns of a block in the order of their names, without the constant one.
+
+    Numbers in a name go by their size, "x2" before "x10", so that rows may be pictures.
+    """
+    keys = {
+        place: [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]
+        for place, name in enumerate(features)
+        if name != INTERCEPT
+    }
+    return np.array(sorted(keys, key=keys.__getitem__), np.intp)
+
+
+def dense(block: Block) -> Array:
+    """Return a block's values, (rows, features).
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    x: Array = np.asarray(block.x.toarray() if block.sparse else block.x, np.float64)
+    if np.isnan(x).any():
+        raise TableError(
+            f"{int(np.isnan(x).sum())} values are missing, and the model takes none: set "
+            "preprocessing.standardise = true, which puts the mean in their place."
+        )
+    return x
+
+
+def is_labelled(block: Block) -> NDArray[np.bool_]:
+    """Return which rows have a label, (rows,)."""
+    return np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
+
+
+def labelled_rows(block: Block) -> tuple[Array, Array]:
+    """Return the values, (labelled rows, features), and the labels, (labelled rows,).
+
+    Raises
+    ------
+    TableError
+        If a value is missing.
+    """
+    held = is_labelled(block)
+    return dense(block)[held], np.zeros(0) if block.y is None else block.y[held]

@@ -1,0 +1,327 @@
+"""FedHeNN: each client has a network of its own, and what they say of the same points is alike.
+
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML
+2022, as FLIC's paper compares it (see `flic`): every client has features of its own, an embedding
+φ_i of them and a classifier β_i; nothing of a network is shared. The clients' embeddings of some
+points, X_i, give kernels K_i = φ_i(X_i) φ_i(X_i)ᵀ, and a client learns from
+
+    F_i = 1/n_i Σ_j l(y_j, β_i∘φ_i(x_j)) + η (1 - CKA(K_i, K̄))
+    CKA(K, L) = <HKH, HLH> / (‖HKH‖ ‖HLH‖),   H = I - 11ᵀ/R
+
+with K̄ the mean of the kernels. A round, at the clients that are there:
+
+1. kernels: embed the round's points; the server adds the kernels up and does not read them
+2. local training: some epochs on (φ_i, β_i) with the mean kernel as it was at step 1
+
+At the end all clients go through both steps once more.
+
+The points are R standard normal numbers for each feature, drawn anew in each round from a key that
+all know. A client takes as many as it has features, or the corner of the images that is as large
+as its own: points of the largest space that are cut to the smaller ones, as FLIC's authors do it.
+
+Departures from FLIC's authors' code (github.com/arakotom/flic)
+- the similarity is to grow; there the term has the other sign, so that kernels are driven apart
+- K̄ is the mean over the clients that are there, not over all: in a round nobody else can be asked
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.client_network import (
+    Architecture,
+    check_clients,
+    check_options,
+    embedded,
+    train_networks,
+    training_of,
+)
+from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.parameter_sharing import (
+    Client,
+    Server,
+    Start,
+    certify,
+    init_client,
+    network,
+    part_of_loss,
+    predict,
+    setup,
+    start,
+)
+from intarsia.algorithms.networks.targets import row_losses
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Conclusion,
+    Info,
+    RandomKey,
+    Ready,
+    Visit,
+    client_function,
+    cohort_function,
+    evolve,
+)
+from intarsia.core.block import Array, Block, Schema
+from intarsia.errors import ExperimentError
+from intarsia.maths.training.local_training import Batch, LocalTraining
+from intarsia.maths.training.torch_import import Tensor, nn, torch
+
+__all__ = ["FEDHENN", "FedHeNN"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedHeNN:
+    """Hyperparameters, with the defaults of FLIC's paper for real data."""
+
+    similarity_weight: float = 0.1  # η
+    points: int = 100  # R
+    local_epochs: int = 10
+    final_epochs: int = 10  # at all clients after the last round
+    rate: float = 1e-3  # of Adam, fresh in each round
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
+    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("similarity_weight", "final_epochs", "weight_decay"),
+        )
+        if self.points < 2:
+            raise ExperimentError(
+                f"algorithm.points is {self.points}; kernels are centred, which leaves nothing of "
+                "a single point: it must be at least 2, for example 100."
+            )
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return Architecture(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            latent=self.latent,
+            dropout=self.dropout,
+        )
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: none."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Points:
+    """Names the points that all embed."""
+
+    key: int  # of the stream that they come from
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The inner products of the embedded points at one client, or their total."""
+
+    at: Array  # (R, R)
+
+
+@dataclass(frozen=True)
+class Similar:
+    """The points, and the kernel that a client's is to be like; None: any."""
+
+    key: int
+    kernel: Array | None  # (R, R)
+
+
+# ---- the objective
+
+
+def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
+    """Return 1 - CKA of the client's kernel with the mean one, which has mean 0 and norm 1."""
+    latent = model.embedding(batch["points"])
+    centred = latent - latent.mean(-2, keepdim=True)
+    inner = ((batch["kernel"] @ centred) * centred).sum((-2, -1))  # <HKH, HLH> with HLH given
+    squares = (centred.mT @ centred).square().sum((-2, -1))  # of HKH: the same eigenvalues
+    # points that all have one embedding are like no others, and the root has no slope at 0
+    found: Tensor = 1 - inner / torch.where(squares > 0, squares, 1.0).sqrt()
+    return found
+
+
+def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
+    """Return F_i of a batch."""
+
+    def complete(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor] | Tensor:
+        each = row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
+        if options.similarity_weight == 0:
+            return each
+        return each, options.similarity_weight * _unlikeness(model, batch)
+
+    return complete
+
+
+@lru_cache(maxsize=32)
+def _training(options: FedHeNN, outputs: int, epochs: int) -> LocalTraining:
+    """Return how the networks train; kept, as compiled functions belong to it."""
+    parts = ("embedding.*", "classifier.*")
+    aligned = options.similarity_weight > 0 and options.embedding == "perceptron"
+    ragged = {"points": 1} if aligned else {}
+    return training_of(
+        options, outputs, _objective(options), parts, epochs=epochs, also_ragged=ragged
+    )
+
+
+# ---- at the clients
+
+
+@client_function
+def send_kernel(
+    client: Client, block: Block, message: Points, rng: RandomKey
+) -> tuple[Client, Kernel]:
+    """Embed the points; send their inner products."""
+    x = _points(client.options, block.shape[1], message.key)
+    names = tuple(map(str, range(x.shape[1])))
+    latent = embedded(client.parameters, client.options, Block(np.arange(len(x)), names, x))
+    return client, Kernel(latent @ latent.T)
+
+
+@cohort_function
+def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train φ and β; there is nothing to send."""
+    return _similar(visits, visits[0][0].options.local_epochs)
+
+
+@cohort_function
+def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train φ and β after the last round."""
+    return _similar(visits, visits[0][0].options.final_epochs)
+
+
+def _similar(visits: Sequence[Visit], epochs: int) -> list[tuple[Client, Ready]]:
+    training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
+    # what all are told is the same
+    message: Similar = visits[0][2]
+    kernel = None if message.kernel is None else _normed(message.kernel)
+
+    def constants(client: Client, block: Block) -> Mapping[str, Tensor]:
+        if kernel is None:
+            return {}
+        points = _points(client.options, block.shape[1], message.key)
+        kind = client.parameters["classifier.bias"].dtype
+        known = {"points": points, "kernel": kernel}
+        return {name: torch.from_numpy(values.astype(kind)) for name, values in known.items()}
+
+    found = train_networks(
+        training,
+        [
+            (client.parameters, label_scaling.on_scale(client, block), rng.fold_in("local"))
+            for client, block, _, rng in visits
+        ],
+        [constants(client, block) for client, block, _, _ in visits],
+        visits[0][0].options.engine,
+    )
+    return [
+        (evolve(visit[0], parameters=own), Ready())
+        for visit, own in zip(visits, found, strict=True)
+    ]
+
+
+def _points(options: FedHeNN, features: int, key: int) -> Array:
+    """Return the points in a client's own space, (R, features)."""
+    normal = RandomKey((key,)).generator().normal(size=(features, options.points)).T
+    if options.embedding == "perceptron":
+        return np.ascontiguousarray(normal)
+    # the first s² numbers are those of the corner of s × s pixels, for each s
+    row, column = np.divmod(np.arange(features), math.isqrt(features))
+    order = np.lexsort((column, row, np.maximum(row, column)))
+    points = np.empty_like(normal, order="C")
+    points[:, order] = normal
+    return points
+
+
+def _normed(kernel: Array) -> Array:
+    """Return HKH / ‖HKH‖; zeros for a kernel that is the same everywhere."""
+    centred = kernel - kernel.mean(0) - kernel.mean(1)[:, None] + kernel.mean()
+    found: Array = centred / max(float(np.linalg.norm(centred)), np.finfo(np.float64).tiny)
+    return found
+
+
+# ---- at the server
+
+
+def init_server(options: FedHeNN, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or one has no labels.
+    """
+    check_clients(schema, "fedhenn")
+    return start(options, schema, rng)
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there train towards the mean of their kernels."""
+    server = evolve(server, rounds=server.rounds + 1)
+    clients.ask(local_training, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
+    return server, Info(phase="local")
+
+
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+    """Let every client train a last time; the networks stay at the clients."""
+    if server.options.final_epochs:
+        clients.ask(personalise, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
+    _, info = certify(server, clients, rng)
+    return Conclusion(info)
+
+
+def _mean_kernel(server: Server, clients: Clients, rng: RandomKey) -> Similar:
+    """Return the mean of the clients' kernels of new points, which the server does not read."""
+    if server.options.similarity_weight == 0:
+        return Similar(key=0, kernel=None)
+    key = rng.fold_in("points").integer()
+    total = clients.sum(send_kernel, dict.fromkeys(clients.ids, Points(key)))
+    return Similar(key=key, kernel=total.at * (1 / len(clients.ids)))
+
+
+FEDHENN = Algorithm(
+    name="fedhenn",
+    hyperparameters=FedHeNN,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    spaces=True,
+    network=network,
+    pools=lambda options: options.similarity_weight > 0,
+    client_functions=(
+        send_kernel,
+        local_training,
+        personalise,
+        part_of_loss,
+        *label_scaling.FUNCTIONS,
+    ),
+    states=(Server, Client, FedHeNN, Start),
+)

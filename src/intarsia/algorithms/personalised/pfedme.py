@@ -1,0 +1,210 @@
+"""pFedMe: a network of each client's own, from the Moreau envelope of its loss.
+
+Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020
+(Algorithm 1). The clients' own networks are θ_i(w), and what all share is w:
+
+    min_w 1/n Σ_i min_θ_i F_i(θ_i) + λ/2 ‖θ_i - w‖²
+
+A round, at the clients that are there:
+
+1. open w_i = w, and θ_i = w. `local_rounds` times: θ_i by `steps` steps on a batch of rows, on
+   F_i(θ_i) + λ/2 ‖θ_i - w_i‖²; then w_i ← w_i - ηλ (w_i - θ_i). Send the change of w_i
+2. the server steps to the average, w ← (1-β) w + β/n Σ_i w_i, which it never reads
+
+A client's model is the last θ_i. As in the authors' code θ_i goes on from where it was within a
+round. Until a client was there its θ_i is the w that the server drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.client_network import (
+    Architecture,
+    Arrays,
+    changed,
+    check_clients,
+    check_options,
+    check_same_features,
+    part_vector,
+    training_of,
+)
+from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.algorithms.networks.parameter_sharing import (
+    Change,
+    Client,
+    Seat,
+    Server,
+    Start,
+    init_client,
+    network,
+    opened,
+    predict,
+    send_start,
+    shares,
+    start,
+    started_alike,
+    take_start,
+    told,
+    trained,
+)
+from intarsia.algorithms.networks.targets import plain_loss
+from intarsia.algorithms.networks.training_rows import is_labelled
+from intarsia.algorithms.personalised.ditto import certify, conclude, part_of_own_loss
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Info,
+    RandomKey,
+    Visit,
+    cohort_function,
+    evolve,
+)
+from intarsia.core.block import Schema
+from intarsia.maths.training.local_training import LocalTraining
+
+__all__ = ["PFEDME", "PFedMe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe:
+    """Hyperparameters, with the defaults of the paper's code for its digits."""
+
+    pull: float = 15.0  # λ
+    local_rounds: int = 20  # R
+    steps: int = 5  # K, on one batch
+    step_size: float = 0.005  # η, of w
+    mixing: float = 1.0  # β
+    rate: float = 0.05  # of the steps of θ
+    optimiser: Literal["adam", "sgd"] = "sgd"
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 20
+    embedding: AnyKind = "perceptron"
+    hidden: int = 64
+    latent: int = 64
+    precision: Literal["single", "double"] = "single"
+    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            counts=("local_rounds", "steps", "batch", "hidden", "latent"),
+            not_negative=("pull", "step_size", "mixing", "weight_decay"),
+        )
+
+    @property
+    def loss(self) -> str:
+        """Return the loss that the scores are graded by."""
+        return "cross_entropy"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: those of w, all."""
+        return ("*",)
+
+
+@lru_cache(maxsize=32)
+def _training(options: PFedMe, outputs: int) -> LocalTraining:
+    """Return how θ trains on one batch: each epoch is a step; kept, for compiled functions."""
+    return training_of(
+        options, outputs, plain_loss, ("*",), epochs=options.steps, proximal=options.pull
+    )
+
+
+def _on_batch(seat: Seat, number: int) -> Seat:
+    """Return a client with the rows of one batch."""
+    rows = np.flatnonzero(is_labelled(seat.block))
+    draws = seat.rng.fold_in("batch", number).generator()
+    chosen = np.sort(draws.permutation(rows)[: seat.client.options.batch])
+    return seat._replace(block=seat.block.take(chosen), rng=seat.rng.fold_in(number))
+
+
+# ---- at the clients
+
+
+@cohort_function
+def train_envelope(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+    """Step with w towards own networks; send its change, and keep the own network."""
+    options = visits[0][0].options
+    # step 1: θ, then w, in turn
+    before = opened(visits)
+    common: list[Arrays] = [dict(seat.client.parameters) for seat in before]
+    seats = before
+    for number in range(options.local_rounds):
+        batches = [_on_batch(seat, number) for seat in seats]
+        training = _training(options, visits[0][0].outputs)
+        found = trained(training, batches, "own", references=common)
+        seats = [seat._replace(client=one.client) for seat, one in zip(seats, found, strict=True)]
+        common = [
+            _stepped(own, seat.client.parameters, options.step_size * options.pull)
+            for own, seat in zip(common, seats, strict=True)
+        ]
+    parts = options.shared_parts
+    return [
+        (seat.client, Change(part_vector(changed(old.client.parameters, new), parts)))
+        for seat, old, new in zip(seats, before, common, strict=True)
+    ]
+
+
+def _stepped(common: Arrays, own: Arrays, share: float) -> Arrays:
+    return {name: values - share * (values - own[name]) for name, values in common.items()}
+
+
+# ---- at the server
+
+
+def init_server(options: PFedMe, schema: Schema, rng: RandomKey) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or different features, or one has no labels.
+    """
+    check_clients(schema, "pfedme")
+    return start(options, schema, rng, check_same_features(schema, "pfedme"))
+
+
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+    """Let the clients that are there step with w; step to the average."""
+    server = evolve(server, rounds=server.rounds + 1)
+    total = clients.sum(train_envelope, told(server, clients))
+    # step 2: (1-β) w + β w̄ = w + β times the average of the changes
+    share = server.options.mixing / len(clients.ids)
+    return evolve(server, shared=server.shared + total.shared * share), Info(phase="averaging")
+
+
+PFEDME = Algorithm(
+    name="pfedme",
+    hyperparameters=PFedMe,
+    init_server=init_server,
+    init_client=init_client,
+    setup=started_alike,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    predict=predict,
+    additive=False,
+    linear=False,
+    network=network,
+    pools=shares,
+    client_functions=(
+        send_start,
+        take_start,
+        train_envelope,
+        part_of_own_loss,
+        *label_scaling.FUNCTIONS,
+    ),
+    states=(Server, Client, PFedMe, Start),
+)

@@ -1,0 +1,291 @@
+"""The commands `intarsia federation ...`: sites of organisations, each with its own table."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intarsia.cli.console import put, say
+from intarsia.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from intarsia.deployment.server import Standing
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",
+    rich_markup_mode="rich",
+    epilog="In this order: init and provision once; each site gets its kit, fills in local/"
+    "site.toml and runs site; the server's runs server and then submit for each experiment.",
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The folder that provision wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+@app.command()
+def init(file: File = Path("federation.toml")) -> None:
+    """Write an example of a federation's FILE, to be changed."""
+    from intarsia.deployment.federation_file import EXAMPLE
+
+    if file.exists():
+        raise ExperimentError(f"{file} is there already; name another file.")
+    file.write_text(EXAMPLE, encoding="utf-8")
+    say(f"wrote {file}; change it, then run intarsia federation provision {file}")
+
+
+@app.command()
+def provision(
+    file: File,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the kits are written.")
+    ] = Path("kits"),
+) -> None:
+    """Write a kit with keys and certificates for the server and each site of FILE.
+
+    A kit that is there already stays as it is, so that sites can be added later.
+    """
+    from intarsia.deployment.federation_file import finish_kits, load
+
+    nvflare = _nvflare()
+    description = load(file)
+    out = out.resolve()
+    ports = description.port, description.port + 1
+    known = [name for name in ("server", *description.sites) if (out / name).exists()]
+    kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
+    finish_kits(description, dict(kits))
+    new = len(kits) - len(known)
+    say(f"wrote {new} kit{'' if new == 1 else 's'} to {out}")
+    if known:
+        say(f"  there before, with the keys that they had: {', '.join(known)}")
+    for name in description.sites:
+        if name not in known:
+            say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+
+
+@app.command()
+def server(kit: Kit) -> None:
+    """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.process import KitProcess, is_running
+    from intarsia.deployment.server import supervise
+
+    nvflare = _nvflare()
+    kit = kit.resolve()
+    sites_of(kit)
+    if not is_running(kit):  # what runs from it already is said in its own words
+        nvflare.check_ports(kit)
+    process = KitProcess(kit, nvflare.parent_command(kit, server=True), say)
+    jobs = nvflare.Jobs(kit / "admin")
+    say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
+    with process.running():
+        supervise(kit / "local", jobs, nvflare.write_job, stopped=process.stopped)
+    jobs.close()
+
+
+@app.command()
+def site(kit: Kit) -> None:
+    """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
+    from intarsia.deployment.client_folder import check_files, read_settings
+    from intarsia.deployment.process import KitProcess
+
+    nvflare = _nvflare()
+    kit = kit.resolve()
+    settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
+    if settings.name != kit.name:
+        raise ExperimentError(
+            f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
+            "both must be the name that experiments use."
+        )
+    check_files(settings)
+    process = KitProcess(kit, nvflare.parent_command(kit, server=False), say)
+    say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
+    with process.running():
+        process.wait()
+
+
+@app.command()
+def submit(
+    kit: Kit,
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT")],
+    overwrite: Annotated[bool, typer.Option(help="Replace a run of the same name.")] = False,
+) -> None:
+    """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.process import is_running
+    from intarsia.deployment.server import request
+    from intarsia.experiment import config as experiments
+
+    sites, patience = sites_of(kit.resolve())
+    description = experiments.load(experiment, parties=sites)
+    named = tuple(one.name for one in description.clients)
+    if named and set(named) != set(sites):
+        raise ExperimentError(
+            f"The experiment's clients are {sorted(named)} but the federation's sites are "
+            f"{sorted(sites)}; both must have the same names."
+        )
+    own = request(
+        kit.resolve() / "local",
+        description,
+        named or sites,
+        patience,
+        overwrite=overwrite,
+        alive=is_running(kit.resolve()),
+    )
+    say(f"asked for {description.name}; its results will be in {own / 'out'}")
+
+
+@app.command()
+def status(
+    kit: Kit,
+    as_json: AsJson = False,
+    ask: Annotated[
+        bool | None,
+        typer.Option(
+            "--sites/--no-sites",
+            help="Ask the server which sites are connected; default: yes, but with --json no.",
+        ),
+    ] = None,
+) -> None:
+    """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
+    from intarsia.deployment.federation_file import check_kit, is_of_server
+    from intarsia.deployment.process import is_running
+    from intarsia.deployment.server import standings
+
+    kit = kit.resolve()
+    check_kit(kit)
+    alive, is_server = is_running(kit), is_of_server(kit)
+    found = standings(kit / "local") if is_server else []
+    asked = alive and is_server and (ask if ask is not None else not as_json)
+    sites = _connected(kit) if asked else None
+    if as_json:
+        content: dict[str, Any] = {"running": alive, "runs": [asdict(one) for one in found]}
+        if sites is not None:
+            content["sites"] = sites
+        put(json.dumps(content))
+        return
+    say(f"{kit.name} is {'running' if alive else 'not running'}")
+    if sites is not None:
+        for there, words in ((True, "connected"), (False, "not connected")):
+            names = [name for name, one in sites.items() if one is there]
+            if names:
+                say(f"  {words}: {', '.join(names)}")
+    for one in found:
+        say(_line(one))
+
+
+@app.command()
+def ping(kit: Kit) -> None:
+    """Measure how long calls to all sites take, small ones and 8 MB: JSON on standard output."""
+    from statistics import median
+
+    from intarsia.deployment import server as federation_server
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.process import is_running
+
+    kit = kit.resolve()
+    sites, patience = sites_of(kit)
+    if not is_running(kit):
+        raise ExperimentError(f"{kit} is not running; start it with intarsia federation server.")
+    path = federation_server.ping(kit / "local", sites, patience)
+    end = time.monotonic() + patience.deadline
+    while not path.is_file():
+        if time.monotonic() > end:
+            raise ExperimentError(
+                f"There was no answer in {patience.deadline:g} seconds; see whether all sites are "
+                f"running, and intarsia federation logs {kit}."
+            )
+        time.sleep(0.2)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for size, seconds in found["seconds"].items():
+        say(f"  {size}: {1000 * median(seconds):.1f} ms (median of {len(seconds)})")
+    put(json.dumps(found))
+
+
+@app.command()
+def logs(
+    kit: Kit, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.")] = 30
+) -> None:
+    """Print the last lines of the log of KIT on standard output, and of a site's own errors."""
+    from intarsia.deployment.client_folder import ERRORS
+
+    path, errors = kit / "log.txt", kit / "local" / ERRORS
+    if not path.is_file() and not errors.is_file():
+        raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
+    for one in (path, errors):
+        if one.is_file():
+            say(str(one))
+            for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
+                put(line)
+
+
+@app.command()
+def stop(
+    kit: Kit,
+    run: Annotated[str, typer.Option(metavar="NAME", help="Stop this run alone.")] = "",
+) -> None:
+    """Stop what runs from KIT; runs go on when it is started again. With --run: stop one run."""
+    from intarsia.deployment.federation_file import check_kit
+    from intarsia.deployment.process import stop as stop_process
+    from intarsia.deployment.server import stop_run
+
+    kit = kit.resolve()
+    check_kit(kit)
+    if run:
+        stop_run(kit / "local", run)
+        say(f"stops {run}; it goes on with intarsia federation resume {kit} {run}")
+        return
+    say(f"stopped {kit.name}" if stop_process(kit) else f"{kit.name} was not running")
+
+
+@app.command()
+def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None:
+    """Let a RUN of the server of KIT go on that was stopped, or failed and can go on now."""
+    from intarsia.deployment.server import resume_run
+
+    resume_run(kit.resolve() / "local", run)
+    say(f"{run} goes on when the server and the sites are running")
+
+
+def _connected(kit: Path) -> dict[str, bool] | None:
+    """Return which sites are connected to the server; None if it does not answer."""
+    from intarsia.deployment.federation_file import sites_of
+
+    jobs = _nvflare().Jobs(kit / "admin")
+    try:
+        there = set(jobs.clients())
+    except OSError:  # it is starting
+        return None
+    finally:
+        jobs.close()
+    return {name: name in there for name in sites_of(kit)[0]}
+
+
+def _line(one: Standing) -> str:
+    numbers = [f"round {one.round}"]
+    numbers += [] if one.loss is None else [f"loss {one.loss:.6g}"]
+    numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]
+    numbers += [f"{one.bytes:,} bytes"]
+    problem = f" ({one.problem})" if one.problem else ""
+    numbers += [f"without {', '.join(one.away)}"] if one.away else []
+    return f"  {one.name}: {one.state}, {', '.join(numbers)}{problem}"
+
+
+def _nvflare() -> Any:
+    """Return the engine's module, which needs its library."""
+    try:
+        from intarsia.engines.transports import nvflare
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").split(".")[0] not in ("nvflare", "psutil"):
+            raise
+        raise ExperimentError(
+            "The library nvflare is not installed; install intarsia[nvflare]."
+        ) from None
+    return nvflare

@@ -1,0 +1,434 @@
+"""The command line: arguments → run → tables on standard error, results on standard output.
+
+Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
+130 after Ctrl-C, or SIGTERM in a run, with the command that goes on. What is slow to import is
+imported by the command that needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intarsia import __version__
+from intarsia.cli import federation as federation_commands
+from intarsia.cli import join as join_command
+from intarsia.cli import keys as key_commands
+from intarsia.cli import predict as predict_command
+from intarsia.cli.command_options import AsJson, Folder, Overwrite, Quiet
+from intarsia.cli.console import OUTPUT, console, put, say
+from intarsia.errors import ExperimentError, IntarsiaError, UserError
+
+if TYPE_CHECKING:
+    from intarsia.results.result import Result
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Train models across parties whose tables overlap only in part. No row leaves a party.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    suggest_commands=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(key_commands.app, name="keys")
+app.add_typer(federation_commands.app, name="federation")
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        metavar="KEY=VALUE",
+        help="Set a key of the file, such as experiment.seed=3 or algorithm.loss=logistic.",
+    ),
+]
+
+# What typer raises for wrong arguments. It is click's, or of the copy of click that newer releases
+# of typer bring along.
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
+_DISK = (*_FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
+_INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
+
+
+class _StoppedError(Exception):
+    """Ctrl-C or SIGTERM, with the sentence that says how to go on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _main(arguments)
+    finally:
+        if arguments is not None:  # else the process ends now
+            _handle(handlers)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with _warnings_in_a_line():
+            status = command.main(
+                args=None if arguments is None else list(arguments),
+                prog_name="intarsia",
+                standalone_mode=False,
+            )
+    except _StoppedError as stopped:
+        say(str(stopped))
+        return _INTERRUPTED
+    except (typer.Abort, KeyboardInterrupt):
+        _end_undisturbed()
+        say("stopped")
+        return _INTERRUPTED
+    except _USAGE_ERROR as problem:
+        say(f"error: {_line(problem.format_message())}")
+        return 2
+    except IntarsiaError as problem:
+        say(f"error: {_line(str(problem))}")
+        return 2 if isinstance(problem, UserError) else 1
+    except BrokenPipeError as problem:
+        if problem.filename != OUTPUT:
+            raise
+        return 1  # whoever reads the results has seen enough
+    except OSError as problem:
+        if problem.filename is None and problem.errno not in _DISK:
+            raise
+        say(f"error: {_refused(problem)}.")
+        return 2
+    if status == _INTERRUPTED:  # before training began: the library caught it
+        _end_undisturbed()
+        say("stopped")
+    return status if isinstance(status, int) else 0
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        put(f"intarsia {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        with contextlib.redirect_stdout(sys.stderr):
+            typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+@app.command()
+def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
+    """Show who holds what, and which algorithm fits and why.
+
+    FILE is the experiment file (TOML). The picture goes to its output folder.
+    """
+    from dataclasses import asdict
+
+    from intarsia import api
+    from intarsia.cli import tables as display
+
+    experiment = _load(file, override)
+    found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
+    advice, overlaps = found.advice, found.overlaps
+    display.show_holdings(console(), found.schema, found.clients, overlaps, advice)
+    display.show_classes(console(), found.schema.labels, found.classes)
+    say(f"picture: {found.picture}")
+    if found.blocks is not None:
+        display.show_blocks(console(), found.blocks)
+        say(f"picture: {found.blocks_picture}")
+    if as_json:
+        content = {
+            "clients": [asdict(row) for row in found.clients],
+            "classes": dict(found.classes),
+            "common_samples": overlaps.samples.tolist(),
+            "common_features": overlaps.features.tolist(),
+            "algorithm": advice.algorithm,
+            "why": advice.why,
+            "obstacle": advice.obstacle,
+            "picture": str(found.picture),
+            "notes": list(advice.remarks),
+            "blocks": {} if found.blocks is None else found.blocks.counts,
+        }
+        put(json.dumps(content, ensure_ascii=False))
+
+
+@app.command()
+def run(
+    file: File,
+    override: Overrides = None,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train, with the two yardsticks beside the result.
+
+    FILE is the experiment file (TOML); it names the output folder.
+    """
+    from intarsia.training.run import run as train
+
+    experiment = _load(file, override)
+    folder = Path(experiment.out)
+    before = _written(folder)
+    _train(
+        lambda show: train(experiment, progress=show, overwrite=overwrite),
+        folder,
+        as_json,
+        quiet,
+        before,
+    )
+
+
+@app.command()
+def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Go on with a run that was stopped, to the same result.
+
+    DIR is the output folder of the run.
+    """
+    from intarsia.training.run import resume as go_on
+
+    _train(lambda show: go_on(folder, progress=show), folder, as_json, quiet)
+
+
+@app.command()
+def compare(
+    folders: Folders,
+    as_json: AsJson = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE",
+            help="Draw the score against the number in which the runs differ, as a PNG.",
+        ),
+    ] = None,
+) -> None:
+    """Compare finished runs over seeds, against both yardsticks and published figures.
+
+    Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
+    as mean ± standard deviation.
+    """
+    from dataclasses import asdict
+
+    from intarsia.cli import tables as display
+    from intarsia.results import comparison
+    from intarsia.results.result import load
+
+    groups = comparison.compare([load(folder) for folder in folders])
+    display.show_comparison(console(), groups)
+    if picture is not None:
+        from intarsia.plots.comparison import curves_picture
+
+        say(f"picture: {curves_picture(groups, picture)}")
+    if as_json:
+        put(json.dumps([asdict(group) for group in groups], ensure_ascii=False))
+
+
+@app.command()
+def embeddings(
+    folders: Folders,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
+    ] = Path("embeddings.png"),
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="Whose samples; default: the first three."),
+    ] = None,
+) -> None:
+    """Draw where clients' samples lie in the latent space that they are embedded in.
+
+    Each DIR is the output folder of a finished run of flic or another algorithm on networks, and a
+    panel of the picture. It reads the parties' tables: for simulations, or where all are in one
+    place.
+    """
+    from intarsia.plots.latent_space import latent_of, latent_picture
+
+    panels = [latent_of(folder, clients=client or ()) for folder in folders]
+    say(f"picture: {latent_picture(panels, out)}")
+
+
+@app.command()
+def rounds(
+    folders: Folders,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
+    ] = Path("rounds.png"),
+) -> None:
+    """Draw the accuracy of runs round by round, or the loss of those that predict numbers.
+
+    Each DIR is the output folder of a run, finished or not, and a line of the picture; a finished
+    one ends with its result. Where a run has phases, such as the levels of femam, a line stands
+    where one began.
+    """
+    from intarsia.plots.learning_curves import course_of, rounds_picture
+
+    say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
+
+
+app.command()(predict_command.predict)
+app.command()(join_command.join)
+
+
+@app.command()
+def audit(
+    folder: Folder,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="NAME", help="Show what this client could read."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the server and the clients of a run could read, and how often.
+
+    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
+    """
+    from intarsia.cli import tables as display
+    from intarsia.results import audit
+    from intarsia.spelling import nearest
+
+    found = audit.load(folder)
+    if client is not None and client not in found.clients:
+        raise ExperimentError(
+            f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
+        )
+    display.show_audit(console(), found, client)
+    if as_json:
+        put(json.dumps(found.to_dict(), ensure_ascii=False))
+
+
+def _load(file: Path, overrides: list[str] | None) -> Any:
+    from intarsia.experiment import config as experiment
+
+    return experiment.load(file, overrides or ())
+
+
+def _train(
+    train: Any, folder: Path, as_json: bool, quiet: bool, before: tuple[int, int] | None = None
+) -> None:
+    from intarsia.cli import progress as watch
+    from intarsia.cli import tables as display
+
+    screen = console()
+    shown = contextlib.nullcontext() if quiet else watch.Watch(screen)
+    try:
+        with _terminated_as_interrupted(), shown as show:
+            result: Result = train(show)
+    except KeyboardInterrupt:
+        _end_undisturbed()
+        raise _StoppedError(_how_to_go_on(folder, before)) from None
+    except OSError as problem:
+        if problem.errno not in _DISK:
+            raise
+        said = f"{_refused(problem)}: nothing that was written before is lost"
+        raise ExperimentError(f"{said}; {_how_to_go_on(folder, before)}") from None
+    if not quiet:
+        display.show_result(screen, result, folder)
+    if as_json:
+        put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+    if result.finished == "stalled":
+        say(
+            f"stalled after round {result.rounds}, above the tolerance: the model and the reason "
+            f"are in {folder}"
+        )
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, by which batch systems end a run, stop it as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_undisturbed() -> None:
+    """Let no further Ctrl-C, which is easily pressed twice, break the last words."""
+    _handle(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN))
+
+
+def _handle(handlers: Mapping[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():  # others may not
+        for one, handler in handlers.items():
+            if handler is not None:  # one that was not set from Python
+                signal.signal(one, handler)
+
+
+def _written(folder: Path) -> tuple[int, int] | None:
+    """Return what tells the experiment.json of one run in a folder from that of another."""
+    try:
+        found = (folder / "experiment.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
+    """Return what to do after a stop; `before`: what a run that a new one replaces had written."""
+    from intarsia.results.checkpoint import Checkpoints
+
+    now = _written(folder)
+    if now is not None and now == before:
+        return f"stopped before it began; the run before is in {_quoted(folder)} as it was"
+    rounds = Checkpoints(folder).rounds
+    if now is None or not rounds:
+        return "stopped before the first checkpoint; start again with --overwrite"
+    return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
+
+
+def _refused(problem: OSError) -> str:
+    """Return what the file system refused, and what is to be done about it."""
+    if problem.filename == OUTPUT:
+        remedy = "send the results elsewhere"
+    elif problem.errno in _FULL:
+        remedy = "make room there"
+    elif problem.errno in _DISK:
+        remedy = "see to the disk"
+    else:
+        remedy = "check the path and its permissions"
+    return f"{problem.filename or 'a file'}: {problem.strerror}; {remedy}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Say warnings in one line on standard error, without the place in the code."""
+
+    def shown(message: Warning | str, *_: object, **__: object) -> None:
+        say(f"warning: {_line(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = shown
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,443 @@
+"""The terminal: tables of who holds what and of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from intarsia.inspection.block_classes import BlockClasses
+from intarsia.inspection.recommend import Advice
+from intarsia.results.comparison import (
+    Group,
+    Row,
+    Spread,
+    duration,
+    gap,
+    measure_of,
+    number,
+    percent,
+    size,
+    three_way,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from intarsia.core.block import ClientId, Labels, Schema
+    from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
+    from intarsia.results.audit import Audit, AuditLine
+    from intarsia.results.result import Guarantee, Result, Score
+
+__all__ = [
+    "show_audit",
+    "show_blocks",
+    "show_classes",
+    "show_comparison",
+    "show_holdings",
+    "show_joined",
+    "show_result",
+]
+
+_MOST_LINES = 20
+_READ = {  # why a line of an audit could be read; contributions say it themselves
+    "reply": "asked for",
+    "revealed": "revealed by the algorithm",
+    "message": "written by the server",
+    "total": "opened by its owners",
+    "refresh": "opened, to be sealed anew",
+}
+_SCORES = (  # in a mean of clients each of them counts alike, in one of samples each row
+    "stand-alone\nmean of clients",
+    "federated\nmean of clients",
+    "federated\nall samples",
+    "centralised\nall samples",
+    "rows\nall samples",
+)
+_WHY = {
+    "tolerance": "the tolerance is reached",
+    "rounds": "the limit of rounds is reached",
+    "algorithm": "the algorithm has nothing left to do",
+    "stalled": "the gap stays as it is",
+}
+
+
+def show_holdings(
+    console: Console,
+    schema: Schema,
+    rows: Sequence[HoldingsRow],
+    overlaps: OverlapCounts,
+    advice: Advice,
+) -> None:
+    """Show who holds what, what overlaps, and which algorithm fits."""
+    table = _table(
+        "Who holds what", "client", "rows", "columns", "labels", "shared rows", "shared columns"
+    )
+    with_missing = any(row.missing is not None for row in rows)
+    if with_missing:
+        table.add_column("missing", justify="right")
+    for row in rows[:_MOST_LINES]:
+        cells = [
+            row.client,
+            f"{row.samples:,}",
+            f"{row.features:,}",
+            f"{row.labelled:,}" if row.labelled else "–",
+            f"{row.shared_samples:,}",
+            f"{row.shared_features:,}",
+        ]
+        if with_missing:
+            cells.append("–" if row.missing is None else f"{row.missing:.1f} %")
+        table.add_row(*map(Text, cells))
+    _more(table, len(rows))
+    labelled = int((schema.label_holders > 0).sum())
+    total = ["all", f"{len(schema.samples):,}", f"{len(schema.features):,}", f"{labelled:,}"]
+    table.add_section()
+    table.add_row(*total)
+    console.print(table)
+    if len(overlaps.clients) > 1 and _overlap(overlaps):
+        console.print(_pairs(overlaps))
+        console.print(_depths(schema))
+    for remark in advice.remarks:
+        _print(console, f"note: {remark}")
+    fits = f"{advice.algorithm or 'nothing that is available'}: {advice.why}"
+    if advice.obstacle:
+        _print(console, f"a run would stop: {advice.obstacle}")
+        _print(console, f"as far as the tables go, fits: {fits}")
+    else:
+        _print(console, f"fits: {fits}")
+
+
+def show_classes(console: Console, labels: Labels, counts: Mapping[str, int]) -> None:
+    """Show how many samples have each class."""
+    told = [f"{name} ({count:,})" for name, count in counts.items()]
+    more = f" and {len(told) - _MOST_LINES} more" if len(told) > _MOST_LINES else ""
+    shown = ", ".join(told[:_MOST_LINES]) + more
+    _print(console, f"labels: {labels.name}: {shown or 'numbers to predict'}")
+
+
+def show_blocks(console: Console, held: BlockClasses) -> None:
+    """Show how many clients hold each feature block, and the classes of which nobody does."""
+    columns = ("block", "holders of a class: fewest", "most", "classes of nobody")
+    table = _table("Feature blocks", *columns)
+    for name, counts in list(held.counts.items())[:_MOST_LINES]:
+        few, most = min(counts.values()), max(counts.values())
+        nobody = [one for one, count in counts.items() if not count]
+        shown = ", ".join(nobody[:8]) + (f" and {len(nobody) - 8} more" if len(nobody) > 8 else "")
+        table.add_row(*map(Text, (name, str(few), str(most), shown or "–")))
+    _more(table, len(held.blocks))
+    console.print(table)
+
+
+def _overlap(overlaps: OverlapCounts) -> bool:
+    """Return whether any two clients have something in common."""
+    counts = overlaps.samples + overlaps.features
+    return bool(counts.sum() > counts.trace())
+
+
+def _pairs(overlaps: OverlapCounts) -> Table:
+    table = _table("In common", "clients", "rows", "columns", "entries")
+    pairs = [
+        (
+            int(overlaps.entries[a, b]),
+            int(overlaps.samples[a, b]),
+            int(overlaps.features[a, b]),
+            a,
+            b,
+        )
+        for a in range(len(overlaps.clients))
+        for b in range(a + 1, len(overlaps.clients))
+    ]
+    pairs.sort(key=lambda pair: (-pair[0], -pair[1], -pair[2], pair[3], pair[4]))
+    for entries, samples, features, a, b in pairs[:_MOST_LINES]:
+        names = f"{overlaps.clients[a]}, {overlaps.clients[b]}"
+        table.add_row(Text(names), f"{samples:,}", f"{features:,}", f"{entries:,}")
+    _more(table, len(pairs))
+    return table
+
+
+def _depths(schema: Schema) -> Table:
+    """Return how many samples and features are held by how many clients."""
+    table = _table("Held by", "clients", "rows", "columns")
+    counts: dict[int, list[int]] = {}
+    for position, index in enumerate((schema.samples, schema.features)):
+        for cell in index.cells:
+            counts.setdefault(len(cell.owners), [0, 0])[position] += cell.stop - cell.start
+    for holders in sorted(counts)[:_MOST_LINES]:
+        table.add_row(str(holders), *(f"{count:,}" for count in counts[holders]))
+    _more(table, len(counts))
+    return table
+
+
+def show_result(console: Console, result: Result, folder: Path) -> None:
+    """Show a finished run: the three-way comparison, the certificate, what it cost."""
+    rows = three_way(result)
+    scores = [score for row in rows for score in (row.standalone, row.federated, row.centralised)]
+    if any(score is not None for score in scores):
+        console.print(_three_way(result, rows, measure_of(scores)))
+    _print(
+        console,
+        f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
+        f"{_WHY[result.finished]}",
+    )
+    if result.certificate is not None:
+        found = result.certificate
+        _print(
+            console,
+            f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
+            f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
+        )
+    for true_name, row in result.structure.agreement.items():
+        if not row:  # of one client
+            continue
+        level = max(row, key=lambda name: row[name])
+        own = result.structure.agreement_of_members[true_name].get(level, row[level])
+        learned = result.structure.learned
+        said = level if learned is None else learned.said(level)
+        members = f"; {own:.2f} of those with a part in it" if own != row[level] else ""
+        _print(
+            console,
+            f"structure: {said} is most like {true_name} (adjusted Rand index {row[level]:.2f}"
+            f"{members})",
+        )
+    if result.privacy.epsilon is not None:
+        _print(console, f"privacy: {_protected(result.privacy)}")
+    total = result.seconds.get("total")
+    training = result.seconds.get("training")
+    of_it = "" if training is None else f" ({duration(training)} of it training)"
+    _print(
+        console,
+        f"cost: {duration(total)}{of_it}, {size(result.bytes.get('up', 0))} up, "
+        f"{size(result.bytes.get('down', 0))} down, {result.exchanges:,} exchanges",
+    )
+    for note in result.notes:
+        _print(console, f"note: {note}")
+    _print(console, f"folder: {result.folder or folder}")
+
+
+def show_joined(console: Console, result: Result) -> None:
+    """Show a client that joined a finished run, beside what it learns alone."""
+    rows = three_way(result)[:-1]  # it has no line for all samples
+    scores = [score for row in rows for score in (row.standalone, row.federated)]
+    console.print(_three_way(result, rows, measure_of(scores)))
+    epochs = result.hyperparameters.get("final_epochs")  # hyfem has none: a note says what it took
+    if epochs is not None:
+        _print(
+            console,
+            f"{result.experiment}: {epochs:,} epochs on its own rows; "
+            "what all share stays as it is",
+        )
+    for note in result.notes:
+        _print(console, f"note: {note}")
+    if result.folder is not None:
+        _print(console, f"folder: {result.folder}")
+
+
+def _protected(found: Guarantee) -> str:
+    return (
+        f"ε {found.epsilon:g}, δ {found.delta:g} for each {found.unit}, of the released weights "
+        f"(noise {number(found.noise)}, sums {found.mode}); {len(found.does_not_cover)} things are "
+        "not covered: see privacy in result.json"
+    )
+
+
+def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:
+    """Return the comparison; a column without a score, or without a count, is left out."""
+    columns = {
+        "rows": [None if row.samples is None else f"{row.samples:,}" for row in rows],
+        "stand-alone": [_cell(row.standalone, measure) for row in rows],
+        "federated": [_cell(row.federated, measure) for row in rows],
+        "centralised": [_cell(row.centralised, measure) for row in rows],
+    }
+    columns = {name: some for name, some in columns.items() if any(some)}
+    both = measure != "loss"
+    table = _table(f"{result.experiment}: {measure}" + (" and loss" if both else ""), "", *columns)
+    for place, row in enumerate(rows):
+        if row.name in ("mean of clients", "all samples"):
+            table.add_section()
+        table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
+    return table
+
+
+def _cell(score: Score | None, measure: str) -> str | None:
+    value = value_of(score, measure)
+    if score is None or value is None:
+        return None
+    if measure == "loss":
+        return number(value)
+    shown = percent(value) if measure == "accuracy" else f"{value:.4f}"
+    return f"{shown}  {score.loss:.4f}"
+
+
+def show_comparison(console: Console, groups: Sequence[Group]) -> None:
+    """Show groups of runs beside each other: scores, then costs."""
+    names = ("experiment", "algorithm")
+    for measure in dict.fromkeys(group.measure for group in groups):
+        title = f"{measure}, mean ± standard deviation over runs"
+        alike = [group for group in groups if group.measure == measure]
+        cells = [
+            (
+                *(
+                    None if one is None else _spread(one, measure)
+                    for one in (group.standalone, group.clients, group.federated, group.centralised)
+                ),
+                None if group.samples is None else str(group.samples),
+            )
+            for group in alike
+        ]
+        known = [place for place in range(len(_SCORES)) if any(row[place] for row in cells)]
+        table = _table(title, *names, "runs", *(_SCORES[place] for place in known))
+        for group, row in zip(alike, cells, strict=True):
+            table.add_row(
+                Text(group.experiment),
+                Text(_method(group)),
+                str(len(group.seeds)),
+                *(row[place] or "–" for place in known),
+            )
+        console.print(table)
+    if any(group.worst or group.macro_f1 for group in groups):
+        console.print(_of_clients(groups))
+    if any(group.published for group in groups):
+        console.print(_beside_published(groups))
+    costs = ("rounds", "exchanges", "bytes", "training")
+    table = _table("loss and costs, mean over runs", *names, "loss", "gap", *costs)
+    for group in groups:
+        table.add_row(
+            Text(group.experiment),
+            Text(_method(group)),
+            number(_mean(group.loss)),
+            gap(_mean(group.gap_relative)),
+            number(_mean(group.rounds)),
+            number(_mean(group.exchanges)),
+            "–" if group.bytes is None else size(group.bytes.mean),
+            duration(_mean(group.seconds)),
+        )
+    console.print(table)
+    for group in groups:
+        seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
+        if seeds:
+            _print(
+                console,
+                f"note: {group.experiment}, {_method(group)}: more than one run has the seed "
+                f"{', '.join(map(str, seeds))}; each counts in the mean: give every run once.",
+            )
+
+
+def _of_clients(groups: Sequence[Group]) -> Table:
+    """Return what the mean of the clients' scores does not say."""
+    columns = ("runs", "worst client", "macro-F1, mean of clients")
+    table = _table("federated, by client", "experiment", "algorithm", *columns)
+    for group in groups:
+        if group.worst or group.macro_f1:
+            table.add_row(
+                Text(group.experiment),
+                Text(_method(group)),
+                str(len(group.seeds)),
+                _spread(group.worst, group.measure),
+                _spread(group.macro_f1, "accuracy"),
+            )
+    return table
+
+
+def _beside_published(groups: Sequence[Group]) -> Table:
+    """Return the accuracies, as means over clients, beside those that others published."""
+    title = "accuracy as the mean over clients, beside published figures"
+    columns = ("runs", "here", "published", "difference", "source")
+    table = _table(title, "experiment", "algorithm", *columns)
+    table.columns[-1].justify = "left"
+    for group in groups:
+        theirs, ours = group.published, group.clients
+        if theirs is None or ours is None or group.measure != "accuracy":
+            continue
+        table.add_row(
+            Text(group.experiment),
+            Text(_method(group)),
+            str(len(group.seeds)),
+            _spread(ours, "accuracy"),
+            _spread(Spread(theirs.accuracy, theirs.deviation), "accuracy"),
+            f"{100 * (ours.mean - theirs.accuracy):+.2f} %",
+            Text(theirs.source),
+        )
+    return table
+
+
+def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -> None:
+    """Show who could read what in a run: the server, then all clients, or one of them."""
+    read, sealed = audit.read_by_server, audit.sealed_at_server
+    opened = audit.read_by_clients if client is None else audit.read_by(client)
+    who = "the clients" if client is None else client
+    for title, lines in (
+        ("What the server could read", read),
+        ("What the server held and could not read", sealed),
+        (f"What {who} could read", opened),
+    ):
+        if lines:
+            console.print(_audited(title, lines, len(audit.clients)))
+    if audit.mode == "plain":
+        _print(
+            console,
+            "mode: plain: whoever runs the server could read every contribution of every client; "
+            'set privacy = "masked" or "ckks" to seal them.',
+        )
+    else:
+        _print(console, f"mode: {audit.mode}")
+    if audit.checkpoint is not None:
+        _print(
+            console,
+            f"note: the run was stopped; this is up to its checkpoint of round {audit.checkpoint}.",
+        )
+
+
+def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
+    table = _table(title, "what", "values", "in", "how", "clients", "times")
+    for column in table.columns[1:4]:
+        column.justify = "left"
+    for line in lines:
+        how = line.protection if line.readable else f"sealed: {line.protection}"
+        parts = "all" if len(line.clients) == clients else str(len(line.clients))
+        table.add_row(
+            *map(Text, (line.what, line.values, line.function or "–")),
+            Text(_READ.get(line.how, how) if line.readable else how),
+            "–" if not line.clients else parts,
+            f"{line.times:,}",
+        )
+    return table
+
+
+def _method(group: Group) -> str:
+    """Return the algorithm, and what tells it from other groups of its name."""
+    settings = ", ".join(f"{key}={value}" for key, value in group.settings.items())
+    return f"{group.algorithm} ({settings})" if settings else group.algorithm
+
+
+def _mean(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean
+
+
+def _spread(spread: Spread | None, measure: str) -> str:
+    if spread is None:
+        return "–"
+    if measure != "accuracy":
+        return str(spread)
+    if spread.deviation is None:
+        return percent(spread.mean)
+    return f"{100 * spread.mean:.2f} ± {100 * spread.deviation:.2f} %"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_edge=False)
+    for position, name in enumerate(columns):
+        table.add_column(name, justify="left" if position == 0 else "right", overflow="fold")
+    return table
+
+
+def _more(table: Table, lines: int) -> None:
+    if lines > _MOST_LINES:
+        table.add_row(f"… {lines - _MOST_LINES} more")
+
+
+def _print(console: Console, line: str) -> None:
+    # Not wrapped at the width of a pipe: a path or a sentence must stay whole for who reads it.
+    console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,342 @@
+"""The vocabulary that every algorithm is written in: clients that are asked, sums that stay sealed.
+
+An `Algorithm` is a server's `round` over `Clients`. The server may `ask` (it reads each reply),
+`sum` (it gets a total that it cannot read, but may add, scale and forward) and `reveal` (it reads
+a total: explicit, and easy to find). Which machine the clients run on is the engine's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.errors import KeyMaterialError
+
+__all__ = [
+    "Algorithm",
+    "ClientFunction",
+    "Clients",
+    "Conclusion",
+    "Counts",
+    "Info",
+    "Layout",
+    "PerBlock",
+    "PerFeature",
+    "PerSample",
+    "PerSelected",
+    "RandomKey",
+    "Ready",
+    "Release",
+    "Sealed",
+    "SecretKey",
+    "ServerModel",
+    "Visit",
+    "client_function",
+    "cohort_function",
+    "evolve",
+    "secret_function",
+]
+
+T = TypeVar("T")
+
+
+class Layout(Enum):
+    """What a summed array runs over: its last axis, but for blocks."""
+
+    SAMPLES = "samples"
+    FEATURES = "features"
+    SELECTED = "selected"  # some samples of each of the client's cells
+    COUNTS = "counts"  # how many of each of the client's sample cells
+    BLOCKS = "blocks"  # an array for each of the client's feature blocks, whatever its axes
+
+
+PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
+PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
+# Some samples only: all owners of a cell pick the same ones, in the same order. The reply says in a
+# field of counts how many of each of its cells; a sum is laid out cell by cell.
+PerSelected = Annotated[Array, Layout.SELECTED]  # (..., the client's selected samples)
+Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells,)
+# By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
+# block by block, each over the clients that hold it.
+PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
+# Fields that are annotated with none are summed entry by entry: every client's has one shape.
+
+
+@dataclass(frozen=True)
+class RandomKey:
+    """Names one stream of random numbers; equal keys give equal numbers on every engine.
+
+    It is public: whoever knows the seed has the numbers. What hides something comes from a
+    `SecretKey`.
+    """
+
+    words: tuple[int | str, ...]
+
+    def fold_in(self, *words: int | str) -> RandomKey:
+        """Return the key of a stream of its own below this one."""
+        return RandomKey((*self.words, *words))
+
+    def integer(self) -> int:
+        """Return a 63-bit number that stands for the stream."""
+        digest = hashlib.blake2b(repr(self.words).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def generator(self) -> np.random.Generator:
+        """Return a fresh generator at the start of the stream."""
+        return np.random.Generator(np.random.Philox(key=self.integer()))
+
+
+class SecretKey:
+    """Random numbers that hide something: nobody but the owner of the key can tell them.
+
+    A client draws its key from the system, keeps it with its private state, and sends it to
+    nobody; no seed of an experiment says anything about it. It is no dataclass, so that no message
+    can hold it.
+    """
+
+    __slots__ = ("_secret",)
+    SIZE: ClassVar[int] = 32  # bytes
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SecretKey.SIZE:
+            raise KeyMaterialError(
+                f"A secret of {len(secret)} bytes was given where {SecretKey.SIZE} were expected; "
+                "let SecretKey.draw() draw one."
+            )
+        self._secret = secret
+
+    @classmethod
+    def draw(cls) -> SecretKey:
+        """Return a key that is drawn from the system."""
+        return cls(secrets.token_bytes(cls.SIZE))
+
+    def __repr__(self) -> str:
+        return "SecretKey(...)"
+
+    def fold_in(self, *words: int | str) -> SecretKey:
+        """Return the key of a stream of its own below this one; it does not tell this one."""
+        secret = self._secret
+        for word in words:
+            below = hashlib.blake2b(repr(word).encode(), key=secret, digest_size=SecretKey.SIZE)
+            secret = below.digest()
+        return SecretKey(secret)
+
+    def stream(self, size: int) -> bytes:
+        """Return the first bytes of the stream; some of them tell nothing of the others.
+
+        (The generators of numpy do not promise that: they are for what is public.)
+        """
+        return hashlib.shake_256(b"stream" + self._secret).digest(size)
+
+    def to_file(self) -> bytes:
+        """Return what a private file of the owner keeps; SecretKey(bytes) reads it."""
+        return self._secret
+
+
+class Sealed(Protocol):
+    """A total that the server holds without being able to read it.
+
+    It may be added, scaled and put into a message; a client that opens the message finds its own
+    entries of the total there. A total over a reply with several fields has each field as an
+    attribute, sealed as well. Reading it in any other way raises SealedError.
+    """
+
+    def __add__(self, other: Sealed) -> Sealed: ...
+    def __mul__(self, factor: float) -> Sealed: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+
+# state, block, message, rng (a SecretKey for a function that is secret): what a call is given
+Visit = tuple[Any, Block, Any, Any]
+
+
+@dataclass(frozen=True)
+class ClientFunction:
+    """A named pure function that runs at a client.
+
+    `call(state, block, message, rng) -> (state, reply)` reads its arguments and nothing else.
+
+    `together`, where there is one, runs it for several clients at once: an engine that has them
+    all in one process may use it. Each answer depends on its own visit alone, and is that of
+    `call` up to rounding.
+    """
+
+    name: str
+    call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
+    part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
+    secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
+    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]] | None = None
+
+
+def client_function(
+    call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]],
+) -> ClientFunction:
+    """Name a client function after the Python function that defines it."""
+    return ClientFunction(call.__name__, call)
+
+
+def secret_function(
+    call: Callable[[Any, Block, Any, SecretKey], tuple[Any, Any]],
+) -> ClientFunction:
+    """Name a client function whose random numbers hide something: it gets a `SecretKey`."""
+    return ClientFunction(call.__name__, call, secret=True)
+
+
+def cohort_function(
+    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]],
+) -> ClientFunction:
+    """Name a client function after the Python function that runs it for several clients."""
+
+    def call(state: Any, block: Block, message: Any, rng: RandomKey) -> tuple[Any, Any]:
+        return together([(state, block, message, rng)])[0]
+
+    return ClientFunction(together.__name__, call, together=together)
+
+
+def evolve(state: T, **changes: Any) -> T:
+    """Return a frozen dataclass with some fields replaced.
+
+    It is dataclasses.replace without the checks of `__init__`: these took more time than the
+    arithmetic of a short exchange.
+    """
+    new = object.__new__(type(state))
+    new.__dict__.update(state.__dict__)
+    new.__dict__.update(changes)
+    return new
+
+
+class Clients(Protocol):
+    """The server's view of the parties; every engine provides one."""
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        """Return the clients that are there in this round."""
+        ...
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+        """Run `fn` at each client that has a message; the server reads each reply."""
+        ...
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+        """Run `fn` at each client that has a message; the server gets the sealed total."""
+        ...
+
+    def reveal(self, total: Any) -> Any:
+        """Open a sealed total to the server. Comment what it discloses where you call it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a client answers that has nothing to send: it has what it needs, or is done."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the server knows after a round; goes to the history as it is."""
+
+    finished: bool = False  # the algorithm has nothing left to do
+    primal: float | None = None
+    dual: float | None = None
+    gap_relative: float | None = None  # (primal - dual) / |primal|
+    loss: float | None = None  # for algorithms without a certificate
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a run ends with: the last Info and what the server may keep of the model."""
+
+    info: Info
+    weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
+    # of models at several levels: for each level the number of the model that a client has there,
+    # by client; those without one are left out
+    structure: tuple[Mapping[ClientId, int], ...] = ()
+    level_words: tuple[str, ...] = ()  # what each of the levels is, in a word or two
+    network: Mapping[str, NDArray[Any]] | None = None  # the server's, its parameters by name
+    notes: tuple[str, ...] = ()  # what the algorithm chose for itself, in sentences
+
+
+@dataclass(frozen=True)
+class ServerModel:
+    """How clients score samples by a network that the server has, on the blocks of all of them.
+
+    Its first layer is a sum over feature blocks: `part(state, block)` gives each block's term of
+    it, (units, samples) by block, and `scores(state, total)` the scores, (outputs, samples), of the
+    sum over all blocks, (units, samples).
+    """
+
+    part: Callable[[Any, Block], Mapping[str, Array]]
+    scores: Callable[[Any, Array], Array]
+
+
+@dataclass(frozen=True)
+class Release:
+    """What makes that which an algorithm releases differentially private, in plain numbers."""
+
+    deviation: float  # of the noise on every value of a release
+    clip: float  # largest norm of a sample's row, or of a client's update
+    releases: int = 1  # how many times a client adds noise, at most
+    gap: float = math.inf  # largest P - D of a model that may be released
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
+
+    `setup` runs once with all clients, `round` with those that are there, `certify` and
+    `conclude` with all clients again. `predict` gives a client's scores of the samples of a
+    block, (outputs, samples); where `additive` is set the clients' scores of a sample add up to
+    the model's, and training blocks hold each value divided by its number of holders.
+
+    `private` gives the same algorithm with noise in what it releases, which hides the data of one
+    unit of those that it `protects`; where these are samples, rows are clipped before training.
+    """
+
+    name: str
+    hyperparameters: type
+    init_server: Callable[[Any, Schema, RandomKey], Any]
+    init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
+    setup: Callable[[Any, Clients, RandomKey], Any]
+    round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
+    certify: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
+    conclude: Callable[[Any, Clients, RandomKey], Conclusion]
+    predict: Callable[[Any, Block], Array]
+    additive: bool
+    client_functions: tuple[ClientFunction, ...]
+    states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
+    private: Callable[[Release], Algorithm] | None = None
+    protects: Literal["sample", "client"] = "sample"
+    linear: bool = True  # whether the model is a linear one, as the yardsticks are
+    spaces: bool = False  # whether each client may have columns of its own alone
+    # state -> the parameters of the client's own network by name; None: there is none
+    network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
+    # options -> whether a round adds up what clients came to alone, every entry over all that are
+    # there, so that of two each can tell the other's part; None: sums are over owners, cell by cell
+    pools: Callable[[Any], bool] | None = None
+    # (options, schema) -> parts of the model that only some clients add to and open, by their names
+    # in a sentence, with these clients; None: all that a round adds up is of all that are there
+    pooled_apart: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] | None = None
+    # options -> whether clients choose with whom their parts are added up, and all open each total:
+    # one may be alone in it; None: nobody chooses
+    chooses: Callable[[Any], bool] | None = None
+    # options -> what the server reads of single clients in every mode, sealed sums too; "": nothing
+    # but the scalars of evaluation
+    reads: Callable[[Any], str] | None = None
+    # state -> weights, (features,), and intercept of the client's own linear model; None: as above
+    own_weights: Callable[[Any], tuple[Array, float]] | None = None
+    # (hyperparameters, schema, client) -> what its network is made of; for the server (client =
+    # None) None if it has none. None: for all as the hyperparameters' `architecture`
+    architecture: Callable[[Any, Schema, ClientId | None], Any] | None = None
+    server_model: ServerModel | None = None  # None: the server has no network
+    # hyperparameters -> those with which each client learns the same alone, for the yardsticks
+    alone: Callable[[Any], Any] | None = None

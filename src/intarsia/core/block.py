@@ -1,0 +1,378 @@
+"""A party's table as a `Block`, and what is public about all parties as a `Schema`.
+
+A `Block` never leaves its party. A `Schema` holds index sets only: who holds which samples and
+features, and which samples have a label. Samples with the same owners form a cell, and so do
+features; every sum over clients is laid out cell by cell, so that nobody pads to the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from intarsia.core.schema import ClientId, Index
+from intarsia.errors import FederationError, TableError
+
+__all__ = [
+    "INTERCEPT",
+    "Array",
+    "Block",
+    "ClientId",
+    "Copies",
+    "Holding",
+    "Labels",
+    "Schema",
+    "Values",
+    "held_groups",
+    "targets",
+]
+
+Array = NDArray[np.float64]
+INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
+Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
+Task = Literal["binary", "multiclass", "regression"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the labels of a federation mean; public.
+
+    Binary labels are stored as -1 and +1 in the order of `classes`, multi-class labels as
+    0, 1, …, regression targets as they are. NaN marks a sample without a label.
+    """
+
+    task: Task
+    classes: tuple[str, ...] = ()  # empty for regression
+    name: str = "label"
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of linear functions that a one-vs-rest model has."""
+        return len(self.classes) if self.task == "multiclass" else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """How many clients hold each value of a block, from the public index sets."""
+
+    rows: NDArray[np.intp]  # (samples,) row kind
+    columns: NDArray[np.intp]  # (features,) column kind
+    counts: Array  # (row kinds, column kinds)
+    observed: Array | None = None  # (samples, features) holders that have a value, where some miss
+
+    def take(self, rows: NDArray[Any] | None, columns: NDArray[Any] | None) -> Copies:
+        """Return the counts of the given row and column positions."""
+        observed = self.observed
+        if observed is not None:
+            observed = observed if rows is None else observed[rows]
+            observed = observed if columns is None else observed[:, columns]
+        return Copies(
+            self.rows if rows is None else self.rows[rows],
+            self.columns if columns is None else self.columns[columns],
+            self.counts,
+            observed,
+        )
+
+    def dense(self) -> Array:
+        """Return the counts entry by entry, (samples, features), at least 1."""
+        if self.observed is not None:
+            return np.maximum(self.observed, 1.0)
+        return self.counts[self.rows][:, self.columns]
+
+    def divide(self, x: Values) -> Values:
+        """Return each value divided by its number of holders."""
+        if issparse(x):
+            rows = np.repeat(self.rows, np.diff(x.indptr))
+            data = x.data / self.counts[rows, self.columns[x.indices]]
+            return csr_array((data, x.indices, x.indptr), shape=x.shape)
+        return x / self.dense()
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One party's rectangle: its samples, its features, their values, its labels.
+
+    Raises
+    ------
+    TableError
+        If shapes disagree, an id or a feature repeats, or a value is infinite.
+    """
+
+    samples: NDArray[Any]  # (samples,) int64 or str, unique
+    features: tuple[str, ...]  # (features,) unique
+    x: Values  # (samples, features)
+    y: Array | None = None  # (samples,) encoded as in Labels, NaN = no label; None = no labels
+    # named feature blocks, each with its features in its own order
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    copies: Copies | None = None  # None: every value is at this client alone
+    # of a sample's values in some of the groups, such as (channels, height, width); else a vector
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+
+    def __post_init__(self) -> None:
+        rows, columns = self.x.shape
+        if len(self.samples) != rows:
+            raise TableError(
+                f"Block has {rows} rows in x but {len(self.samples)} sample ids; "
+                "every row needs one id."
+            )
+        if len(self.features) != columns:
+            raise TableError(
+                f"Block has {columns} columns in x but {len(self.features)} feature names; "
+                "every column needs one name."
+            )
+        if self.y is not None and len(self.y) != rows:
+            raise TableError(
+                f"Block has {rows} rows in x but {len(self.y)} entries in y; every sample needs "
+                "one label (or pass y=None for a client without labels)."
+            )
+        ids, counts = np.unique(self.samples, return_counts=True)
+        if len(ids) < rows:
+            twice = ids[counts > 1]
+            raise TableError(
+                f"{len(twice)} sample ids appear more than once (first: {twice[0].item()!r}, "
+                f"{counts[counts > 1][0]} times); every sample needs one row: "
+                "aggregate or drop the repeated rows."
+            )
+        if len(set(self.features)) < columns:
+            repeated = next(f for f in self.features if self.features.count(f) > 1)
+            raise TableError(
+                f"The feature {repeated!r} appears more than once; rename one of them."
+            )
+        values = self.x.data if issparse(self.x) else self.x
+        if np.isinf(values).any():
+            raise TableError(
+                f"{int(np.isinf(values).sum())} values are infinite; "
+                "replace them by a number or by an empty cell (missing)."
+            )
+        if issparse(self.x) and np.isnan(values).any():
+            raise TableError(
+                "A sparse block holds NaN; a sparse block cannot mark missing values: "
+                "leave the entry out (zero) or pass a dense array."
+            )
+        named = {name for names in self.groups.values() for name in names}
+        if named - set(self.features):
+            raise TableError(
+                f"The feature blocks name {sorted(named - set(self.features))[0]!r}, "
+                "which is not a feature of this table."
+            )
+        for name, shape in self.shapes.items():
+            if math.prod(shape) != len(self.groups.get(name, ())):
+                raise TableError(
+                    f"The feature block {name!r} has the shape {shape} but "
+                    f"{len(self.groups.get(name, ()))} features; expected {math.prod(shape)}."
+                )
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the values are stored as CSR."""
+        return bool(issparse(self.x))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (samples, features)."""
+        return len(self.samples), len(self.features)
+
+    def take(self, rows: NDArray[Any] | None, columns: NDArray[Any] | None = None) -> Block:
+        """Return the block of the given row and column positions, in their order (None: all)."""
+        x, samples, y, features = self.x, self.samples, self.y, self.features
+        if rows is not None:
+            x, samples = x[rows], samples[rows]
+            y = None if y is None else y[rows]
+        if columns is not None:
+            x = x[:, columns]
+            x = x if issparse(x) else np.ascontiguousarray(x)
+            features = tuple(self.features[c] for c in columns)
+        groups, shapes = held_groups(features, self.groups, self.shapes)
+        copies = None if self.copies is None else self.copies.take(rows, columns)
+        return Block(samples, features, x, y, groups, copies, shapes)
+
+    def counted_once(self) -> Block:
+        """Return the block with each value divided by its number of holders.
+
+        Sums over clients of such blocks count every (sample, feature) exactly once.
+        """
+        if self.copies is None:
+            return self
+        return replace(self, x=self.copies.divide(self.x), copies=None)
+
+
+def held_groups(
+    features: Sequence[str],
+    groups: Mapping[str, tuple[str, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
+    """Return what some features leave of the groups, and the shapes of those that are whole."""
+    kept = set(features)
+    found = {
+        name: tuple(f for f in names if f in kept)
+        for name, names in groups.items()
+        if any(f in kept for f in names)
+    }
+    return found, {name: shape for name, shape in shapes.items() if found.get(name) == groups[name]}
+
+
+def targets(block: Block, outputs: int) -> Array:
+    """Return the labels as -1 and +1 for each output (or as they are), (outputs, samples).
+
+    With several outputs, output c tells class c from the others. NaN without a label.
+    """
+    if block.y is None:
+        return np.full((outputs, block.shape[0]), np.nan)
+    if outputs == 1:
+        return block.y[None, :]
+    signs = np.where(block.y == np.arange(outputs)[:, None], 1.0, -1.0)
+    return np.where(np.isnan(block.y), np.nan, signs)
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What is public about one party: its samples, features and feature blocks, which labels."""
+
+    samples: NDArray[Any]  # (samples,) ids
+    features: tuple[str, ...]
+    labelled: NDArray[np.bool_]  # (samples,)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+
+    @classmethod
+    def of(cls, block: Block) -> Holding:
+        """Return what a block makes public."""
+        labelled = np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
+        return cls(block.samples, block.features, labelled, block.groups, block.shapes)
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """What is public about a federation: index sets only, and what the labels mean."""
+
+    holdings: Mapping[ClientId, Holding]
+    labels: Labels
+
+    @classmethod
+    def of(cls, blocks: Mapping[ClientId, Block], labels: Labels) -> Schema:
+        """Return the schema of the given parties.
+
+        Raises
+        ------
+        FederationError
+            If there is no party, or ids are text at one party and numbers at another.
+        """
+        if not blocks:
+            raise FederationError("There is no client; a federation needs at least one.")
+        kinds = {name: block.samples.dtype.kind in "iu" for name, block in blocks.items()}
+        if len(set(kinds.values())) > 1:
+            number = next(name for name, whole in kinds.items() if whole)
+            text = next(name for name, whole in kinds.items() if not whole)
+            raise FederationError(
+                f"Client {number!r} has whole numbers as sample ids "
+                f"(first: {blocks[number].samples[0]}) but client {text!r} has text (first: "
+                f'{str(blocks[text].samples[0])!r}); ids must have one type: set id_type = "text" '
+                'or "integer" for both.'
+            )
+        return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the names of the parties, in the order given."""
+        return tuple(self.holdings)
+
+    @cached_property
+    def samples(self) -> Index:
+        """Return the index of all samples."""
+        return Index.of({name: holding.samples for name, holding in self.holdings.items()})
+
+    @cached_property
+    def features(self) -> Index:
+        """Return the index of all features.
+
+        Names are Python objects: an array of fixed-width text takes the longest name's room for
+        each (2 GB for 130,000 words of a text).
+        """
+        return Index.of(
+            {name: np.array(holding.features, object) for name, holding in self.holdings.items()}
+        )
+
+    @cached_property
+    def labelled(self) -> Index:
+        """Return the index of the samples with a label, by who holds the label."""
+        if self._all_labelled:
+            return self.samples
+        return Index.of(
+            {name: holding.samples[holding.labelled] for name, holding in self.holdings.items()}
+        )
+
+    @cached_property
+    def _all_labelled(self) -> bool:
+        """Return whether every client holds the labels of all its samples."""
+        return all(bool(holding.labelled.all()) for holding in self.holdings.values())
+
+    @cached_property
+    def label_holders(self) -> NDArray[np.intp]:
+        """Return how many clients hold the label of each sample, (samples,)."""
+        if self._all_labelled:
+            return self.samples.holders
+        counts = np.zeros(len(self.samples), np.intp)
+        for name, holding in self.holdings.items():
+            counts[self._aligned(name)[holding.labelled]] += 1
+        return counts
+
+    def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
+        """Return which samples of an aligned block have a label at the client, (samples,)."""
+        return self.holdings[client].labelled[np.argsort(self._aligned(client))]
+
+    def _aligned(self, client: ClientId) -> NDArray[np.intp]:
+        """Return the position of each row of a client's holding, in the holding's order."""
+        own = self.samples.own(client)
+        order = np.argsort(self.samples.ids[own], kind="stable")
+        rank = np.searchsorted(self.samples.ids[own][order], self.holdings[client].samples)
+        return own[order][rank]
+
+    def align(self, client: ClientId, block: Block) -> Block:
+        """Return a client's block with rows and columns in the order of the schema's indices.
+
+        The order depends on ids and names alone, so a permuted table gives the same block.
+        """
+        rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
+        names = np.array(block.features, object)
+        columns = _order(names, self.features.ids[self.features.own(client)])
+        if not (_identity(rows) and _identity(columns)):
+            block = block.take(
+                None if _identity(rows) else rows, None if _identity(columns) else columns
+            )
+        return replace(block, copies=self.copies(client))
+
+    def copies(self, client: ClientId) -> Copies | None:
+        """Return how many clients hold each value of an aligned block, None if it is always one."""
+        rows = self.samples.cell_of[self.samples.own(client)]
+        columns = self.features.cell_of[self.features.own(client)]
+        kinds, row_kind = np.unique(rows, return_inverse=True)
+        column_kinds, column_kind = np.unique(columns, return_inverse=True)
+        counts = np.array(
+            [
+                [
+                    len(self.samples.owner_sets[r] & self.features.owner_sets[c])
+                    for c in column_kinds
+                ]
+                for r in kinds
+            ],
+            np.float64,
+        ).reshape(len(kinds), len(column_kinds))
+        if (counts <= 1).all():
+            return None
+        return Copies(row_kind, column_kind, counts)
+
+
+def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp]:
+    order = np.argsort(have, kind="stable")
+    return order[np.searchsorted(have[order], want)]
+
+
+def _identity(order: Sequence[int] | NDArray[np.intp]) -> bool:
+    return bool(np.array_equal(order, np.arange(len(order))))

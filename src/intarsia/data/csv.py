@@ -1,0 +1,179 @@
+"""Delimited text (CSV, TSV) as columns.
+
+The separator is the one that the source states, else "," (tab where the name ends in .tsv), if it
+gives the header and the line after it as many values, at least two. If not, it is the one of ; tab
+| and , that does, or else the one that gives the most names.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from intarsia.data.source import Source
+from intarsia.errors import TableError
+from intarsia.spelling import first_line
+
+__all__ = ["delimited_text", "header_of"]
+
+_MARKS = ";\t|,"  # what separates values where the usual separator does not
+
+
+def delimited_text(content: bytes, source: Source) -> pa.Table:
+    """Return the columns of a CSV file; ids, labels and listed categories stay text.
+
+    Raises
+    ------
+    TableError
+        If it is not UTF-8 text with a header and equally long lines; names the line.
+    """
+    _check_text(content, source)
+    header, separator = _header(content, source)
+    as_text = {name for name in (source.id, source.label, *source.categorical) if name}
+    missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
+    try:
+        return arrow_csv.read_csv(
+            pa.BufferReader(_arrow_s_own(content)),
+            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.string() for name in header if name in as_text},
+                null_values=sorted(missing),
+                strings_can_be_null=True,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise TableError(
+            f"{source.where}: {_ragged(content, separator, len(header)) or first_line(error)}; "
+            f"give every line {len(header)} values, and put a value with a separator in quotes"
+            + (f", or set separator if it is not {separator!r}." if not source.separator else ".")
+        ) from error
+
+
+def _arrow_s_own(content: bytes) -> pa.Buffer:
+    """Return a copy that Arrow owns.
+
+    A thread of its pool may let go of what it read only while the interpreter ends, and there it
+    cannot let go of what is Python's: the process would abort.
+    """
+    copied = pa.BufferOutputStream()
+    copied.write(content)
+    return copied.getvalue()
+
+
+def _check_text(content: bytes, source: Source) -> None:
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise TableError(
+            f"{source.where}: the file starts with {content[:2]!r}, which is UTF-16; save it as "
+            "UTF-8."
+        )
+    if b"\0" in content[:4096]:
+        raise TableError(
+            f"{source.where}: the file starts with {content[:12]!r}, which is not text; set format "
+            "to what it is, or save it as UTF-8 text."
+        )
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        around = content[max(0, error.start - 5) : error.start + 5]
+        raise TableError(
+            f"{source.where}: line {line} has the bytes {around!r}, which are not UTF-8; save the "
+            "file as UTF-8."
+        ) from None
+
+
+def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tuple[list[str], str]:
+    """Return the names in the first line of a file, and what separates them.
+
+    `rows` reads the file with a separator.
+    """
+    tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
+    usual = source.separator or ("\t" if tabs else ",")
+    separator = usual if source.separator else _dividing(rows, usual)
+    return _first(rows(separator)), separator
+
+
+def _first(rows: Iterator[list[str]]) -> list[str]:
+    return next((row for row in rows if row), [])
+
+
+def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
+    """Return what divides the header: of the usual separator and the other marks."""
+
+    def rank(mark: str) -> tuple[bool, bool, int]:
+        names, alike = _division(rows(mark))
+        return alike, alike and mark == usual, names
+
+    marks: list[str] = [usual, *_MARKS]
+    return max(marks, key=rank)  # the first of equal ones
+
+
+def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
+    """Return the number of names, and whether they are several and the next line has as many."""
+    lines = (row for row in rows if row)
+    names = 0
+    try:
+        names = len(next(lines, []))
+        return names, 1 < names == len(next(lines, []))
+    except csv.Error:  # a whole line may be too long for one value, which it is for a wrong mark
+        return names, False
+
+
+def _rows(content: bytes, separator: str) -> Any:  # csv.reader has no public type
+    return csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig"), delimiter=separator)
+
+
+def _header(content: bytes, source: Source) -> tuple[list[str], str]:
+    try:
+        header, separator = header_of(lambda mark: _rows(content, mark), source)
+    except csv.Error as error:
+        raise TableError(
+            f"{source.where}: the header line cannot be read ({error}); check quotes and separator."
+        ) from None
+    if not header:
+        raise TableError(
+            f"{source.where}: the file has 0 column names; write them in the first line."
+        )
+    if len(header) == 1 and source.separator:
+        other = _dividing(lambda mark: _rows(content, mark), separator)
+        if other != separator:
+            raise TableError(
+                f"{source.where}: the header {header[0][:60]!r} has no {separator!r} but "
+                f"{other!r}; set separator to {other!r}, leave it out, or put a name with "
+                f"{other!r} in quotes."
+            )
+    if all(_measured(name) for name in header):
+        raise TableError(
+            f"{source.where}: the first line ({', '.join(header)[:60]!r}) has numbers only; the "
+            "first line must have the names of the columns: add it."
+        )
+    return header, separator
+
+
+def _measured(name: str) -> bool:
+    """Return whether a name is a number with a decimal point, which no column is called."""
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _ragged(content: bytes, separator: str, width: int) -> str | None:
+    """Return where a CSV file has a line with another number of values."""
+    rows = _rows(content, separator)
+    try:
+        for row in rows:
+            if row and len(row) != width:
+                return (
+                    f"line {rows.line_num} has {len(row)} values "
+                    f"({separator.join(row)[:40]!r}) but the header has {width}"
+                )
+    except csv.Error as error:
+        return f"line {rows.line_num} cannot be read ({error})"
+    return None

@@ -1,0 +1,201 @@
+"""Tables in memory: DataFrames, arrays and sparse matrices as what the parties hold.
+
+A party's table is a pandas or polars DataFrame; a matrix x (samples, features), dense or sparse; or
+a pair (x, y) of a matrix and its labels. Settings for all parties apply where they fit: a DataFrame
+without the label column is a party without labels. A party's own settings go before them; they are
+those of `Source`, and for a matrix `labels`, `samples` (ids) and `names` (of the features).
+
+Rows of a matrix belong to its party alone, unless it has `samples`, or `id="row"` says that row i
+is the same sample at all parties. A matrix without `names` has the features x0, x1, …: the same at
+all parties where the rows are its own, and its own ("bank:x0") where they are shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from intarsia.core.block import ClientId
+from intarsia.core.settings import hyperparameters
+from intarsia.data.reader import table_from
+from intarsia.data.source import Source
+from intarsia.data.table import Table
+from intarsia.errors import ExperimentError
+from intarsia.spelling import listed, nearest
+
+__all__ = ["sources_of", "tables_of"]
+
+Settings = Mapping[str, Any]
+
+_ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
+_OF_A_SOURCE = (
+    "categorical",
+    "exclude",
+    "features",
+    "groups",
+    "id",
+    "id_type",
+    "label",
+    "missing",
+    "units",
+)
+
+
+def sources_of(
+    tables: Mapping[ClientId, Any],
+    shared: Settings | None = None,
+    own: Mapping[ClientId, Settings] | None = None,
+) -> tuple[Source, ...]:
+    """Return the description of every party's table, without the values.
+
+    Parameters
+    ----------
+    tables
+        The parties' tables by name.
+    shared
+        Settings for all parties: id, id_type, label, categorical, exclude, missing.
+    own
+        Settings by party.
+
+    Raises
+    ------
+    ExperimentError
+        If a name or a setting is wrong, or no table has a column that `shared` names.
+    """
+    if not isinstance(tables, Mapping) or not tables:
+        raise ExperimentError(
+            f"tables is {type(tables).__name__} with "
+            f"{len(tables) if isinstance(tables, Mapping) else 'no names'}; pass a mapping such as "
+            '{"bank": bank, "shop": shop} with at least one table.'
+        )
+    shared, own = shared or {}, own or {}
+    for name in own:
+        if name not in tables:
+            raise ExperimentError(
+                f"table_settings names the table {name!r}; {nearest(str(name), tables)}."
+            )
+    _check_columns(tables, shared, own)
+    return tuple(_source(name, table, shared, own.get(name, {})) for name, table in tables.items())
+
+
+def tables_of(
+    tables: Mapping[ClientId, Any],
+    sources: Sequence[Source],
+    own: Mapping[ClientId, Settings] | None = None,
+) -> dict[ClientId, Table]:
+    """Return every party's table as its description says.
+
+    Raises
+    ------
+    ExperimentError
+        If there is a table without a description, or the other way round.
+    TableError
+        If shapes disagree or a value is not what its column needs.
+    """
+    names = [source.name for source in sources]
+    if sorted(names) != sorted(tables):
+        raise ExperimentError(
+            f"The tables are {listed(tables)} but the run's clients are {listed(names)}; pass the "
+            "same tables."
+        )
+    return {
+        source.name: _table(tables[source.name], source, (own or {}).get(source.name, {}))
+        for source in sources
+    }
+
+
+def _columns(table: Any) -> list[str] | None:
+    """Return a DataFrame's column names, None for a matrix."""
+    if isinstance(table, Table | tuple) or issparse(table) or not hasattr(table, "columns"):
+        return None
+    return [str(name) for name in table.columns]
+
+
+def _check_columns(
+    tables: Mapping[ClientId, Any], shared: Settings, own: Mapping[ClientId, Settings]
+) -> None:
+    known = list(dict.fromkeys(n for table in tables.values() for n in _columns(table) or ()))
+    labelled = any(
+        isinstance(table, tuple) or "label" in settings or "labels" in settings
+        for name, table in tables.items()
+        for settings in (own.get(name, {}),)
+    )
+    asked = [("label", shared.get("label"))] if not labelled else []
+    for key in ("categorical", "exclude"):
+        some = shared.get(key) or ()
+        asked += [(key, name) for name in ((some,) if isinstance(some, str) else some)]
+    for key, column in asked:
+        if column is not None and known and column not in known:
+            raise ExperimentError(
+                f"{key} names the column {column!r}, which no table has; {nearest(column, known)}."
+            )
+
+
+def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Source:
+    if not isinstance(name, str) or not name:
+        raise ExperimentError(f"A table's name is {name!r}; give every table a text as its name.")
+    for key in own:
+        if key not in (*_OF_A_SOURCE, *_ARRAYS):
+            raise ExperimentError(
+                f"table_settings of {name!r} has the unknown key {key!r}; "
+                f"{nearest(str(key), (*_OF_A_SOURCE, *_ARRAYS))}."
+            )
+    columns = _columns(table)
+    for text in (name, *(columns or ())):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ExperimentError(
+                f"The name {text!r} is not valid Unicode (it has half a surrogate pair); rename it."
+            )
+    kept = {key: value for key, value in shared.items() if value is not None}
+    if columns is None:
+        kept = {key: kept[key] for key in ("id", "missing") if key in kept}
+    else:
+        if kept.get("label") not in columns or "labels" in own:
+            kept.pop("label", None)
+        for key in ("categorical", "exclude"):
+            if key in kept:
+                some = (kept[key],) if isinstance(kept[key], str) else kept[key]
+                kept[key] = tuple(one for one in some if one in columns)
+    kept |= {key: value for key, value in own.items() if key not in _ARRAYS}
+    if "samples" in own:
+        kept.pop("id", None)
+    if columns is None and kept.get("id") not in (None, "row"):
+        raise ExperimentError(
+            f"Table {name!r} is a matrix and has no column {kept['id']!r}; pass its ids as samples "
+            'in table_settings, or id="row" where row i is the same sample at all parties.'
+        )
+    if kept.get("id") is None and "samples" not in own:
+        kept.pop("id_type", None)
+    given = {key: value for key, value in kept.items() if value is not None}
+    return hyperparameters(Source, {"name": name, **given}, f"Table {name!r}")
+
+
+def _table(table: Any, source: Source, own: Settings) -> Table:
+    if isinstance(table, Table):
+        return dataclasses.replace(table, client=source.name)
+    arrays = {key: own[key] for key in _ARRAYS if own.get(key) is not None}
+    if isinstance(table, tuple):
+        if len(table) != 2 or "labels" in arrays:
+            raise ExperimentError(
+                f"Table {source.name!r} is a tuple of {len(table)}"
+                + (" and has labels in its settings" if "labels" in arrays else "")
+                + "; expected a DataFrame, a matrix x, or a pair (x, y)."
+            )
+        table, arrays["labels"] = table
+    settings = {
+        key: getattr(source, key)
+        for key in _OF_A_SOURCE
+        if getattr(source, key) not in (None, (), {})
+    }
+    if _columns(table) is None:
+        table = table if issparse(table) else np.asarray(table)
+        if len(table.shape) == 2:
+            if settings.pop("id", None) == "row":
+                arrays["samples"] = np.arange(table.shape[0])
+            if "samples" in arrays and "names" not in arrays:
+                arrays["names"] = [f"{source.name}:x{at}" for at in range(table.shape[1])]
+    return table_from(table, client=source.name, **arrays, **settings)

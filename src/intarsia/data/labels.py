@@ -1,0 +1,320 @@
+"""What the labels of a federation mean: task, classes, and the number that stands for a class.
+
+By default two distinct labels are a binary task, text or at most 20 whole numbers a multi-class
+task, anything else regression. Binary classes are -1 and +1 in ascending order, or +1 where
+`positive` says so; multi-class labels are 0, 1, … in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Array, ClientId, Labels, Schema, Task
+from intarsia.data.parsing import ascending, canonical, number
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.spelling import listed, nearest
+
+__all__ = [
+    "OTHER",
+    "LabelColumn",
+    "LabelSettings",
+    "as_in_tables",
+    "check_classes",
+    "encode_labels",
+    "meaning",
+    "notes_on_labels",
+]
+
+MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
+MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
+OTHER = "other"  # what the classes are called that positive does not name, where they are several
+
+
+@dataclass(frozen=True, eq=False)
+class LabelColumn:
+    """One party's labels as its source says them."""
+
+    name: str
+    values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings:
+    """What the experiment says about the labels of all parties.
+
+    Raises
+    ------
+    ExperimentError
+        If the settings contradict each other.
+    """
+
+    task: Task | None = None  # None: by the values
+    positive: str | int | tuple[str | int, ...] | None = None  # these classes are +1
+    classes: tuple[str | int, ...] = ()  # anything else in a label column is an error
+
+    def __post_init__(self) -> None:
+        if self.positive is not None and self.task in ("multiclass", "regression"):
+            raise ExperimentError(
+                f"[labels] positive is {self.positive!r} but task is {self.task!r}; positive "
+                'belongs to a binary task: set task = "binary" or remove positive.'
+            )
+        if self.classes and self.task == "regression":
+            raise ExperimentError(
+                f"[labels] classes is {list(self.classes)} but task is 'regression', which has no "
+                "classes; remove one of the two."
+            )
+        if len(self.named) == 1 or len(set(self.named)) < len(self.named):
+            raise ExperimentError(
+                f"[labels] classes is {list(self.classes)}; list at least two different classes."
+            )
+        if self.positive is not None and not self.positives:
+            raise ExperimentError(
+                "[labels] positive is an empty list; name at least one class that is +1."
+            )
+        wrong = [one for one in self.positives if self.named and one not in self.named]
+        if wrong:
+            raise ExperimentError(
+                f"[labels] positive is {wrong[0]!r}, which is not in classes; "
+                f"{nearest(wrong[0], self.named)}."
+            )
+        if self.task == "binary" and len(self.named) > 2 and not self.positives:
+            raise ExperimentError(
+                f"[labels] classes has {len(self.named)} classes ({listed(self.named)}) but the "
+                "task is 'binary'; say which are +1 with positive."
+            )
+
+    @property
+    def positives(self) -> tuple[str, ...]:
+        """Return the positive classes as canonical text."""
+        if self.positive is None:
+            return ()
+        some = self.positive if isinstance(self.positive, tuple) else (self.positive,)
+        return tuple(canonical(str(one)) for one in some)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the listed classes as canonical text."""
+        return tuple(canonical(str(one)) for one in self.classes)
+
+
+def encode_labels(
+    column: LabelColumn, client: ClientId, labels: Labels, codes: Mapping[str, float]
+) -> Array:
+    """Return labels as numbers (samples,), NaN where missing.
+
+    Raises
+    ------
+    TableError
+        If a label is not one of the classes, or is text where the task is regression.
+    """
+    kind = labels.task
+    if kind == "regression":
+        if column.values.dtype.kind == "f":
+            return np.asarray(column.values, np.float64)
+        text = next(t for t in column.values.tolist() if t and number(t) is None)
+        raise TableError(
+            f"Client {client!r}: label column {column.name!r} has the text {text!r} but the "
+            f"task is 'regression'; correct it, add {text!r} to missing, or set another task."
+        )
+    y = np.full(len(column.values), np.nan)
+    present = np.flatnonzero(_present(column.values))
+    raw, inverse = np.unique(column.values[present], return_inverse=True)
+    stored = np.empty(len(raw))
+    for at, one in enumerate(raw.tolist()):
+        name = canonical(str(one))
+        if name not in codes:
+            row = present[np.flatnonzero(inverse == at)[0]] + 1
+            raise TableError(
+                f"Client {client!r}: label column {column.name!r} has {name!r} in row {row}, "
+                f"which is not a class; {nearest(name, codes)}."
+            )
+        stored[at] = codes[name]
+    y[present] = stored[inverse]
+    return y
+
+
+def _present(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    missing = np.isnan(labels) if labels.dtype.kind == "f" else labels == ""
+    return np.asarray(~missing, np.bool_)
+
+
+def meaning(
+    columns: Mapping[ClientId, LabelColumn], settings: LabelSettings, clients: Iterable[ClientId]
+) -> tuple[Labels, dict[str, float]]:
+    """Return what the labels mean, and the stored value of every class (none for regression).
+
+    Raises
+    ------
+    FederationError
+        If nobody has a label, or the labels do not fit the settings.
+    """
+    if not columns:
+        raise FederationError(
+            f"No client has a label column (clients: {listed(clients)}); at least one party needs "
+            "labels: set label at that client."
+        )
+    first, name = next((client, column.name) for client, column in columns.items())
+    raw = [column.values[_present(column.values)] for column in columns.values()]
+    if not sum(map(len, raw)):
+        raise FederationError(
+            f"Every label is missing (label column {name!r} of client {first!r} and "
+            f"{len(columns) - 1} more); at least one sample needs a label: check label and "
+            "missing."
+        )
+    found = [np.unique(part) for part in raw]
+    if settings.task == "regression" or _regression(found, settings):
+        return Labels("regression", (), name), {}
+    present = {canonical(str(one)) for part in found for one in part.tolist()}
+    if len(present) > MOST_CLASSES:
+        raise FederationError(
+            f"Label column {name!r} has {len(present)} different values (first: "
+            f"{ascending(present)[0]!r}), which is too many for classes; name the column that has "
+            "the labels."
+        )
+    if not settings.named:
+        _refuse_mixture(dict(zip(columns, found, strict=True)), name)
+    classes = settings.named or ascending(present)
+    if settings.positives:
+        return _one_against_rest(classes, present, settings, name)
+    if len(present) == 1 and not settings.named:
+        raise FederationError(
+            f"All {sum(map(len, raw))} labels are {next(iter(present))!r} (label column {name!r}); "
+            "training needs two classes: check the label column."
+        )
+    task = settings.task or ("binary" if len(classes) == 2 else "multiclass")
+    if task == "binary" and len(classes) != 2:
+        raise FederationError(
+            f"The task is 'binary' but label column {name!r} has {len(classes)} classes "
+            f"({listed(classes)}); say which are +1 with positive in [labels]."
+        )
+    values = (-1.0, 1.0) if task == "binary" else map(float, range(len(classes)))
+    return Labels(task, classes, name), dict(zip(classes, values, strict=True))
+
+
+def _regression(found: list[NDArray[Any]], settings: LabelSettings) -> bool:
+    if settings.task is not None or settings.positives or settings.classes:
+        return False
+    if any(part.dtype.kind != "f" and len(part) for part in found):
+        return False
+    values = np.unique(np.concatenate([part for part in found if len(part)]))
+    whole = bool((values == np.round(values)).all())
+    return len(values) > 2 and not (whole and len(values) <= MOST_NUMBER_CLASSES)
+
+
+def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
+    said = sorted(
+        (canonical(str(one)), client) for client, part in found.items() for one in part.tolist()
+    )
+    figures = [(one, client) for one, client in said if number(one) is not None]
+    text = [(one, client) for one, client in said if number(one) is None]
+    if text and figures:
+        raise FederationError(
+            f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
+            f"and text (such as {text[0][0]!r} at {text[0][1]!r}); add {text[0][0]!r} to missing, "
+            "correct it, or list all classes in [labels]."
+        )
+
+
+def _one_against_rest(
+    classes: tuple[str, ...], present: set[str], settings: LabelSettings, name: str
+) -> tuple[Labels, dict[str, float]]:
+    positives = settings.positives
+    if not settings.named and not present & set(positives):
+        raise FederationError(
+            f"[labels] positive is {listed(positives)} but no label in column {name!r} is; "
+            f"{nearest(positives[0], ascending(present))}."
+        )
+    rest = tuple(one for one in classes if one not in positives)
+    if not (rest if settings.named else present & set(rest)):
+        raise FederationError(
+            f"Every label in column {name!r} is positive ({listed(ascending(present))}); training "
+            "needs two classes: leave one out of positive in [labels]."
+        )
+    names = (rest[0] if len(rest) == 1 else OTHER, " or ".join(positives))
+    codes = {one: 1.0 if one in positives else -1.0 for one in (*classes, *positives)}
+    return Labels("binary", names, name), codes
+
+
+def as_in_tables(classes: Iterable[str]) -> list[Any]:
+    """Return class names as the numbers or truth values that the tables had, where all are such."""
+    classes = list(classes)
+    if set(classes) <= {"false", "true"}:
+        return [name == "true" for name in classes]
+    kinds: tuple[Callable[[str], Any], ...] = (int, float)
+    for kind in kinds:
+        try:
+            return [kind(name) for name in classes]
+        except ValueError:
+            continue
+    return classes
+
+
+def check_classes(schema: Schema, settings: LabelSettings) -> None:
+    """Refuse as many classes as labelled samples, which are no classes, unless they are listed.
+
+    Raises
+    ------
+    FederationError
+        If there are more than 20 and no fewer than training samples with a label.
+    """
+    classes, labelled = len(schema.labels.classes), int((schema.label_holders > 0).sum())
+    if not settings.classes and MOST_NUMBER_CLASSES < classes >= labelled:
+        raise FederationError(
+            f"Label column {schema.labels.name!r} has {classes} classes (such as "
+            f"{listed(schema.labels.classes, 3)}) but {labelled} training samples have a label; "
+            "nothing can be learned from a class of one sample: name the column that has the "
+            "labels, or list all classes in [labels]."
+        )
+
+
+def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
+    """Return notes about classes that may not be meant, and about labels among the features.
+
+    Classes are public, so that every engine can say it. Of classes that are listed, as those of a
+    federation that a client joins, it is not noted how many they are.
+    """
+    labels = schema.labels
+    notes = []
+    alike: dict[str, list[str]] = {}
+    for one in labels.classes:
+        alike.setdefault("".join(one.split()).casefold(), []).append(one)
+    same = [" and ".join(map(repr, some)) for some in alike.values() if len(some) > 1]
+    if same:
+        shown = "; ".join(same[:5]) + (f"; {len(same) - 5} more" if len(same) > 5 else "")
+        notes.append(
+            f"Label column {labels.name!r} has classes that differ in case or blanks only "
+            f"({shown}) and count as different; write them alike, unless they are."
+        )
+    classes, labelled = len(labels.classes), int((schema.label_holders > 0).sum())
+    if not settings.classes and classes > MOST_NUMBER_CLASSES and labelled < 2 * classes:
+        notes.append(
+            f"Label column {labels.name!r} has {classes} classes and {labelled} "
+            "samples with a label, fewer than two for each; check that it is the column to predict."
+        )
+    return (*notes, *_label_among_features(schema))
+
+
+def _label_among_features(schema: Schema) -> tuple[str, ...]:
+    """Return a note where one party's label column is a feature at another.
+
+    Names are public, so that every engine can say it; whether the values agree nobody may see.
+    """
+    name = schema.labels.name
+    holders = [
+        client
+        for client, holding in schema.holdings.items()
+        if any(one == name or one.startswith(f"{name}=") for one in holding.features)
+    ]
+    if not holders:
+        return ()
+    own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
+    return (
+        f"Column {name!r} has the labels of {listed(own)} and is a feature at {listed(holders)}: "
+        "a model that reads it predicts the label from itself. Unless it means something else "
+        f"there, set label to {name!r} at {listed(holders)}, or list it in exclude.",
+    )

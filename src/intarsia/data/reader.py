@@ -1,0 +1,422 @@
+"""A party's own data as a `Table`: files, databases, DataFrames and arrays.
+
+Formats
+-------
+csv
+    One header line, UTF-8, optionally gzip; separator "," (tab where the name ends in .tsv), or
+    what the header has instead.
+parquet
+    One file.
+libsvm
+    `label index:value …`, optionally gzip; a feature is named by its index as written.
+npz
+    `x` (samples, features), or CSR as `data`, `indices`, `indptr`, `shape`; optionally `y`,
+    `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
+    become feature blocks of these names and shapes. No pickled objects.
+sql
+    A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
+    from the environment, so that a password need not stand in a file. `postgresql://` through
+    psycopg: over verified TLS, one select in a read-only transaction, and no written-out password.
+
+libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
+belong to the party alone unless npz has `samples`, or `id = "row"` says that row i is the same
+sample at all parties.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as arrow_parquet
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from intarsia.core.block import ClientId
+from intarsia.core.settings import hyperparameters
+from intarsia.data.column_types import column_of
+from intarsia.data.columns import table_of_columns, table_of_matrix
+from intarsia.data.csv import delimited_text
+from intarsia.data.libsvm import parse_libsvm
+from intarsia.data.source import Format, Source
+from intarsia.data.table import Table
+from intarsia.errors import TableError
+from intarsia.spelling import first_line, listed
+
+__all__ = ["ENDINGS", "Format", "Source", "ending_of", "located", "read", "table_from"]
+
+ENDINGS: Mapping[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".npz": "npz",
+}
+
+
+# what numpy and zipfile raise for a file that is not what it seems
+_NO_ARCHIVE = (
+    OSError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def ending_of(path: str | Path) -> str:
+    """Return the ending of a file's name that tells its format, in small letters."""
+    name = str(path).lower()
+    whole, inner = Path(name).suffix, Path(name.removesuffix(".gz")).suffix
+    return whole if ENDINGS.get(inner) in ("npz", "parquet") else inner  # these are not unpacked
+
+
+def located(source: Source, folder: Path) -> Source:
+    """Return the source with its path, or the file in its url, made absolute from a folder."""
+    if source.path is not None:
+        source = replace(source, path=str((folder / Path(source.path).expanduser()).resolve()))
+    if source.url is not None:
+        from intarsia.data.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
+
+        source = replace(source, url=absolute_url(source, folder))
+    return source
+
+
+def read(source: Source) -> Table:
+    """Return one party's table.
+
+    Raises
+    ------
+    TableError
+        If the source cannot be read, or its columns are not what the settings say.
+    """
+    if source.path is not None:
+        _existing(source)
+    kind = _format(source)
+    source = replace(source, format=kind)
+    if kind == "sql":
+        from intarsia.data.sql import query_table  # here: SQLAlchemy takes 0.25 s
+
+        return table_of_columns(query_table(source), source)
+    path = Path(source.path or "")
+    if kind == "parquet":
+        return table_of_columns(_parquet(path, source), source)
+    if kind == "npz":
+        return _npz(path, source)
+    content = _content(path, source)
+    if kind == "libsvm":
+        x, y, names = parse_libsvm(content, source.where)
+        return _matrix(x, source, names, y, None)
+    return table_of_columns(delimited_text(content, source), source)
+
+
+def table_from(
+    values: Any,
+    labels: ArrayLike | None = None,
+    *,
+    client: ClientId = "client",
+    samples: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    **settings: Any,
+) -> Table:
+    """Return the table of a pandas or polars DataFrame, or of a dense or sparse matrix.
+
+    Parameters
+    ----------
+    values
+        DataFrame, or (samples, features).
+    labels
+        (samples,); for a DataFrame, `label="column"` names them instead.
+    samples
+        (samples,) ids; for a DataFrame, `id="column"` names them instead.
+    names
+        Feature names of a matrix; default "x0", "x1", …
+    settings
+        The other settings of `Source`: id_type, features, exclude, categorical, missing, groups.
+
+    Raises
+    ------
+    TableError
+        If shapes disagree or a value is not what its column needs.
+    """
+    source = hyperparameters(Source, {"name": client, **settings}, f"Client {client!r}")
+    y = None if labels is None else np.asarray(labels)
+    ids = None if samples is None else np.asarray(samples)
+    if hasattr(values, "columns") and not issparse(values):
+        frame = _frame(values, source)
+        if ids is not None:
+            frame, name = _joined(frame, "id", source.id, ids, source)
+            source = replace(source, id=name)
+        if y is not None:
+            frame, name = _joined(frame, "label", source.label, y, source)
+            source = replace(source, label=name)
+        return table_of_columns(frame, source)
+    if source.id is not None or source.label is not None:
+        raise TableError(
+            f"{source.where}: id is {source.id!r} and label is {source.label!r} but a matrix has "
+            "no such columns; pass the arrays samples and labels."
+        )
+    try:
+        x = values if issparse(values) else np.asarray(values)
+    except ValueError as error:
+        raise TableError(
+            f"{source.where}: the values are not a matrix ({first_line(error)}); give every row "
+            "the same number of values."
+        ) from None
+    width = x.shape[1] if len(x.shape) == 2 else 0
+    own = tuple(names) if names is not None else tuple(f"x{number}" for number in range(width))
+    return table_of_matrix(x, source, names=own, y=y, samples=ids)
+
+
+def _joined(
+    frame: pa.Table, key: str, column: str | None, given: NDArray[Any], source: Source
+) -> tuple[pa.Table, str]:
+    """Return a frame with an array as a further column, and the column's name."""
+    if column is not None:
+        raise TableError(
+            f"{source.where}: {key} is {column!r} but an array is passed too; pass one of the two."
+        )
+    if given.shape != (frame.num_rows,):
+        raise TableError(
+            f"{source.where}: the DataFrame has {frame.num_rows} rows but the array for {key} has "
+            f"the shape {given.shape}; give one {key} for every row."
+        )
+    name = key if key not in frame.column_names else f"{source.name}:{key}"
+    return frame.append_column(name, column_of(given.tolist())), name
+
+
+def _format(source: Source) -> Format:
+    if source.format is not None and source.format != "sql":
+        if source.path is None:
+            raise TableError(
+                f"{source.where}: format is {source.format!r} but there is no path; set path."
+            )
+        return source.format
+    if source.url is not None and source.path is None:
+        if source.query is None or not source.query.strip():
+            raise TableError(f"{source.where}: a url needs a query; set query to a select.")
+        return "sql"
+    if source.format == "sql" or source.path is None:
+        raise TableError(
+            f"{source.where}: path is {source.path!r} and url is {source.url!r}; set path for a "
+            "file, or url and query for a database, and not both."
+        )
+    ending = ending_of(source.path)
+    if ending not in ENDINGS:
+        raise TableError(
+            f"{source.where}: the ending {ending!r} tells no format; set format to one of "
+            f"{listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and query for a database."
+        )
+    return ENDINGS[ending]
+
+
+def _existing(source: Source) -> None:
+    path = Path(source.path or "")
+    if path.is_dir():
+        raise TableError(f"{source.where}: this is a folder, not a file; name a file in it.")
+    if not path.exists():
+        raise TableError(
+            f"{source.where}: there is no such file; correct path (it is relative to the "
+            "experiment file)."
+        )
+
+
+def _content(path: Path, source: Source) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TableError(
+            f"{source.where}: cannot read the file ({error.strerror}); check its permissions."
+        ) from error
+    if content[:2] == b"\x1f\x8b" or path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TableError(
+                f"{source.where}: not a whole gzip file ({first_line(error)}); copy or compress it "
+                "again."
+            ) from error
+    if not content.strip():
+        raise TableError(
+            f"{source.where}: the file is empty (0 lines with text); check that it was written."
+        )
+    return content
+
+
+def _parquet(path: Path, source: Source) -> pa.Table:
+    try:
+        return arrow_parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TableError(
+            f"{source.where}: not a parquet file that can be read ({first_line(error)}); write it "
+            "again, or set format to what it is."
+        ) from error
+
+
+def _npz(path: Path, source: Source) -> Table:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise TableError(
+                    f"{source.where}: the file has one array without a name; save it with "
+                    "numpy.savez(path, x=...)."
+                )
+            parts = {name: file[name] for name in file.files}
+    except _NO_ARCHIVE as error:
+        if isinstance(error, TableError):
+            raise
+        # numpy would advise to load it with pickle
+        why = first_line(error) if zipfile.is_zipfile(path) else "it is no zip archive"
+        why = "an array holds Python objects" if "pickle" in why else why
+        raise TableError(
+            f"{source.where}: not an npz file of plain arrays ({why}); write numbers and text with "
+            "numpy.savez."
+        ) from error
+    views = {
+        name: array
+        for name, array in parts.items()
+        if name not in ("y", "samples", "features") and array.ndim > 1
+    }
+    if "x" in parts:
+        x: Any = parts["x"]
+    elif views:
+        return _views(views, parts, source)
+    elif {"data", "indices", "indptr", "shape"} <= set(parts):
+        x = _csr(parts, source)
+    else:
+        raise TableError(
+            f"{source.where}: the file has the arrays {listed(parts)}; expected x, or the CSR "
+            "parts data, indices, indptr and shape, or views (samples, …): save it with these "
+            "names."
+        )
+    if x.ndim != 2:
+        raise TableError(
+            f"{source.where}: x has the shape {x.shape}; expected (samples, features): "
+            "reshape it to two axes."
+        )
+    names = [str(one) for one in parts["features"].tolist()] if "features" in parts else None
+    own = tuple(names) if names is not None else tuple(f"x{at}" for at in range(x.shape[1]))
+    return _matrix(x, source, own, parts.get("y"), parts.get("samples"))
+
+
+def _views(
+    views: Mapping[str, NDArray[Any]], parts: Mapping[str, NDArray[Any]], source: Source
+) -> Table:
+    """Return the table of arrays of several axes, each a feature block with the array's name."""
+    rows = {name: len(array) for name, array in views.items()}
+    if len(set(rows.values())) > 1:
+        first, *others = rows
+        odd = next(name for name in others if rows[name] != rows[first])
+        raise TableError(
+            f"{source.where}: the view {first!r} has {rows[first]} samples and {odd!r} has "
+            f"{rows[odd]}; give all views the same samples in the same order."
+        )
+    names = {
+        name: tuple(f"{name}{at}" for at in range(math.prod(array.shape[1:])))
+        for name, array in views.items()
+    }
+    left = set(source.exclude)
+    wanted = {feature for some in names.values() for feature in some} - left
+    if source.features is not None:
+        wanted &= set(source.features)
+    own = {name: tuple(one for one in some if one in wanted) for name, some in names.items()}
+    if not source.groups:
+        source = replace(source, groups={name: some for name, some in own.items() if some})
+    flat = [array.reshape(len(array), -1) for array in views.values()]
+    every = [feature for some in names.values() for feature in some]
+    table = _matrix(np.hstack(flat), source, every, parts.get("y"), parts.get("samples"))
+    shapes = {
+        name: array.shape[1:]
+        for name, array in views.items()
+        if array.ndim > 2 and table.groups.get(name) == names[name]
+    }
+    return replace(table, shapes=shapes)
+
+
+def _csr(parts: Mapping[str, NDArray[Any]], source: Source) -> Any:
+    kind = np.asarray(parts.get("format", b"csr")).tolist()  # scipy writes bytes, others text
+    try:
+        if kind not in (b"csr", "csr"):
+            raise ValueError(f"its format is {kind!r}")
+        x = csr_array(
+            (parts["data"], parts["indices"], parts["indptr"]),
+            shape=tuple(int(size) for size in parts["shape"]),
+        )
+        x.check_format(full_check=True)
+    except (ValueError, TypeError, IndexError) as error:
+        raise TableError(
+            f"{source.where}: data, indices, indptr and shape are not a CSR matrix "
+            f"({first_line(error)}); save it with scipy.sparse.save_npz."
+        ) from error
+    return x
+
+
+def _matrix(
+    x: Any,
+    source: Source,
+    names: Sequence[str],
+    y: NDArray[Any] | None,
+    samples: NDArray[Any] | None,
+) -> Table:
+    """Return the table of a file format that carries its labels and ids outside the columns."""
+    if source.id not in (None, "row", "samples" if source.format == "npz" else "row"):
+        raise TableError(
+            f"{source.where}: id is {source.id!r} but a {source.format} file has no id column; set "
+            'id = "row" where row i is the same sample at all parties, or remove id.'
+        )
+    if source.id == "samples" and samples is None:
+        raise TableError(
+            f"{source.where}: id is 'samples' but the file has no array of this name; save it, set "
+            'id = "row" or remove id.'
+        )
+    if source.id == "row":
+        samples = np.arange(x.shape[0])
+    own = source.label or "label"
+    if "label" in source.exclude or own in source.exclude:
+        y = None
+        source = replace(
+            source, label=None, exclude=tuple(n for n in source.exclude if n not in ("label", own))
+        )
+    elif source.label is not None and (y is None or source.label not in ("label", "y")):
+        raise TableError(
+            f"{source.where}: label is {source.label!r} but "
+            + ("the file has no labels" if y is None else "the file's labels are called 'label'")
+            + "; remove label."
+        )
+    return table_of_matrix(x, source, names=names, y=y, samples=samples)
+
+
+def _frame(frame: Any, source: Source) -> pa.Table:
+    """Return a DataFrame's columns; the index is a column only if `id` names it."""
+    if hasattr(frame, "to_arrow"):  # polars
+        return frame.to_arrow()
+    if source.id is not None and source.id == frame.index.name and source.id not in frame.columns:
+        frame = frame.reset_index()
+    names = [str(name) for name in frame.columns]
+    return pa.Table.from_arrays(
+        [_series(frame.iloc[:, position]) for position in range(len(names))], names=names
+    )
+
+
+def _series(series: Any) -> pa.ChunkedArray:
+    if series.dtype == object:
+        return column_of(series.tolist())
+    try:
+        own = pa.Array.from_pandas(series)
+    except (pa.ArrowException, OverflowError):
+        return column_of(series.tolist())
+    return own if isinstance(own, pa.ChunkedArray) else pa.chunked_array([own])

@@ -1,0 +1,91 @@
+"""Sets of handwritten digits and characters as grey images; from files or scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from intarsia.data.dataset import Dataset
+from intarsia.datasets.files import file_in
+from intarsia.datasets.pixels import idx, pixels
+from intarsia.errors import ExperimentError
+
+__all__ = ["digits", "femnist", "mnist", "usps"]
+
+
+def femnist(home: Path) -> Dataset:
+    """Read handwritten characters, with writers as clients."""
+    with np.load(file_in(home, "femnist.npz"), allow_pickle=False) as file:
+        x, y, test = file["x"], file["y"].astype(np.int64), file["split"] == "test"
+        clients = file["user"].astype(np.str_)
+    return Dataset(
+        "femnist",
+        np.arange(len(y), dtype=np.int64),
+        pixels(28, 28),
+        x,
+        y,
+        test=test,
+        scale=1 / 255,
+        departures="a part of LEAF's FEMNIST: those of 198 writers with both train and test images",
+        clients=clients,
+        image=(1, 28, 28),
+    )
+
+
+def mnist(home: Path) -> Dataset:
+    """Read MNIST, train part first."""
+    images = [idx(file_in(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
+    labels = [idx(file_in(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
+    x = np.concatenate(images)
+    return Dataset(
+        "mnist",
+        np.arange(len(x), dtype=np.int64),
+        pixels(28, 28),
+        x.reshape(len(x), -1),
+        np.concatenate(labels).astype(np.int64),
+        test=np.arange(len(x)) >= len(images[0]),
+        scale=1 / 255,
+        image=(1, 28, 28),
+    )
+
+
+def usps(home: Path) -> Dataset:
+    """Read USPS, train part first."""
+    try:
+        import h5py  # only this set needs it
+    except ImportError as error:
+        raise ExperimentError(
+            "The data set 'usps' is an HDF5 file and the library h5py is not installed; "
+            "install it with `pip install h5py`."
+        ) from error
+    with h5py.File(file_in(home, "usps.h5")) as file:
+        parts = {
+            part: (file[part]["data"][:], file[part]["target"][:]) for part in ("train", "test")
+        }
+    x = np.concatenate([data for data, _ in parts.values()])
+    return Dataset(
+        "usps",
+        np.arange(len(x), dtype=np.int64),
+        pixels(16, 16),
+        x,
+        np.concatenate([target for _, target in parts.values()]).astype(np.int64),
+        test=np.arange(len(x)) >= len(parts["train"][0]),
+        image=(1, 16, 16),
+    )
+
+
+def digits(_: Path) -> Dataset:
+    """Return the digits of scikit-learn."""
+    from sklearn.datasets import load_digits  # here: it takes a second to import
+
+    table = load_digits()
+    return Dataset(
+        "digits",
+        np.arange(len(table.target), dtype=np.int64),
+        pixels(8, 8),
+        table.data.astype(np.uint8),
+        table.target.astype(np.int64),
+        scale=1 / 16,
+        image=(1, 8, 8),
+    )

@@ -1,0 +1,193 @@
+"""Sets of images in their public file formats: CIFAR, EuroSAT, Tiny ImageNet, ModelNet40's views.
+
+cifar10, cifar100, tiny_imagenet32
+    `train.parquet` and `test.parquet`: `image` (encoded bytes) and `label` (0 to 9, or to 199),
+    of cifar100 `fine_label` (0 to 99).
+eurosat
+    The RGB edition: `<class>/<class>_<number>.jpg`, in the folder itself or in its `2750`
+    (Helber et al., 2019).
+modelnet40
+    Twelve rendered views of each object: `<class>/<train|test>/<object>.obj.shaded_v<NNN>.png`, as
+    in the archive modelnet40_images_new_12x (Su et al., 2018), or `<object>_<NNN>.jpg` as in
+    modelnet40v1 (Su et al., 2015).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+
+from intarsia.data.dataset import Dataset
+from intarsia.datasets.decoded_images import decoded_bytes, decoded_files, kept, size_of
+from intarsia.datasets.files import file_in
+from intarsia.datasets.pixels import pixels
+from intarsia.errors import ExperimentError
+from intarsia.spelling import listed
+
+__all__ = ["cifar10", "cifar100", "eurosat", "modelnet40", "tiny_imagenet32"]
+
+_CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_VIEW = re.compile(r"(?P<object>.+?)(?:\.obj\.shaded_v|_)(?P<view>\d{3})\.(?:png|jpe?g)")
+
+
+def cifar10(home: Path) -> Dataset:
+    """Read CIFAR-10, with the names of its classes as labels."""
+    found = _encoded(
+        "cifar10", home, "label", "CIFAR-10 as WebP of quality 92 (mean error about 3 of 255)"
+    )
+    return replace(found, y=np.array(_CIFAR10)[found.y])
+
+
+def cifar100(home: Path) -> Dataset:
+    """Read CIFAR-100, with the numbers of its fine classes as labels."""
+    return _encoded(
+        "cifar100",
+        home,
+        "fine_label",
+        "CIFAR-100 as WebP of quality 92, split anew into 500 and 100 images of each class",
+    )
+
+
+def tiny_imagenet32(home: Path) -> Dataset:
+    """Read Tiny ImageNet, with the numbers of its classes as labels."""
+    return _encoded("tiny_imagenet32", home, "label", "Tiny ImageNet, downsized to 32 × 32 pixels")
+
+
+def _encoded(name: str, home: Path, label: str, departures: str) -> Dataset:
+    """Read images of 32 × 32 pixels as encoded bytes, beside the numbers of their classes."""
+    files = [file_in(home, f"{part}.parquet") for part in ("train", "test")]
+    labels = [pyarrow.parquet.read_table(file, columns=[label])[label] for file in files]
+    y = np.concatenate([column.to_numpy() for column in labels]).astype(np.int64)
+
+    def decode() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        parts = []
+        for file in files:
+            images = pyarrow.parquet.read_table(file, columns=["image"])["image"].to_pylist()
+            parts.append(decoded_bytes(images, str(file)))
+        return np.concatenate(parts)
+
+    return Dataset(
+        name,
+        np.arange(len(y), dtype=np.int64),
+        pixels(32, 32, 3),
+        kept((file.read_bytes() for file in files), decode),
+        y,
+        test=np.arange(len(y)) >= len(labels[0]),
+        scale=1 / 255,
+        image=(3, 32, 32),
+        departures=departures,
+    )
+
+
+def eurosat(home: Path) -> Dataset:
+    """Read the RGB images of EuroSAT; it has no test part of its own."""
+    inner = home / "2750"
+    root = inner if inner.is_dir() else home
+    files = sorted(root.glob("*/*.jpg"))
+    if not files:
+        raise ExperimentError(
+            f"{root} holds no <class>/<class>_<number>.jpg; name the folder of the RGB edition of "
+            "EuroSAT."
+        )
+    x = kept(_key("eurosat", root, files), lambda: decoded_files(files, None))
+    height, width = size_of(files[0])
+    return Dataset(
+        "eurosat",
+        np.array([file.stem for file in files]),
+        pixels(height, width, 3),
+        x,
+        np.array([file.parent.name for file in files]),
+        scale=1 / 255,
+        image=(3, height, width),
+    )
+
+
+def modelnet40(home: Path, *, views: int = 12, side: int = 32) -> Dataset:
+    """Read rendered views of the objects of ModelNet40, each as a feature block.
+
+    Parameters
+    ----------
+    views
+        How many of an object's views are taken, evenly spaced.
+    side
+        Height and width in pixels that the (grey) images are scaled to.
+    """
+    for key, value, most in (("views", views, 12), ("side", side, 256)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ExperimentError(
+                f"The data set 'modelnet40' has {key} = {value!r}; expected a whole number from 1 "
+                f"to {most}."
+            )
+    objects = _objects(home)
+    (known,) = {len(found) for found in objects.values()}
+    if known % views:
+        raise ExperimentError(
+            f"The data set 'modelnet40' has views = {views}, but {known} views cannot be taken "
+            f"evenly so; expected a divisor of {known}."
+        )
+    taken = range(0, known, known // views)
+    files = [sorted(found.items())[at][1] for found in objects.values() for at in taken]
+    x = kept(
+        _key(f"modelnet40 {side}", home, files), lambda: decoded_files(files, side, "L")
+    ).reshape(len(objects), -1)
+    names = [f"view{at + 1:02d}" for at in taken]
+    groups = {name: tuple(f"{name}:{pixel}" for pixel in pixels(side, side)) for name in names}
+    return Dataset(
+        "modelnet40",
+        np.array([name for _, _, name in objects]),
+        tuple(feature for some in groups.values() for feature in some),
+        x,
+        np.array([kind for kind, _, _ in objects]),
+        test=np.array([part == "test" for _, part, _ in objects]),
+        scale=1 / 255,
+        groups=groups,
+        shapes=dict.fromkeys(groups, (1, side, side)),
+    )
+
+
+def _objects(home: Path) -> dict[tuple[str, str, str], dict[str, Path]]:
+    """Return the views of each object: class, part and name → number of a view → file."""
+    found: dict[tuple[str, str, str], dict[str, Path]] = defaultdict(dict)
+    for file in sorted(home.glob("*/*/*")):
+        fits = _VIEW.fullmatch(file.name)
+        if fits and file.parent.name in ("train", "test"):
+            key = (file.parent.parent.name, file.parent.name, fits["object"])
+            if fits["view"] in found[key]:
+                raise ExperimentError(
+                    f"{file} and {found[key][fits['view']].name} beside it are one view of one "
+                    "object; take one of them away."
+                )
+            found[key][fits["view"]] = file
+    if not found:
+        raise ExperimentError(
+            f"{home} holds no <class>/<train|test>/<object>.obj.shaded_v<NNN>.png; name the folder "
+            "of the rendered views of ModelNet40."
+        )
+    every = sorted(set().union(*found.values()))
+    for (kind, part, name), views in found.items():
+        missing = [view for view in every if view not in views]
+        if missing:
+            raise ExperimentError(
+                f"The object {name!r} in {home / kind / part} has {len(views)} views and others "
+                f"have {len(every)}: {listed(missing)} is missing; put the files there, or take "
+                "the object away."
+            )
+    return dict(found)
+
+
+def _key(what: str, home: Path, files: Sequence[Path]) -> list[bytes]:
+    """Return what says whether the files are those of before: their names, sizes and times."""
+    lines = [what, str(home.resolve())]
+    for file in files:
+        status = file.stat()
+        lines.append(f"{file.relative_to(home)} {status.st_size} {status.st_mtime_ns}")
+    return ["\n".join(lines).encode()]

@@ -1,0 +1,265 @@
+"""Named data sets as arrays: read from files in one folder, never downloaded.
+
+The folder is the argument `folder`, else the setting INTARSIA_DATA, else `shared/data` beside a
+source checkout. `breast_cancer` and `digits` come with scikit-learn, `gaussians` is drawn.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intarsia.core.block import Labels
+from intarsia.data.dataset import Dataset
+from intarsia.data.labels import LabelColumn, LabelSettings, encode_labels, meaning
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+from intarsia.data.table import encode, encoding_of
+from intarsia.datasets import digits, images, synthetic, tabular
+from intarsia.datasets.files import home_of
+from intarsia.datasets.herigraph import herigraph
+from intarsia.datasets.options import (
+    fewer,
+    in_blocks,
+    in_both_parts,
+    in_groups,
+    of_classes,
+    relabelled,
+    with_side,
+)
+from intarsia.errors import ExperimentError
+from intarsia.spelling import nearest
+
+__all__ = ["Dataset", "apart", "dataset_names", "encoded", "encoded_alike", "load", "of_file"]
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names that `load` knows."""
+    return tuple(sorted({*_LOADERS, *_DRAWN}))
+
+
+def load(
+    name: str, *, folder: str | Path | None = None, drawn_from: int = 0, **options: Any
+) -> Dataset:
+    """Return a named data set.
+
+    Parameters
+    ----------
+    name
+        One of `dataset_names()`.
+    folder
+        Where the files lie, one sub-folder per set; None: the setting INTARSIA_DATA.
+    drawn_from
+        Seed of what is drawn, unless the options have a `seed`.
+    options
+        For every set `only`, a list of classes: all other samples are left out; `positive`, a
+        class or a list of classes: the labels become 1 for these and 0 for all others;
+        `train_per_class` and `test_per_class`: at most so many samples of each; and `groups`,
+        named feature blocks with lists of features. For sets in files `path`, their folder. For the
+        sets of digits (mnist, usps, mfeat, digits) `labels`: "digits" (default) or "parity", which
+        makes them the text "even" and "odd". For those of images (cifar10, cifar100,
+        digits, eurosat, femnist, mnist, tiny_imagenet32, usps) `side`: their height and width in
+        pixels; and `blocks`: the feature blocks that they are cut into, one of `images.CUTS`.
+        Others are the keyword arguments of what reads or draws a set (modelnet40, gaussians).
+
+    Raises
+    ------
+    ExperimentError
+        If the name or an option is unknown, or the folder or a file is missing.
+    """
+    if name not in _LOADERS and name not in _DRAWN:
+        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, dataset_names())}.")
+    own = _own_options(name)
+    for key in options:
+        if key not in own | _COMMON:
+            raise ExperimentError(
+                f"The data set {name!r} has no option {key!r}; {nearest(key, own | _COMMON)}."
+            )
+    given = {key: value for key, value in options.items() if key in _arguments(name)}
+    if name in _DRAWN:
+        dataset = _drawn(name, **{"seed": drawn_from, **given})
+    else:
+        dataset = _LOADERS[name](_home(name, folder, options.get("path")), **given)
+    if "side" in options and name in _IMAGES:
+        dataset = with_side(dataset, options["side"])
+    if name in _DIGITS:
+        dataset = relabelled(dataset, options.get("labels", "digits"))
+    if "only" in options:
+        dataset = dataset.take(of_classes(dataset, "only", options))
+    dataset = fewer(dataset, options)
+    if "positive" in options:
+        y = of_classes(dataset, "positive", options).astype(np.int64)
+        dataset = replace(dataset, y=y)
+    if "blocks" in options:
+        dataset = in_blocks(dataset, options["blocks"])
+    if "groups" in options:
+        dataset = in_groups(dataset, options["groups"])
+    return in_both_parts(dataset)
+
+
+def _own_options(name: str) -> set[str]:
+    """Return the options that not every set has."""
+    own = set(_arguments(name))
+    if name in _DIGITS:
+        own.add("labels")
+    if name in _IMAGES:
+        own |= {"side", "blocks"}
+    if name not in _DRAWN and name not in _BUNDLED:
+        own.add("path")
+    return own
+
+
+def _arguments(name: str) -> tuple[str, ...]:
+    """Return the options that what reads or draws a set takes itself."""
+    made = _DRAWN[name] if name in _DRAWN else _LOADERS[name]
+    parameters = inspect.signature(made).parameters.values()
+    return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+
+
+def _home(name: str, folder: str | Path | None, path: Any) -> Path:
+    """Return the folder of a set's files."""
+    if name in _BUNDLED:
+        return Path()
+    if path is None:
+        return home_of(name, folder)
+    if not Path(str(path)).is_dir():
+        raise ExperimentError(
+            f"The data set {name!r} has path = {str(path)!r}, which is no folder; name the folder "
+            "that holds the set's files."
+        )
+    return Path(str(path))
+
+
+def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
+    """Return the data set in a file or a database, with encoded labels, and what they mean.
+
+    Raises
+    ------
+    TableError
+        If the source cannot be read, or its columns are not what the settings say.
+    FederationError
+        If it has no labels, or they do not fit the settings.
+    """
+    table = read(source)
+    encoding = encoding_of({table.client: table}, settings)
+    block = encode(table, encoding)
+    # the group of a party without groups is its own name; here the table is no party
+    groups = {name: some for name, some in block.groups.items() if name != source.name}
+    shapes = {name: shape for name, shape in block.shapes.items() if name in groups}
+    dataset = Dataset(
+        source.name,
+        block.samples,
+        block.features,
+        block.x,
+        np.asarray(block.y),
+        groups=groups,
+        shapes=shapes,
+        classes=tuple(sorted(set(encoding.codes.values()))),
+        class_names=encoding.labels.classes,
+    )
+    return dataset, encoding.labels
+
+
+def encoded(dataset: Dataset, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
+    """Return the data set with labels as a block stores them, and what they mean.
+
+    Raises
+    ------
+    FederationError
+        If the labels do not fit the settings.
+    """
+    (found,), labels = encoded_alike([dataset], settings)
+    return found, labels
+
+
+def encoded_alike(
+    sets: Sequence[Dataset], settings: LabelSettings | None = None
+) -> tuple[list[Dataset], Labels]:
+    """Return data sets with labels that mean the same in all, and what they mean.
+
+    Raises
+    ------
+    FederationError
+        If the labels do not fit the settings.
+    """
+    columns = {
+        one.name: LabelColumn("label", one.y if one.y.dtype.kind in "UT" else one.y.astype(float))
+        for one in sets
+    }
+    labels, codes = meaning(columns, settings or LabelSettings(), list(columns))
+    known = tuple(sorted(set(codes.values())))
+    return [
+        replace(
+            one,
+            y=encode_labels(columns[one.name], one.name, labels, codes),
+            classes=known,
+            class_names=labels.classes,
+        )
+        for one in sets
+    ], labels
+
+
+def apart(sets: Sequence[Dataset]) -> list[Dataset]:
+    """Return data sets whose samples have ids of their own.
+
+    Sets with the same columns share them; else each one's columns get its name in front.
+    """
+    if len(sets) == 1:
+        return list(sets)
+    alike = len({one.features for one in sets}) == 1
+    return [
+        replace(
+            one,
+            samples=np.array([f"{one.name}:{sample}" for sample in one.samples.tolist()]),
+            features=one.features if alike else tuple(f"{one.name}:{f}" for f in one.features),
+            groups={},
+            shapes={},
+        )
+        for one in sets
+    ]
+
+
+def _drawn(name: str, **options: Any) -> Dataset:
+    found = _DRAWN[name](**options)
+    return Dataset(
+        name,
+        np.arange(len(found.y), dtype=np.int64),
+        tuple(f"x{number}" for number in range(found.x.shape[1])),
+        found.x,
+        found.y,
+        test=found.test if found.test.any() else None,
+    )
+
+
+_LOADERS: Mapping[str, Callable[..., Dataset]] = {
+    "20news": tabular.news,
+    "a9a": tabular.a9a,
+    "bci": tabular.bci,
+    "breast_cancer": tabular.breast_cancer,
+    "cifar10": images.cifar10,
+    "cifar100": images.cifar100,
+    "covtype15k": tabular.covtype15k,
+    "credit_default": tabular.credit_default,
+    "digits": digits.digits,
+    "eurosat": images.eurosat,
+    "femnist": digits.femnist,
+    "heart": tabular.heart,
+    "herigraph": herigraph,
+    "mfeat": tabular.mfeat,
+    "mnist": digits.mnist,
+    "modelnet40": images.modelnet40,
+    "tiny_imagenet32": images.tiny_imagenet32,
+    "usps": digits.usps,
+}
+_DRAWN: Mapping[str, Callable[..., synthetic.Drawn]] = {"gaussians": synthetic.gaussians}
+_COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
+_DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
+_IMAGES = frozenset(
+    {"cifar10", "cifar100", "digits", "eurosat", "femnist", "mnist", "tiny_imagenet32", "usps"}
+)
+_BUNDLED = frozenset({"breast_cancer", "digits"})  # with scikit-learn

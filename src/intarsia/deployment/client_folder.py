@@ -1,0 +1,202 @@
+"""What a site keeps on its own disk: its configuration, and what it has of each run.
+
+```toml
+[site]
+name = "bank"               # as the experiment calls this client
+plain = false               # whether the server may read what this site contributes
+ids = false                 # whether it may read the ids of this site's rows
+scales = false              # whether it gets means and scales of the columns, for its model
+key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
+dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
+modules = ["networks:Small"] # functions of this site's own Python that a run may name
+
+[table]                     # as a [[client]] of an experiment, without the name
+path = "bank.csv.gz"
+id = "customer"
+label = "default"
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from intarsia.core.algorithm import SecretKey
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.settings import hyperparameters
+from intarsia.data.reader import Source, located
+from intarsia.errors import ExperimentError, IntarsiaError
+from intarsia.privacy.keys.secret_file import drawn_once
+from intarsia.results.lock import alone
+from intarsia.spelling import nearest
+
+__all__ = [
+    "ERRORS",
+    "FolderShelf",
+    "SiteSettings",
+    "alone_in",
+    "check_files",
+    "errors_in",
+    "read_settings",
+    "secret_of",
+    "shelf_of",
+]
+
+ERRORS: Final = "errors.log"
+_MOST_BYTES: Final = 2_000_000  # of that file
+_LOCK: Final = "site.lock"
+_SECRET: Final = "site.secret"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """What a site's own folder says; the server never names a path."""
+
+    name: str
+    plain: bool = False
+    ids: bool = False
+    scales: bool = False
+    key: str = ""  # file
+    dictionary: str = ""  # file
+    modules: tuple[str, ...] = ()  # "package.module:name", as experiments name functions
+    table: Source | None = None  # None: a simulation, whose data set the site deals itself
+
+
+def read_settings(folder: Path) -> SiteSettings:
+    """Return the settings in a site's folder.
+
+    Raises
+    ------
+    ExperimentError
+        If there are none, or they are wrong.
+    """
+    path = folder / "site.toml"
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExperimentError(
+            f"{folder} holds no site.toml; give the folder of a site that was set up for it."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ExperimentError(f"{path} is no TOML ({problem}); correct it.") from None
+    for key in tree:
+        if key not in ("site", "table"):
+            near = nearest(key, ["site", "table"])
+            raise ExperimentError(f"{path}: [{key}] is not known; {near}.")
+        if not isinstance(tree[key], dict):
+            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
+    own = dict(tree.get("site", {}))
+    for file in ("key", "dictionary"):
+        if own.get(file) and isinstance(own[file], str):
+            own[file] = str((folder / own[file]).resolve())
+    table = None
+    if "table" in tree:
+        source: Source = hyperparameters(
+            Source, {"name": own.get("name", ""), **tree["table"]}, f"{path}: [table]"
+        )
+        table = located(source, folder)
+    made: SiteSettings = hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
+    return made
+
+
+def check_files(settings: SiteSettings) -> None:
+    """Check that what a site's settings name is there, before a run asks for it.
+
+    Raises
+    ------
+    ExperimentError
+        If a file is missing, or sums must be sealed and there is no key.
+    """
+    table = "" if settings.table is None else str(settings.table.path or "")
+    for what, path in (
+        ("[site] key", settings.key),
+        ("[site] dictionary", settings.dictionary),
+        ("[table] path", table),
+    ):
+        if path and not Path(path).exists():
+            raise ExperimentError(
+                f"site.toml: {what} is {path}, where nothing is; put the file there, or correct it."
+            )
+    if not settings.plain and not settings.key:
+        raise ExperimentError(
+            "site.toml: plain is false, so that sums must be sealed, and there is no key; set key "
+            "to the clients' shared key (intarsia keys), or plain = true."
+        )
+
+
+def errors_in(folder: Path) -> Callable[[Exception], None]:
+    """Return what writes errors into errors.log of a site's folder, for the site's own people.
+
+    The file before it is errors.log.1; both together have 4 MB at most.
+    """
+    path = folder / ERRORS
+
+    def report(error: Exception) -> None:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {type(error).__name__}: {error}{notes}\n"
+        if not isinstance(error, IntarsiaError):
+            text += "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
+            if path.is_file() and path.stat().st_size > _MOST_BYTES:
+                path.replace(path.with_name(f"{ERRORS}.1"))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    return report
+
+
+class FolderShelf:
+    """A shelf in a folder: each thing is a file, replaced as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> bytes | None:
+        """Return what lies under a name, None if nothing does."""
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put something under a name, and come back when it is durable."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._folder / name, data)
+
+    def remove(self, name: str) -> None:
+        """Take away what lies under a name, if anything does."""
+        (self._folder / name).unlink(missing_ok=True)
+
+
+def shelf_of(folder: Path, run: str) -> FolderShelf:
+    """Return the shelf of a run in a site's folder."""
+    return FolderShelf(folder / "runs" / run)
+
+
+def secret_of(folder: Path) -> SecretKey:
+    """Return a site's own secret, which it draws at its first start; no run and no server has it.
+
+    Raises
+    ------
+    KeyMaterialError
+        If the file cannot be read or written, or others may read it.
+    """
+    kind = "secret of the site's random numbers"
+    return SecretKey(drawn_once(folder / _SECRET, kind, SecretKey.SIZE))
+
+
+def alone_in(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from a site's folder; BusyError where one works there."""
+    return alone(
+        folder / _LOCK,
+        f"Another process works in {folder}; a site is served by one: end the other, or wait "
+        "until it is done.",
+    )

@@ -1,0 +1,155 @@
+"""What a site and the server keep of the model of a run over sites.
+
+A site keeps its own: its network, or its columns' part of a linear model, in a folder that
+`intarsia predict` takes. What the server trains for it has on prepared features; it can predict on
+tables where all sites give it the means and scales of their columns, which no site has to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from intarsia.core.algorithm import Algorithm, Conclusion, Info
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import Array, ClientId, Schema
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.models.serialization import write_model
+from intarsia.protocols.preprocessing import Preparation
+from intarsia.spelling import listed
+from intarsia.training.outcome import (
+    architecture_of,
+    client_models,
+    client_networks,
+    linear_model,
+    server_network,
+)
+
+if TYPE_CHECKING:
+    from intarsia.models.serialization import Model
+
+__all__ = ["Ended", "Scales", "keep", "model_of_site", "server_model", "told"]
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # names no other folder
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the server tells a site at the end."""
+
+    weights: Any = None  # (outputs, the site's features) of a linear model
+    gap: float | None = None
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What a site gives the server of its columns' preparation."""
+
+    mean: Any = None  # (features,)
+    scale: Any = None  # (features,)
+
+
+def told(schema: Schema, conclusion: Conclusion) -> dict[ClientId, Ended]:
+    """Return what each site is told: of a linear model the weights of its own features."""
+    weights, gap = conclusion.weights, conclusion.info.gap_relative
+    if weights is None:
+        return dict.fromkeys(schema.clients, Ended())
+    return {name: Ended(weights[:, schema.features.own(name)], gap) for name in schema.clients}
+
+
+def model_of_site(
+    description: Experiment,
+    algorithm: Algorithm,
+    options: Any,
+    schema: Schema,
+    client: ClientId,
+    state: Any,
+    scaling: Preparation,
+    ended: Ended,
+) -> Model | None:
+    """Return a site's own model, None where it has none."""
+    own = {client: scaling}
+    if algorithm.network is not None:
+        made_of = architecture_of(algorithm, options, schema)
+        networks = {client: algorithm.network(state)}
+        return client_networks(description.algorithm, schema, made_of, networks, own)
+    if algorithm.own_weights is not None:
+        linear = {client: algorithm.own_weights(state)}
+        return client_models(description.algorithm, schema, linear, own)
+    if ended.weights is None:
+        return None
+    weights = _spread(schema, client, ended.weights)
+    conclusion = Conclusion(Info(gap_relative=ended.gap), weights)
+    return linear_model(schema, conclusion, own, options)
+
+
+def _spread(schema: Schema, client: ClientId, weights: Array) -> Array:
+    """Return weights of all features, (outputs, features), of which a client has some."""
+    found = np.zeros((len(weights), len(schema.features.ids)))
+    found[:, schema.features.own(client)] = weights
+    return found
+
+
+def keep(model: Model, description: Experiment, folder: Path) -> Path:
+    """Write a site's own model under the name of its experiment; return where it is."""
+    name = _file_name(description.name)
+    final = folder / "models" / name
+    filling = final.with_name(f".{name}.tmp")
+    shutil.rmtree(filling, ignore_errors=True)
+    filling.mkdir(mode=0o700, parents=True)
+    write_model(model, filling / "model")
+    tree = experiment.to_dict(replace(description, out="."))
+    write_atomically(filling / "experiment.json", json.dumps(tree, indent=2).encode())
+    shutil.rmtree(final, ignore_errors=True)
+    filling.rename(final)
+    return final
+
+
+def _file_name(name: str) -> str:
+    """Return an experiment's name as that of a folder, which is another for every name.
+
+    The name is the server's. Of one that could be a path, or is too long, what can be no path is
+    taken, and a checksum of the whole.
+    """
+    if _PLAIN.fullmatch(name):
+        return name
+    left = "".join(one if one.isascii() and one.isalnum() else "_" for one in name)[:80]
+    return f"{left}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
+def server_model(
+    description: Experiment,
+    algorithm: Algorithm,
+    options: Any,
+    schema: Schema,
+    conclusion: Conclusion,
+    scales: Mapping[ClientId, Scales],
+) -> tuple[Model | None, tuple[str, ...]]:
+    """Return the server's model, and a note where sites keep to themselves what it lacks."""
+    if conclusion.weights is None and conclusion.network is None:
+        return None, ()
+    silent = [name for name, one in scales.items() if one.mean is None]
+    if silent:
+        keep = "keep" if len(silent) > 1 else "keeps"
+        return None, (
+            f"The server has a model of prepared features alone: {listed(silent)} {keep} means "
+            "and scales (set scales = true in site.toml); each site has its own model.",
+        )
+    scaling = {name: Preparation(one.mean, one.scale) for name, one in scales.items()}
+    if conclusion.weights is not None:
+        return linear_model(schema, conclusion, scaling, options), ()
+    assert conclusion.network is not None
+    from intarsia.models.networks import Networks  # here: it imports torch
+
+    made_of = architecture_of(algorithm, options, schema)(None)
+    whole = server_network(schema, made_of, conclusion.network, scaling)
+    return Networks(description.algorithm, {}, whole), ()

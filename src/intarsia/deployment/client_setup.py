@@ -1,0 +1,358 @@
+"""A site's part of a run: from its own table to the blocks and functions that the server may call.
+
+The set-up is a sequence of steps, each a call of the server, and so is the end. What a site says in
+them is public: see `sketch`. A site refuses what its own settings do not allow.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+
+from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey
+from intarsia.core.block import Block, Holding, Labels, Schema
+from intarsia.data.table import Encoding, Table, encode
+from intarsia.deployment import client_models
+from intarsia.deployment.client_folder import (
+    SiteSettings,
+    alone_in,
+    errors_in,
+    read_settings,
+    secret_of,
+    shelf_of,
+)
+from intarsia.deployment.client_models import Ended, Scales
+from intarsia.deployment.table_metadata import Held, sketch
+from intarsia.engines import codec
+from intarsia.engines.remote.client import Site
+from intarsia.engines.remote.wire import BEGIN, KEEP, identity
+from intarsia.errors import ExperimentError, StaleError
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.experiment.federation import build, checksum, held_out, table_of
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.secure_aggregation.protocol import Sealing
+from intarsia.protocols import differential_privacy, evaluation, preprocessing, server_evaluation
+from intarsia.protocols.evaluation import grading_loss
+from intarsia.training import privacy_guarantee
+from intarsia.training.registry import choose
+from intarsia.training.threads import Limit
+
+__all__ = [
+    "DEAL",
+    "ENCODE",
+    "KEEP",
+    "READ",
+    "SETTLE",
+    "TRANSFORM",
+    "Dealt",
+    "Settled",
+    "Work",
+    "site_in",
+]
+
+READ: Final = "read"  # the experiment → a sketch of the site's table
+DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
+ENCODE: Final = "encode"  # the encoding → what the site holds
+SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
+TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
+
+_TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What a simulated client was dealt."""
+
+    held: Held
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What all parties know before the first exchange."""
+
+    schemas: Mapping[str, Schema]
+    kept: Any  # (the client's training samples,) bool: those with a label anywhere
+
+
+class Work:
+    """What a client has of one run.
+
+    Parameters
+    ----------
+    settings
+        The site's own.
+    folder
+        Where its own models are kept.
+    """
+
+    def __init__(self, settings: SiteSettings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
+        self.seed = 0
+        self.schemas: Mapping[str, Schema] = {}
+        self.sealing: Sealing | None = None
+        self.states: tuple[type, ...] = (preprocessing.Preparation,)
+        self.fingerprint = b""
+        self._blocks: dict[str, Block] = {}
+        self._table: Table | None = None
+        self._functions: dict[tuple[str, str], ClientFunction] = {}
+        self._limit: Limit | None = None  # as the run's experiment says
+        self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
+            READ: self._read,
+            DEAL: self._deal,
+            ENCODE: self._encode,
+            SETTLE: self._settle,
+            TRANSFORM: self._transform,
+            BEGIN: self._begin,
+            KEEP: self._keep,
+        }
+
+    def function(self, name: str, part: str) -> ClientFunction:
+        """Return the client function of an `identity`; StaleError if the run has none."""
+        found = self._functions.get((name, part))
+        if found is None:
+            raise StaleError(
+                f"The function {name[:80]!r} on the {part[:80]!r} part is none of this run's."
+            )
+        return found
+
+    def block(self, part: str) -> Block:
+        """Return the client's block of a part."""
+        return self._blocks[part]
+
+    def limit(self) -> None:
+        """Compute with as many threads as the run says from here on, in this thread too."""
+        if self._limit is not None:
+            self._limit.set()
+
+    def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
+        """Do a step of the set-up, which may change the blocks; return the state and a reply."""
+        step = self._steps.get(name)
+        if step is None:
+            raise StaleError(f"{name[:80]!r} is no step of a run's set-up.")
+        state, reply = step(state, message)
+        return state, codec.encode(reply)
+
+    # -- the steps
+
+    def _described(self, message: bytes) -> Experiment:
+        """Take the experiment; refuse what the site's settings do not allow."""
+        tree = json.loads(message)
+        settings = self._settings
+        _check_allowed(tree, settings)
+        more = ("client",) if settings.table is not None else ("dataset", "partition")
+        allowed = (*_TREE, *more)
+        own = {key: value for key, value in tree.items() if key in allowed}
+        privacy, names = dict(own.get("privacy", {})), dict(own.get("alignment", {}))
+        if privacy.get("mode", "plain") == "plain" and not settings.plain:
+            raise ExperimentError(
+                "The run's sums are not sealed, and site.toml does not allow that; set "
+                'privacy.mode = "masked" in the experiment, or plain = true at the site.'
+            )
+        hidden = names.get("ids", "plain") != "plain"
+        if settings.table is not None and not hidden and not settings.ids:
+            raise ExperimentError(
+                "The run shows the server the ids of rows, and site.toml does not allow that; set "
+                'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site.'
+            )
+        sealed = privacy.get("mode", "plain") != "plain"
+        privacy["key"] = settings.key if sealed else ""
+        names["key"] = settings.key if hidden else None
+        if (sealed or names["key"] == "") and not settings.key:
+            raise ExperimentError("The run needs the clients' shared key; set key in site.toml.")
+        if names.get("dictionary") is not None:
+            if not settings.dictionary:
+                raise ExperimentError(
+                    "The run uses a dictionary of columns; set dictionary in site.toml to this "
+                    "site's copy of it."
+                )
+            names["dictionary"] = settings.dictionary
+        own["privacy"] = privacy
+        own["alignment"] = {key: value for key, value in names.items() if value is not None}
+        if settings.table is not None:
+            own["client"] = [{"name": settings.name}]
+        found = replace(
+            experiment.from_dict(own),
+            clients=() if settings.table is None else (settings.table,),
+        )
+        self._experiment, self.seed = found, found.seed
+        algorithm, self._options = choose(found)
+        if not isinstance(algorithm, Algorithm):
+            raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
+        self._algorithm = algorithm
+        self.states = (*algorithm.states, preprocessing.Preparation)
+        self._limit = Limit(found.threads)
+        self._limit.set()
+        return found
+
+    def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        self._table = table_of(self._described(message))
+        own = self._settings.table
+        said = sketch(self._table, None if own is None else own.id)
+        self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
+        return state, said
+
+    def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        found = build(self._described(message))
+        name = self._settings.name
+        if name not in found.train:
+            raise ExperimentError(f"The simulation has no client {name!r}.")
+        self._hold(found.train[name], found.test[name])
+        return state, Dealt(self._held(), found.labels)
+
+    def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        assert self._table is not None
+        block = encode(self._table, codec.decode(message, Encoding, Labels))
+        self._table = None
+        self._hold(*held_out(block, self._experiment.split))
+        return state, self._held()
+
+    def _hold(self, train: Block, test: Block) -> None:
+        self._blocks = {"train": train, "test": test}
+        self.fingerprint = b"%08x" % checksum(self._blocks)
+
+    def _held(self) -> Held:
+        return Held(Holding.of(self._blocks["train"]), Holding.of(self._blocks["test"]))
+
+    def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        settled = codec.decode(message, Settled, Schema, Holding, Labels)
+        self.schemas = settled.schemas
+        settings, name = self._experiment, self._settings.name
+        if not settled.kept.all():
+            kept = np.flatnonzero(settled.kept)
+            self._blocks["train"] = self._blocks["train"].take(kept)
+        for part in list(self._blocks):
+            if part not in self.schemas:
+                del self._blocks[part]
+                continue
+            block = self._blocks[part]
+            if settings.preprocessing.intercept:
+                block = preprocessing.add_intercept(block)
+            self._blocks[part] = self.schemas[part].align(name, block)
+        schema = self.schemas["train"]
+        clients = schema.clients
+        keys = modes.keys(settings.privacy, clients, None, settings.name)
+        self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
+        privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
+        release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
+        if release is not None and self._algorithm.private is not None:
+            self._algorithm = self._algorithm.private(release)
+        self._functions = self._known()
+        return preprocessing.initial(self._blocks["train"]), None
+
+    def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        name = codec.decode(message)
+        self._scaling = state
+        change = {"prepared": preprocessing.prepared, "clipped": differential_privacy.clipped}.get(
+            name
+        )
+        for part, block in self._blocks.items():
+            if change is not None:
+                self._blocks[part] = change(state, part, block)
+            elif name == "counted once" and part == "train":
+                self._blocks[part] = block.counted_once()
+        return state, None
+
+    def _begin(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        key = RandomKey((self.seed, "init", self._settings.name))
+        return (
+            self._algorithm.init_client(
+                *(self._options, self.schemas["train"], self._settings.name),
+                *(self._blocks["train"], key),
+            ),
+            None,
+        )
+
+    def _keep(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        ended = codec.decode(message, Ended)
+        settings, name = self._settings, self._settings.name
+        model = client_models.model_of_site(
+            *(self._experiment, self._algorithm, self._options, self.schemas["train"], name),
+            *(state, self._scaling, ended),
+        )
+        if model is not None:
+            client_models.keep(model, self._experiment, self._folder)
+        # where sums are not sealed the server can read them anyway
+        given = settings.scales or self._experiment.privacy.mode == "plain"
+        scaling = self._scaling
+        return state, Scales(scaling.mean, scaling.scale) if given else Scales()
+
+    def _known(self) -> dict[tuple[str, str], ClientFunction]:
+        """Return the functions that the server may call: the allow-list."""
+        algorithm, every = self._algorithm, self.schemas
+        found = [
+            *algorithm.client_functions,
+            *preprocessing.FUNCTIONS,
+            *differential_privacy.FUNCTIONS,
+        ]
+        loss = grading_loss(self._options.loss)
+        for part, schema in every.items():
+            where = cast(Literal["train", "test"], part)
+            found += evaluation.functions(
+                *(algorithm.predict, loss, schema.labels), part=where, additive=algorithm.additive
+            )
+            if algorithm.server_model is not None:
+                found += server_evaluation.functions(
+                    algorithm.server_model, schema, loss, part=where
+                )
+        known: dict[tuple[str, str], ClientFunction] = {(identity(fn), fn.part): fn for fn in found}
+        for fn in preprocessing.FUNCTIONS:
+            known[identity(fn), "test"] = replace(fn, part="test")
+        return known
+
+
+def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
+    """Raise where a run would have a site open files, or run functions, that it does not name."""
+    if settings.table is not None and "dataset" in tree:
+        raise ExperimentError("The run is a simulation, and this site has a table of its own.")
+    if {"path", "url"} & dict(tree.get("dataset") or {}).keys():
+        raise ExperimentError(
+            "The run's data set lies where the run says, and a site opens only files that its "
+            "own folder names; give it as [table] in site.toml, or name a data set by name."
+        )
+    for name in _functions_in(tree.get("algorithm")):
+        if name not in settings.modules:
+            raise ExperimentError(
+                f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
+                "add it to modules in site.toml if you know what it does."
+            )
+
+
+def _functions_in(value: Any) -> Iterator[str]:
+    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
+    if isinstance(value, str) and ":" in value:
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _functions_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _functions_in(one)
+
+
+def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:
+    """Return the site whose configuration and states lie in a folder.
+
+    `report` is told of every error; None: they are written into the folder, see `errors_in`.
+
+    Raises
+    ------
+    ExperimentError
+        If its site.toml is wrong.
+    """
+    settings = read_settings(folder)
+    return Site(
+        settings.name,
+        lambda run: shelf_of(folder, run),
+        lambda: Work(settings, folder),
+        lambda: secret_of(folder),
+        errors_in(folder) if report is None else report,
+        lambda: alone_in(folder),
+    )

@@ -1,0 +1,198 @@
+"""A federation of sites in a file, and the kits that are made of it: one folder for each process.
+
+```toml
+[federation]
+name = "credit"
+server = "fed.example.org"   # the host that sites reach; they open the connections, it opens none
+port = 8702                  # of sites; the next one is the administrator's
+
+[patience]                   # what the server does when a site does not answer
+deadline = 600               # seconds
+absent = "wait"              # or "continue": the round begins again without it
+
+[[site]]
+name = "bank"                # as experiments call the client
+```
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.settings import hyperparameters
+from intarsia.engines.remote.caller import Patience
+from intarsia.errors import ExperimentError
+from intarsia.spelling import nearest
+
+__all__ = [
+    "EXAMPLE",
+    "FederationFile",
+    "check_kit",
+    "finish_kits",
+    "is_of_server",
+    "load",
+    "sites_of",
+]
+
+_TABLES: Final = ["federation", "patience", "site"]
+_SITES: Final = "federation.json"
+
+EXAMPLE: Final = """\
+[federation]
+name = "credit"
+server = "localhost"   # the host that sites reach; they open the connections, it opens none
+port = 8702            # of sites; the next one is the administrator's
+
+[patience]             # what the server does when a site does not answer
+deadline = 600         # seconds
+absent = "wait"        # or "continue": the round begins again without it
+quorum = 1             # sites without which no round is run
+
+[[site]]
+name = "bank"          # as experiments call the client
+
+[[site]]
+name = "telecom"
+
+[[site]]
+name = "retailer"
+"""
+
+_SITE: Final = """\
+# What this site takes part with. The server names no path and reads nothing of this.
+[site]
+name = "{name}"
+plain = false            # false: refuse runs in which the server could read what it sends to sums
+ids = false              # false: refuse runs in which the server could read the ids of its rows
+scales = false           # true: it gets the columns' means and scales, so that its model predicts
+# key = "shared.key"     # of the clients: intarsia keys
+
+# [table]                # as a [[client]] of an experiment, without its name
+# path = "table.csv"
+# id = "customer"
+# label = "default"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationFile:
+    """What a federation's file says."""
+
+    name: str
+    sites: tuple[str, ...]
+    server: str = "localhost"
+    port: int = 8702
+    patience: Patience = field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        if len(set(self.sites)) != len(self.sites) or not self.sites:
+            raise ExperimentError(
+                f"The sites are {list(self.sites)}; every federation needs one at least, and "
+                "each a name of its own."
+            )
+        for name in (self.name, *self.sites):
+            if not name.replace("-", "").replace("_", "").isalnum() or name in ("server", "admin"):
+                raise ExperimentError(
+                    f"The name {name!r} cannot be that of a folder and a certificate; take "
+                    'letters, digits, "-" and "_", and neither "server" nor "admin".'
+                )
+        if len({name.lower() for name in self.sites}) < len(self.sites) or not self.server:
+            raise ExperimentError(
+                f"The server is {self.server!r} and the sites are {list(self.sites)}; the server "
+                "needs a name, and those of the sites must differ in more than case."
+            )
+        if self.patience.quorum > len(self.sites):
+            raise ExperimentError(
+                f"quorum is {self.patience.quorum} of {len(self.sites)} sites; it can be that many "
+                "at most."
+            )
+        if not 1 <= self.port < 65535:
+            raise ExperimentError(f"port is {self.port}; it must be between 1 and 65534.")
+
+
+def load(path: Path) -> FederationFile:
+    """Return what a federation's file says.
+
+    Raises
+    ------
+    ExperimentError
+        If it is wrong.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ExperimentError(f"{path} is no TOML ({problem}); correct it.") from None
+    for key in tree:
+        if key not in _TABLES:
+            raise ExperimentError(f"{path}: [{key}] is not known; {nearest(key, _TABLES)}.")
+        if key != "site" and not isinstance(tree[key], dict):
+            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
+    sites = tree.get("site", [])
+    if not isinstance(sites, list) or not all(
+        isinstance(one, dict) and set(one) == {"name"} and isinstance(one["name"], str)
+        for one in sites
+    ):
+        raise ExperimentError(f"{path}: each [[site]] has a name and nothing else.")
+    patience: Patience = hyperparameters(Patience, tree.get("patience", {}), f"{path}: [patience]")
+    own: dict[str, Any] = {"sites": tuple(one["name"] for one in sites), "patience": patience}
+    for key in own:
+        if key in tree.get("federation", {}):
+            raise ExperimentError(f"{path}: {key} is not a key of [federation].")
+    found: FederationFile = hyperparameters(
+        FederationFile, {**tree.get("federation", {}), **own}, f"{path}: [federation]"
+    )
+    return found
+
+
+def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
+    """Write what is ours into new kits: the server's sites, and a site.toml to be filled in."""
+    known = {"sites": list(description.sites), "patience": vars(description.patience)}
+    write_atomically(kits["server"] / "local" / _SITES, json.dumps(known, indent=1).encode())
+    for name in description.sites:
+        path = kits[name] / "local" / "site.toml"
+        if not path.exists():
+            write_atomically(path, _SITE.format(name=name).encode())
+
+
+def check_kit(kit: Path) -> None:
+    """Refuse a folder that is neither the server's kit nor a site's.
+
+    Raises
+    ------
+    ExperimentError
+        If it is none, or is not there.
+    """
+    if not is_of_server(kit) and not (kit / "local" / "site.toml").is_file():
+        what = "is no kit" if kit.exists() else "does not exist"
+        raise ExperimentError(
+            f"{kit} {what}; give a folder that `intarsia federation provision` wrote."
+        )
+
+
+def is_of_server(kit: Path) -> bool:
+    """Return whether a kit is the server's."""
+    return (kit / "local" / _SITES).is_file()
+
+
+def sites_of(kit: Path) -> tuple[tuple[str, ...], Patience]:
+    """Return the sites of a server's kit, and how long it waits for them.
+
+    Raises
+    ------
+    ExperimentError
+        If it is no server's kit.
+    """
+    path = kit / "local" / _SITES
+    if not is_of_server(kit):
+        raise ExperimentError(
+            f"{kit} is no kit of a server; give the folder server that `intarsia federation "
+            "provision` wrote."
+        )
+    found = json.loads(path.read_text(encoding="utf-8"))
+    patience: Patience = hyperparameters(Patience, found["patience"], f"{path}: patience")
+    return tuple(found["sites"]), patience

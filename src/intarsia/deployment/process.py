@@ -1,0 +1,197 @@
+"""The process that a kit is for: started, started again when it dies, stopped with its children.
+
+NVIDIA FLARE runs each job in processes of its own, which outlive a parent that was killed: a new
+parent ends those before it begins, so that no two work on one site's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from intarsia.results.lock import alone
+
+__all__ = ["KitProcess", "is_running", "stop"]
+
+_PID: Final = "intarsia.pid"
+_LOCK: Final = "intarsia.lock"
+_PAUSE: Final = 0.5  # seconds between looks at the process
+_LONGEST: Final = 30.0  # seconds before a new start, at most
+_MODULE: Final = "nvflare.private.fed"
+_AUDIT: Final = "audit.log"
+_MOST_BYTES: Final = 20_000_000  # of that file, when a process starts to write it
+_JOB: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job's folder, with logs
+_MOST_JOBS: Final = 20  # whose folders stay, when a process starts
+
+
+class KitProcess:
+    """Keeps the process of a kit running until it is told to stop.
+
+    Parameters
+    ----------
+    kit
+        The kit.
+    command
+        What runs the process.
+    report
+        Told in a sentence why the process could not be started; it is tried again.
+    """
+
+    def __init__(
+        self, kit: Path, command: Sequence[str], report: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._kit, self._command, self._report = kit, list(command), report
+        self._stop = threading.Event()
+
+    def stopped(self) -> bool:
+        """Return whether the process is to stop."""
+        return self._stop.is_set()
+
+    def stop(self, *_: object) -> None:
+        """Stop; fit for a signal."""
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the process while something else is done here; SIGTERM and Ctrl-C stop both.
+
+        Raises
+        ------
+        BusyError
+            If another process runs the kit.
+        """
+        sentence = (
+            f"{self._kit} is in use by another process; stop that with `intarsia federation stop "
+            f"{self._kit}`."
+        )
+        with alone(self._kit / _LOCK, sentence):
+            yield from self._kept()
+
+    def _kept(self) -> Iterator[None]:
+        (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
+        before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
+        keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
+        keeper.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            keeper.join()
+            for one, handler in before.items():
+                signal.signal(one, handler)
+            (self._kit / _PID).unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """Come back when it is stopped."""
+        while not self._stop.wait(_PAUSE):
+            pass
+
+    def _keep(self) -> None:
+        pause = 1.0
+        while not self._stop.is_set():
+            begin = time.monotonic()
+            try:
+                self._serve()
+            except OSError as problem:  # a full disk, or too many files: it may pass
+                with contextlib.suppress(OSError):  # what is said may go to the same disk
+                    self._report(
+                        f"The process of {self._kit} could not be kept running ({problem}); see to "
+                        "that: it is tried again every half a minute at the latest."
+                    )
+            # one that dies at once would else be started for ever
+            pause = 1.0 if time.monotonic() - begin > _LONGEST else min(2 * pause, _LONGEST)
+            self._stop.wait(pause)
+
+    def _serve(self) -> None:
+        """Run the process until it ends or is to stop."""
+        _end(_workers(self._kit))
+        (self._kit / "transfer").mkdir(exist_ok=True)
+        _put_by(self._kit / _AUDIT)
+        _clear_jobs(self._kit)
+        with (self._kit / "console.log").open("wb") as log:
+            child = subprocess.Popen(
+                self._command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT
+            )
+            while child.poll() is None and not self._stop.wait(_PAUSE):
+                pass
+            if child.poll() is None:
+                child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=5)
+        _end(_workers(self._kit))
+
+
+def _put_by(log: Path) -> None:
+    """Begin a log anew that has grown long; the one before it stays."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _MOST_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
+
+
+def _clear_jobs(kit: Path) -> None:
+    """Remove what the jobs before the newest left in a kit: their copies of logs and settings."""
+    with contextlib.suppress(OSError):
+        jobs = [path for path in kit.iterdir() if _JOB.fullmatch(path.name) and path.is_dir()]
+        jobs.sort(key=lambda path: path.stat().st_mtime)
+        for path in jobs[:-_MOST_JOBS]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_running(kit: Path) -> bool:
+    """Return whether a process keeps a kit running, or works on after that one was killed."""
+    return _keeper(kit) is not None or bool(_workers(kit))
+
+
+def stop(kit: Path, seconds: float = 30.0) -> bool:
+    """Stop what keeps a kit running; return whether anything did."""
+    keeper = _keeper(kit)
+    if keeper is None:
+        left = _workers(kit)  # of a keeper that was killed
+        _end(left)
+        return bool(left)
+    keeper.terminate()
+    with contextlib.suppress(psutil.TimeoutExpired):
+        keeper.wait(seconds)
+    return True
+
+
+def _keeper(kit: Path) -> psutil.Process | None:
+    path = kit / _PID
+    if not path.is_file():
+        return None
+    try:
+        found = psutil.Process(int(path.read_text(encoding="utf-8")))
+        # a number may be given to another process since
+        ours = found.create_time() <= path.stat().st_mtime and found.pid != os.getpid()
+    except (ValueError, psutil.Error):
+        return None
+    return found if ours else None
+
+
+def _workers(kit: Path) -> list[psutil.Process]:
+    """Return the processes that work in a kit."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if str(kit) in words and any(word.startswith(_MODULE) for word in words):
+                found.append(process)
+    return found
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)

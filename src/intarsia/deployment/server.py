@@ -1,0 +1,407 @@
+"""A federation's server: runs in their folders, and a supervisor that keeps each of them going.
+
+A run is a folder `runs/NAME` in the server's own: `request.json` says what was asked for, and the
+output folder `out` is that of any run. NVIDIA FLARE ends a job when a process of it dies and takes
+no site back into it; the supervisor then submits another, which goes on where that one was. It does
+so too when a site is back that the run goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import ClientId
+from intarsia.core.settings import hyperparameters
+from intarsia.deployment import run as remote_running
+from intarsia.engines.remote.caller import Patience, Transport
+from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.results import run_folder
+from intarsia.results.checkpoint import Checkpoints
+from intarsia.spelling import nearest
+
+__all__ = [
+    "PING",
+    "Jobs",
+    "Standing",
+    "ping",
+    "request",
+    "resume_run",
+    "run_in_job",
+    "standings",
+    "stop_run",
+    "supervise",
+]
+
+PING: Final = "ping"  # name of the run that measures how long calls take
+
+_REQUEST: Final = "request.json"
+_PINGS: Final = 30  # calls of each size
+_SIZES: Final = {"small": 0, "8 MB": 8 << 20}
+_FAILURE: Final = "failure.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+_JOB: Final = "job.id"
+_STOPPED: Final = "stopped"
+_ENDS: Final = "ends.json"
+_MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
+_DONE: Final = "FINISHED"
+_STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
+
+
+class Jobs(Protocol):
+    """What submits jobs and knows how they stand; every method may raise OSError."""
+
+    def submit(self, job: Path) -> str:
+        """Submit a job; return its id."""
+        ...
+
+    def status(self, job: str) -> str:
+        """Return the status of a job, "" if there is none of this id."""
+        ...
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        ...
+
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the sites that are connected."""
+        ...
+
+
+State = Literal["waiting", "running", "stopped", "finished", "failed"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is."""
+
+    name: str
+    state: State
+    round: int
+    loss: float | None
+    gap: float | None
+    bytes: int
+    problem: str  # what ended it, or why it waits
+    away: tuple[ClientId, ...] = ()  # sites that it goes on without
+
+
+def request(
+    folder: Path,
+    description: Experiment,
+    sites: tuple[ClientId, ...],
+    patience: Patience,
+    *,
+    overwrite: bool = False,
+    alive: bool = False,
+) -> Path:
+    """Ask for a run over sites; return its folder. `alive`: the server is running.
+
+    Raises
+    ------
+    ExperimentError
+        If there is a run of this name, or one that is to be replaced is running.
+    """
+    if not _NAME.fullmatch(description.name) or description.name == PING:
+        raise ExperimentError(
+            f"The experiment's name is {description.name[:80]!r}, and a run's folder has it; take "
+            f'letters, digits, ".", "-" and "_", a letter or a digit first, and not {PING!r} '
+            "(experiment.name)."
+        )
+    own = folder / "runs" / description.name
+    if own.exists():
+        if overwrite and alive and _at_work(own):
+            raise ExperimentError(
+                f"The run {description.name!r} is running; stop it with `intarsia federation stop "
+                f"{folder.parent} --run {description.name}` before it is replaced."
+            )
+        if not overwrite:
+            raise ExperimentError(
+                f"There is a run {description.name!r} in {own}; give the experiment another name, "
+                "or replace the run with --overwrite."
+            )
+        with run_folder.alone_in(own / "out"):  # a job may not have come to its end
+            shutil.rmtree(own)
+    own.mkdir(parents=True)
+    tree = experiment.to_dict(description)
+    tree["experiment"].pop("out", None)
+    asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
+    write_atomically(own / _REQUEST, json.dumps(asked, indent=1).encode())
+    return own
+
+
+def ping(folder: Path, sites: tuple[ClientId, ...], patience: Patience) -> Path:
+    """Ask for a measurement of how long calls to all sites take; return where it will be."""
+    own = folder / "runs" / PING
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir(parents=True)
+    asked = {"sites": list(sites), "patience": vars(patience)}
+    write_atomically(own / _REQUEST, json.dumps(asked).encode())
+    return own / "out" / "result.json"
+
+
+def _measured(transport: Transport, sites: tuple[ClientId, ...], patience: Patience) -> Any:
+    """Return the seconds of calls to all sites at once, by size, in the order that they were made.
+
+    A site refuses bytes that are no call as soon as it has read them.
+    """
+    found: dict[str, list[float]] = {name: [] for name in _SIZES}
+    with ThreadPoolExecutor(len(sites)) as pool:
+        for name in [*_SIZES] * _PINGS:
+            data = bytes(_SIZES[name])
+            begin = time.perf_counter()
+            calls = [pool.submit(transport.send, one, data, patience.seconds) for one in sites]
+            for call in calls:
+                call.result()
+            found[name].append(time.perf_counter() - begin)
+    return {"seconds": found, "sites": list(sites)}
+
+
+def run_in_job(folder: Path, name: str, transport: Transport) -> None:
+    """Run what was asked for, or go on with it: the main function of a job's process.
+
+    What ends it is written down for the supervisor.
+    """
+    own = folder / "runs" / name
+    asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
+    patience: Patience = hyperparameters(Patience, asked["patience"], "[patience]")
+    out = own / "out"
+    try:
+        if "experiment" not in asked:
+            measured = _measured(transport, tuple(asked["sites"]), patience)
+            out.mkdir(exist_ok=True)
+            write_atomically(out / "result.json", json.dumps(measured).encode())
+        elif run_folder.is_over_sites(out):
+            if not (out / "result.json").is_file():
+                remote_running.resume_over(out, transport, patience=patience)
+        else:
+            description = experiment.from_dict(asked["experiment"], own)
+            sites = asked["sites"]
+            remote_running.run_over(
+                description, transport, sites, out, patience=patience, overwrite=True
+            )
+    except IntarsiaError as problem:
+        # a site that is away may come back and a job before this one comes to an end; whatever
+        # else there is must be mended
+        kind = type(problem).__name__
+        again = isinstance(problem, AbsentError | BusyError)
+        found = {"error": kind, "sentence": str(problem), "again": again}
+        write_atomically(own / _FAILURE, json.dumps(found).encode())
+        raise
+
+
+def standings(folder: Path) -> list[Standing]:
+    """Return how far every run is."""
+    return [_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
+
+
+def _standing(own: Path) -> Standing:
+    out = own / "out"
+    lines = Checkpoints(out).history() if out.is_dir() else []
+    last: dict[str, Any] = lines[-1] if lines else {}
+    failure = _failure(own)
+    state: State = "waiting"
+    if (out / "result.json").is_file():
+        state = "finished"
+    elif failure is not None and not failure["again"]:
+        state = "failed"
+    elif (own / _STOPPED).is_file():
+        state = "stopped"
+    elif (own / _JOB).is_file():
+        state = "running"
+    return Standing(
+        own.name,
+        state,
+        last.get("round", 0),
+        last.get("loss"),
+        last.get("gap_relative"),
+        last.get("bytes", 0),
+        "" if failure is None or state == "finished" else failure["sentence"],
+        _away(own) if state == "running" else (),
+    )
+
+
+def _at_work(own: Path) -> bool:
+    return (own / _JOB).is_file() and _standing(own).state in ("running", "stopped")
+
+
+def stop_run(folder: Path, name: str) -> None:
+    """Let a run stop where it is.
+
+    Raises
+    ------
+    ExperimentError
+        If it is not there, or does not run.
+    """
+    own = _in_state(folder, name, "waiting", "running")
+    write_atomically(own / _STOPPED, b"")
+
+
+def resume_run(folder: Path, name: str) -> None:
+    """Let a run that was stopped, or failed, go on from its last checkpoint.
+
+    Raises
+    ------
+    ExperimentError
+        If it is not there, or needs no going on.
+    """
+    own = _in_state(folder, name, "stopped", "failed")
+    (own / _FAILURE).unlink(missing_ok=True)
+    (own / _STOPPED).unlink(missing_ok=True)
+
+
+def _in_state(folder: Path, name: str, *wanted: State) -> Path:
+    found = {one.name: one for one in standings(folder)}
+    if name not in found:
+        raise ExperimentError(
+            f"There is no run {name!r} in {folder / 'runs'}; {nearest(name, found)}."
+        )
+    if found[name].state not in wanted:
+        raise ExperimentError(
+            f"The run {name!r} is {found[name].state}; it must be {' or '.join(wanted)}."
+        )
+    return folder / "runs" / name
+
+
+def _away(own: Path) -> tuple[ClientId, ...]:
+    path = own / "out" / run_folder.AWAY
+    return tuple(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
+
+
+def _failure(own: Path) -> dict[str, Any] | None:
+    path = own / _FAILURE
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def supervise(
+    folder: Path,
+    jobs: Jobs,
+    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
+    *,
+    stopped: Callable[[], bool],
+    pause: float = 2.0,
+    between: float = 10.0,
+) -> None:
+    """Keep every run going until it is finished, or cannot go on.
+
+    Parameters
+    ----------
+    folder
+        The server's own.
+    jobs
+        Submits them.
+    write_job
+        Writes a job for a run and its sites into a folder, and how many of them must be there.
+    stopped
+        Says whether to stop.
+    pause, between
+        Seconds between looks at the folder, and between questions how a run's job stands, each of
+        which is a line of the library's audit.log.
+    """
+    looked: dict[str, float] = {}
+    # a job that ran when a process before this one ended may be listed as running for ever
+    own: set[str] = set()
+    while not stopped():
+        for standing in standings(folder):
+            if standing.state in ("waiting", "running"):
+                name, now = standing.name, time.monotonic()
+                if standing.state == "running" and now - looked.get(name, -between) < between:
+                    continue
+                looked[name] = now
+                with contextlib.suppress(OSError):
+                    _kept_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
+                    own.add(name)
+            elif standing.state == "stopped":
+                with contextlib.suppress(OSError):
+                    _ended(folder / "runs" / standing.name, jobs)
+        time.sleep(pause)
+
+
+def _kept_going(
+    own: Path,
+    jobs: Jobs,
+    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
+    *,
+    fresh: bool,
+) -> None:
+    """Submit a job for a run that has none which is alive."""
+    path = own / _JOB
+    if path.is_file():
+        job = path.read_text(encoding="utf-8")
+        status = jobs.status(job)
+        if status and not status.startswith(_DONE):
+            if not fresh and not _returned(own, jobs):
+                return
+            with contextlib.suppress(OSError):  # it may run in no process any more
+                jobs.abort(job)
+        elif _hopeless(own):
+            return
+    asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
+    sites, patience = tuple(asked["sites"]), asked["patience"]
+    least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
+    written = write_job(own / "job", own.name, sites, least)
+    path.unlink(missing_ok=True)
+    (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
+    write_atomically(path, jobs.submit(written).encode())
+
+
+def _hopeless(own: Path) -> bool:
+    """Return whether jobs of a run end again and again, which is then written down as a failure.
+
+    A job that said what ended it does not count, nor one that got further than those before.
+    """
+    said, job = own / _FAILURE, own / _JOB
+    if said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns:
+        (own / _ENDS).unlink(missing_ok=True)
+        return False
+    journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
+    newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
+    reached = [_standing(own).round, newest]
+    ends = own / _ENDS
+    before: dict[str, Any] = json.loads(ends.read_bytes()) if ends.is_file() else {"reached": None}
+    count = int(before["count"]) + 1 if before["reached"] == reached else 1
+    if count < _MOST_ENDS:
+        write_atomically(ends, json.dumps({"reached": reached, "count": count}).encode())
+        return False
+    ends.unlink()
+    sentence = (
+        f"{count} jobs in a row ended without a word; see the logs of the kits, and let the run go "
+        "on with `intarsia federation resume`."
+    )
+    failure = {"error": "SiteError", "sentence": sentence, "again": False}
+    write_atomically(said, json.dumps(failure).encode())
+    return True
+
+
+def _ended(own: Path, jobs: Jobs) -> None:
+    """End the job of a run, if it has one."""
+    path = own / _JOB
+    if path.is_file():
+        job = path.read_text(encoding="utf-8")
+        status = jobs.status(job)
+        if status and not status.startswith(_DONE):
+            with contextlib.suppress(OSError):  # it may run in no process any more
+                jobs.abort(job)
+        path.unlink()
+
+
+def _returned(own: Path, jobs: Jobs) -> bool:
+    """Return whether sites that a job goes on without are there again: it takes none back."""
+    away = _away(own)
+    if not away:
+        return False
+    since = (own / "out" / run_folder.AWAY).stat().st_mtime
+    return time.time() - since > _STEADY and not set(jobs.clients()).isdisjoint(away)

@@ -1,0 +1,102 @@
+"""What a site says of its table before the parties agree on an encoding, and after: public things.
+
+A sketch has the columns' names and kinds, the levels of categorical columns and the classes of the
+labels. No value of a numeric column is in it, and of labels that are numbers to predict only that
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from intarsia.core.block import ClientId, Holding
+from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
+from intarsia.data.table import Category, Encoding, Table, encoding_of
+
+__all__ = ["Held", "Sketch", "agreed", "sketch"]
+
+_MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A table without its rows."""
+
+    columns: tuple[str, ...]
+    empty: tuple[str, ...]  # numeric columns without a value
+    levels: Mapping[str, tuple[str, ...]]  # of the categorical ones
+    label: str | None  # name of the label column
+    numbers: bool  # whether labels are numbers
+    classes: tuple[str, ...]  # labels that occur, as text
+    whole_ids: bool
+    generated: bool  # the ids were made from the client's name and the row
+    sparse: bool  # whether an absent entry is 0, and not missing
+    id: str | None  # the name of the column with the ids
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a party holds, to train and to test on."""
+
+    train: Holding
+    test: Holding
+
+
+def sketch(table: Table, id: str | None) -> Sketch:
+    """Return what is public about a table whose ids are in a column of some name."""
+    labels = table.labels
+    numbers = False
+    classes: tuple[str, ...] = ()
+    if labels is not None:
+        numbers = labels.values.dtype.kind == "f"
+        present = ~np.isnan(labels.values) if numbers else labels.values != ""
+        found = np.unique(labels.values[present])
+        many = numbers and (len(found) > MOST_NUMBER_CLASSES or bool((found % 1 != 0).any()))
+        classes = _MANY if many else tuple(str(one) for one in found.tolist())
+    empty = [
+        name
+        for at, name in enumerate(table.numeric)
+        if isinstance(table.values, np.ndarray) and bool(np.isnan(table.values[:, at]).all())
+    ]
+    return Sketch(
+        table.columns,
+        tuple(empty),
+        {name: one.levels for name, one in table.categorical.items()},
+        None if labels is None else labels.name,
+        numbers,
+        classes,
+        table.samples.dtype.kind in "iu",
+        table.generated,
+        not isinstance(table.values, np.ndarray),
+        id,
+    )
+
+
+def agreed(sketches: Mapping[ClientId, Sketch], settings: LabelSettings) -> Encoding:
+    """Return what the parties agree on; FederationError where their tables do not fit together."""
+    return encoding_of(
+        {client: _table(client, one) for client, one in sketches.items()},
+        settings,
+    )
+
+
+def _table(client: ClientId, one: Sketch) -> Table:
+    """Return a table of one row with the same columns."""
+    numeric = [name for name in one.columns if name not in one.levels]
+    values = np.array([[np.nan if name in one.empty else 0.0 for name in numeric]])
+    none = np.array([-1], np.int32)
+    labels = None
+    if one.label is not None:
+        kind = np.float64 if one.numbers else np.str_
+        labels = LabelColumn(one.label, np.array(one.classes, kind))
+    return Table(
+        client,
+        np.array([0]),
+        one.columns,
+        values,
+        {name: Category(none, levels) for name, levels in one.levels.items()},
+        labels,
+    )

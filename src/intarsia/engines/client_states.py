@@ -1,0 +1,203 @@
+"""The clients' states of a simulation: in memory and, beyond a budget, in a file mapped into it.
+
+Each state in the file is one row: its arrays lie one behind the other, and the record that the
+client gets back has them as views of the mapped row. A new state takes a row of its own, and a row
+is taken again only when nobody holds a view of it any more, so that no state ever changes. The
+file has no name: it is gone with the process, whatever ends it, and a checkpoint is what a run
+goes on from. What comes out is the same, to the bit, wherever a state lies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import ClientId
+
+__all__ = ["States"]
+
+_SEGMENT = 1 << 26  # bytes by which the file grows
+_PAGE = mmap.PAGESIZE
+_ALIGNED = 64  # bytes, as libraries lay out arrays
+_RESIDENT = 1 << 28  # bytes of rows that may be touched before their pages are given back
+
+
+class States(Mapping[ClientId, Any]):
+    """Every client's state.
+
+    Parameters
+    ----------
+    budget
+        Bytes of states that stay in memory; None: all.
+    folder
+        Where the file lies; None: among the system's temporary files.
+    """
+
+    def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
+        self._budget, self._folder = budget, folder
+        self._held: dict[ClientId, Any] = {}
+        self._sizes: dict[ClientId, int] = {}
+        self._rows: _Rows | None = None
+        self._mapped: set[ClientId] = set()
+        self._inside = 0  # bytes of those in memory
+
+    def __getitem__(self, client: ClientId) -> Any:
+        if self._rows is not None and client in self._mapped:
+            self._rows.touch(self._sizes[client])
+        return self._held[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def replace(self, client: ClientId, state: Any) -> None:
+        """Take a client's new state; it lies where the one before lay."""
+        if self._rows is not None and client in self._mapped:
+            state = self._rows.kept(state)
+        self._held[client] = state
+
+    def begin(self, states: Iterable[tuple[ClientId, Any]]) -> None:
+        """Take the states of some clients, one by one, and decide which stay in memory."""
+        for client, state in states:
+            if client in self._mapped:
+                self._mapped.discard(client)
+            else:
+                self._inside -= self._sizes.get(client, 0)
+            self._sizes[client] = size = _size(state)
+            if self._budget is not None and self._inside + size > self._budget:
+                self._rows = self._rows or _Rows(self._folder)
+                self._mapped.add(client)
+                state = self._rows.kept(state)
+            else:
+                self._inside += size
+            self._held[client] = state
+
+    def size(self, client: ClientId) -> int:
+        """Return the bytes of a client's state."""
+        return _size(self._held[client])
+
+    @property
+    def mapped(self) -> int:
+        """Return how many states lie in the file."""
+        return len(self._mapped)
+
+
+class _Rows:
+    """Rows of bytes in a file without a name that is mapped into memory."""
+
+    def __init__(self, folder: Path | None) -> None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._segments: list[mmap.mmap] = []
+        self._room = 0  # bytes left at the end of the last segment
+        self._free: dict[int, list[tuple[int, int]]] = {}  # size → segment and place
+        self._touched = 0
+
+    def kept(self, state: Any) -> Any:
+        """Return the same state with its arrays in a row."""
+        size = _size(state)
+        if not size:
+            return state
+        row = self._row(size)
+        at = 0
+
+        def moved(values: NDArray[Any]) -> NDArray[Any]:
+            nonlocal at
+            # the order in memory decides how a library sums
+            by_column = values.flags.f_contiguous and not values.flags.c_contiguous
+            place: NDArray[Any] = np.ndarray(
+                values.shape, values.dtype, row, at, order="F" if by_column else "C"
+            )
+            place[...] = values
+            at += _room(values)
+            return place
+
+        found = _exchanged(state, moved)
+        self.touch(size)
+        return found
+
+    def touch(self, size: int) -> None:
+        """Count bytes that came into memory; give the pages back when they are many."""
+        self._touched += size
+        if self._touched > _RESIDENT:
+            self._touched = 0
+            for segment in self._segments:
+                # what was written stays in the file, and comes back when it is read
+                segment.madvise(mmap.MADV_DONTNEED)
+
+    def _row(self, size: int) -> NDArray[np.uint8]:
+        size = -(-size // _PAGE) * _PAGE
+        free = self._free.setdefault(size, [])
+        segment, start = free.pop() if free else self._new(size)
+        row = np.frombuffer(self._segments[segment], np.uint8, size, start)
+        # views of the row keep it alive
+        weakref.finalize(row, free.append, (segment, start)).atexit = False
+        return row
+
+    def _new(self, size: int) -> tuple[int, int]:
+        if size > self._room:
+            self._room = max(size, _SEGMENT)
+            begin = sum(len(segment) for segment in self._segments)
+            _grow(self._file, begin, self._room)
+            self._segments.append(mmap.mmap(self._file, self._room, offset=begin))
+        start = len(self._segments[-1]) - self._room
+        self._room -= size
+        return len(self._segments) - 1, start
+
+
+def _grow(file: int, begin: int, size: int) -> None:
+    """Reserve room at the end of a file: writing to mapped memory that has none kills a process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, begin, size)
+        return
+    for start in range(begin, begin + size, 1 << 20):
+        os.pwrite(file, bytes(min(1 << 20, begin + size - start)), start)
+
+
+def _room(values: NDArray[Any]) -> int:
+    return -(-values.nbytes // _ALIGNED) * _ALIGNED
+
+
+def _size(state: Any) -> int:
+    """Return the bytes that a state's arrays take in a row."""
+    size = 0
+
+    def counted(values: NDArray[Any]) -> NDArray[Any]:
+        nonlocal size
+        size += _room(values)
+        return values
+
+    _exchanged(state, counted)
+    return size
+
+
+def _exchanged(value: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
+    """Return a state with each of its arrays changed; what holds none is returned as it is."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.hasobject or not value.nbytes else change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        old = [getattr(value, name) for name in names]
+        new = [_exchanged(one, change) for one in old]
+        if all(one is other for one, other in zip(old, new, strict=True)):
+            return value
+        made = object.__new__(type(value))
+        made.__dict__.update(zip(names, new, strict=True))
+        return made
+    if isinstance(value, tuple):
+        return tuple(_exchanged(one, change) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _exchanged(one, change) for key, one in value.items()}
+    return value

@@ -1,0 +1,308 @@
+"""The server's calls to sites: in parallel, again where one is lost, and no longer than agreed.
+
+A `Transport` carries bytes and promises nothing: it may lose, delay, repeat and alter them. What a
+call came to is the same in spite of it, since a site executes each call once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from intarsia.core.block import ClientId
+from intarsia.engines import codec
+from intarsia.engines.remote.journal import Journal
+from intarsia.engines.remote.wire import Answer, Call, Kind, raised
+from intarsia.errors import AbsentError, CodecError, ExperimentError
+
+__all__ = ["Caller", "Patience", "Transport"]
+
+
+class Transport(Protocol):
+    """Carries bytes to a site and back."""
+
+    def send(self, client: ClientId, data: bytes, seconds: float) -> bytes:
+        """Return what a site answers; OSError (TimeoutError too) if nothing came in time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits for a site, and what it does without it."""
+
+    seconds: float = 60.0  # for the answer to one attempt
+    deadline: float = 600.0  # for an exchange, all attempts together
+    absent: Literal["wait", "continue"] = "wait"  # wait: the run stops at the deadline
+    quorum: int = 1  # sites without which a round is not run
+    probe: float = 2.0  # seconds in which a site that was away must answer to come back
+    pause: float = 0.05  # before the first new attempt; doubles up to a second
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "deadline", "probe", "pause"):
+            if not getattr(self, name) > 0:
+                raise ExperimentError(
+                    f"{name} is {getattr(self, name)}; it must be above 0 seconds."
+                )
+        if self.quorum < 1:
+            raise ExperimentError(f"quorum is {self.quorum}; a round needs at least one site.")
+        if self.absent not in ("wait", "continue"):
+            raise ExperimentError(
+                f'absent is {self.absent!r}; it must be "wait" or "continue" (without the site).'
+            )
+
+
+class Caller:
+    """Calls sites, and knows which state each of them is in.
+
+    Parameters
+    ----------
+    run
+        Id of the run, hex digits: sites keep their states under it.
+    clients
+        All sites.
+    transport
+        Carries calls and answers.
+    patience
+        How long to wait.
+    journal
+        What was answered before, in a run that goes on; None: nothing is written.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        clients: Sequence[ClientId],
+        transport: Transport,
+        patience: Patience,
+        journal: Journal | None = None,
+    ) -> None:
+        self.run, self.clients, self.patience = run, tuple(clients), patience
+        self.journal = journal
+        self.sequence = 0
+        self.versions: dict[ClientId, int] = dict.fromkeys(self.clients, 0)
+        self.away: set[ClientId] = set()
+        self._anchors = dict(self.versions)
+        self._asked: dict[ClientId, bytes] = {}  # what tells the calls of the last exchange
+        self._transport = transport
+
+    def anchor(self) -> None:
+        """Mark where every site is: a round begins."""
+        self._anchors = dict(self.versions)
+
+    def go_back(self) -> None:
+        """Let every site go on from where it was when the round began."""
+        self.versions = dict(self._anchors)
+
+    def go_on_without(self, absent: Collection[ClientId]) -> None:
+        """Leave out sites that did not answer the last call, until they are back.
+
+        Every other goes back to where it was when the round began.
+        """
+        self.away.update(absent)
+        self.go_back()
+        if self.journal is not None:
+            for client in absent:
+                self.journal.add(self.sequence, client, self._asked[client], b"")
+            self.journal.settle()
+
+    def call(
+        self,
+        kind: Kind,
+        function: str,
+        bodies: Mapping[ClientId, bytes],
+        *,
+        part: str = "train",
+        round: int = 0,
+        exchange: int = 0,
+    ) -> dict[ClientId, Answer]:
+        """Return the answers of the sites that are called, in their order.
+
+        Raises
+        ------
+        AbsentError
+            If some do not answer before the deadline.
+        CheckpointError
+            If the journal has answers to other calls.
+        IntarsiaError
+            What a site answers with.
+        """
+        self.sequence += 1
+        self._asked = {}
+        asked = tuple(bodies)
+        waiting: dict[ClientId, _Attempts] = {}
+        answers: dict[ClientId, Answer] = {}
+        absent: list[ClientId] = []
+        journal, sequence = self.journal, self.sequence
+        for client, body in bodies.items():
+            base, anchor = self.versions[client], self._anchors[client]
+            call = Call(
+                *(self.run, sequence, base, anchor, round, exchange),
+                *(kind, function, part, asked, body),
+            )
+            known = None
+            if journal is not None:
+                self._asked[client] = _content(call)
+                known = journal.answer(sequence, client, self._asked[client])
+            if known:
+                answers[client] = codec.decode(known, Answer)
+            elif known is not None:
+                absent.append(client)
+            else:
+                waiting[client] = _Attempts(self._transport, client, call, self.patience)
+        end = time.monotonic() + self.patience.deadline
+        for attempts in waiting.values():
+            attempts.start(end)
+        try:
+            for client, attempts in waiting.items():
+                found = attempts.wait(end)
+                if found is None:
+                    absent.append(client)
+                    continue
+                answers[client] = found[0]
+                if journal is not None and not found[0].error:
+                    journal.add(sequence, client, self._asked[client], found[1])
+        finally:
+            for attempts in waiting.values():
+                attempts.give_up()  # where one raises, nobody waits for the others
+        if journal is not None:
+            journal.settle()
+        name = function.partition(":")[0]  # of an identity
+        for answer in answers.values():
+            if answer.error:
+                raise raised(answer, name)
+        if absent:
+            raise AbsentError(
+                f"{', '.join(sorted(absent))} did not answer to {name} (exchange {sequence}) "
+                f"within {self.patience.deadline:g} seconds; see to these sites, then resume the "
+                "run.",
+                tuple(sorted(absent)),
+            )
+        for client in asked:
+            self.versions[client] = sequence
+        return {client: answers[client] for client in asked}
+
+    def wait_for(self, wanted: Collection[ClientId], count: int) -> None:
+        """Wait until so many of some sites are there, others being away or not.
+
+        Raises
+        ------
+        AbsentError
+            If they are not, within the deadline.
+        """
+        self._wait_for_return(lambda: sum(client not in self.away for client in wanted) >= count)
+        if self.journal is not None:
+            self.journal.leave_out(self.sequence + 1, self.away)
+            self.journal.settle()
+
+    def probe(self, *, wait: bool) -> None:
+        """Ask the sites that were away whether they are there again; wait: until all are.
+
+        Who was left out from here on before the process ended, as the journal says, is so again.
+
+        Raises
+        ------
+        AbsentError
+            If one does not answer within the deadline.
+        """
+        journal, following = self.journal, self.sequence + 1
+        known = None if journal is None else journal.away(following)
+        if known is not None and not wait:
+            self.away = known  # what is done again goes as it went
+            return
+        asked = bool(self.away)
+        self._wait_for_return(lambda: not wait)
+        if asked and journal is not None and not wait:
+            journal.leave_out(following, self.away)  # nobody: all came back
+            journal.settle()
+
+    def _wait_for_return(self, enough: Callable[[], bool]) -> None:
+        """Ask those that are away until nobody is, or enough are there."""
+        end = time.monotonic() + self.patience.deadline
+        pause = threading.Event()
+        while self.away:
+            self.away = {client for client in sorted(self.away) if not self._answers(client)}
+            if not self.away or enough():
+                return
+            if time.monotonic() > end:
+                raise AbsentError(
+                    f"{', '.join(sorted(self.away))} did not come back within "
+                    f"{self.patience.deadline:g} seconds; see to these sites, then resume the run.",
+                    tuple(sorted(self.away)),
+                )
+            pause.wait(min(1.0, self.patience.deadline / 10))
+
+    def _answers(self, client: ClientId) -> bool:
+        try:
+            # no call: the site refuses it, and has said that it is there
+            self._transport.send(client, b"", self.patience.probe)
+        except OSError:
+            return False
+        return True
+
+
+def _content(call: Call) -> bytes:
+    """Return what tells a call from others: all of it but how far back the site may have to go."""
+    return hashlib.blake2b(codec.encode(replace(call, anchor=0)), digest_size=16).digest()
+
+
+class _Attempts:
+    """Calls one site until it answers, in a thread of its own."""
+
+    def __init__(
+        self, transport: Transport, client: ClientId, call: Call, patience: Patience
+    ) -> None:
+        self._transport, self._client, self._call = transport, client, call
+        self._patience = patience
+        self._found: tuple[Answer, bytes] | None = None
+        self._problem: Exception | None = None
+        self._done, self._given_up = threading.Event(), threading.Event()
+
+    def start(self, end: float) -> None:
+        # a transport that hangs must not keep the process from ending
+        name = f"call {self._call.sequence} to {self._client}"
+        threading.Thread(target=self._run, args=(end,), name=name, daemon=True).start()
+
+    def wait(self, end: float) -> tuple[Answer, bytes] | None:
+        """Return the answer and its bytes, or None at the deadline."""
+        self._done.wait(max(0.0, end - time.monotonic()))
+        self.give_up()
+        if self._problem is not None:
+            raise self._problem
+        return self._found
+
+    def give_up(self) -> None:
+        """Make no more attempts."""
+        self._given_up.set()
+
+    def _run(self, end: float) -> None:
+        try:
+            data = codec.encode(self._call)
+            pause = self._patience.pause
+            while (left := end - time.monotonic()) > 0 and not self._given_up.is_set():
+                found = self._attempt(data, min(left, self._patience.seconds))
+                if found is not None:
+                    self._found = found
+                    break
+                self._given_up.wait(min(pause, left))
+                pause = min(2 * pause, 1.0)
+        except Exception as problem:  # it is raised where the answer is waited for
+            self._problem = problem
+        self._done.set()
+
+    def _attempt(self, data: bytes, seconds: float) -> tuple[Answer, bytes] | None:
+        """Return an answer to this call, or None where there was none that is whole."""
+        try:
+            raw = self._transport.send(self._client, data, seconds)
+            found = codec.decode(raw, Answer)
+        except (OSError, CodecError):
+            return None
+        call = self._call
+        if (found.run, found.client, found.sequence) != (call.run, self._client, call.sequence):
+            return None  # the answer to another call, or to one that was altered on its way
+        if found.error == "BusyError":
+            return None  # whoever works there comes to an end
+        return None if found.error == "CodecError" and not found.sequence else (found, raw)

@@ -1,0 +1,434 @@
+"""A site: the client's side of an engine whose clients run on other machines.
+
+`Site.handle` takes the bytes of a call and gives those of an answer. It runs no code that was sent:
+functions are looked up by name among those of the run's algorithm. One call at a time, in order:
+
+* Every call has a sequence number and names the state that it goes on from (by the exchange that
+  made it). The site keeps the state before the last call, the one after it, and that with which
+  the round began, so that a call whose answer was lost or came too late to count changes nothing.
+* The last call, when it comes again, gets the same answer again, which is never made anew: what is
+  sealed under one name is sealed once. An older one is refused.
+* States and the answer lie on the site's own shelf before the answer leaves, so that a site that
+  was killed goes on where it was. The set-up is then done again, and must come to what it read
+  before.
+* Of a run that is over the last call and its answer stay, so that nothing of it is taken again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from intarsia.core.algorithm import ClientFunction, Layout, RandomKey, SecretKey, evolve
+from intarsia.core.block import Block, ClientId, Schema
+from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS, restored
+from intarsia.engines.remote.wire import (
+    KEEP,
+    Answer,
+    Call,
+    Opened,
+    SealedReply,
+    ToOpen,
+    ToSeal,
+    classes_of,
+    sentence_of,
+)
+from intarsia.engines.sums.plain import Geometry
+from intarsia.engines.sums.sealed import SealedRecord, layouts
+from intarsia.engines.sums.secure import LockedTotals
+from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
+from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
+
+__all__ = ["Shelf", "Site", "Workplace"]
+
+_INDEX = "index"
+
+
+class Shelf(Protocol):
+    """Where a site keeps what it has of one run; what is written is replaced as a whole."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what lies under a name, None if nothing does."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put something under a name, and come back when it is durable."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take away what lies under a name, if anything does."""
+        ...
+
+
+class Workplace(Protocol):
+    """What a client has of one run: its blocks, and the functions that may be called on them."""
+
+    seed: int
+    schemas: Mapping[str, Schema]
+    sealing: Sealing | None
+    states: tuple[type, ...]  # the dataclasses that its states may hold
+    fingerprint: bytes  # of what the set-up has read so far; b"": nothing
+
+    def function(self, name: str, part: str) -> ClientFunction:
+        """Return the client function of an `identity`; StaleError if the run has none."""
+        ...
+
+    def block(self, part: str) -> Block:
+        """Return the client's block of a part."""
+        ...
+
+    def limit(self) -> None:
+        """Compute with as many threads as the run says, in the thread that calls this."""
+        ...
+
+    def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
+        """Do a step of the set-up, which may change the blocks; return the state and a reply."""
+        ...
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is on a shelf."""
+
+    sequence: int = 0  # of the last call
+    base: int = 0  # of the state that it went on from
+    digest: bytes = b""  # of its bytes
+    versions: tuple[int, ...] = (0,)  # exchanges that made the states that are kept; 0: none
+    places: tuple[int, ...] = (0,)  # under which numbers they lie: an unchanged one lies once
+    stages: tuple[int, ...] = ()  # exchanges that were steps of the set-up
+    bases: tuple[int, ...] = ()  # of the states that these went on from
+    answer: bytes = b""  # to the last call
+    fingerprint: bytes = b""  # of what the set-up has read
+
+
+class Site:
+    """A client of runs, over calls and answers as bytes.
+
+    Parameters
+    ----------
+    client
+        The client's name.
+    shelf
+        Gives the shelf of a run by its id, which is hex digits.
+    workplace
+        Makes a new workplace, whose set-up has not begun.
+    secret
+        Gives the site's own, the same whenever it is asked. Each run has another one below it: the
+        server chooses the seed, and may choose one twice.
+    report
+        Told of every error in full, for the site's own log.
+    alone
+        Keeps other processes from the shelves meanwhile; BusyError where one works there.
+    """
+
+    def __init__(
+        self,
+        client: ClientId,
+        shelf: Callable[[str], Shelf],
+        workplace: Callable[[], Workplace],
+        secret: Callable[[], SecretKey],
+        report: Callable[[Exception], None] = lambda _: None,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._alone = alone
+        self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+
+    @property
+    def client(self) -> ClientId:
+        """Return the client's name."""
+        return self._client
+
+    def handle(self, data: bytes) -> bytes:
+        """Return the bytes of the answer to a call; what goes wrong is in the answer."""
+        with self._lock:
+            call = Call("", 0, 0, 0, 0, 0, "", "", "", (), b"")
+            try:
+                found = codec.decode(data, Call)
+                if not isinstance(found, Call):
+                    raise CodecError(f"A {type(found).__name__} came where a call was expected.")
+                call = found
+                with self._alone():
+                    return self._of(call.run).answer(call, data)
+            except Exception as error:  # whatever it is, only its class and our sentence leave
+                self._report(error)
+                name, sentence = sentence_of(error)
+                if name not in ("ReplayError", "StaleError", "CodecError", "BusyError"):
+                    self._run = None  # a call that was broken off may have changed it in part
+                return codec.encode(
+                    Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, b"")
+                )
+
+    def _of(self, run: str) -> _Run:
+        if not run or len(run) > 64 or set(run) - set("0123456789abcdef"):
+            raise StaleError(f"The run {run[:80]!r} is no name of a run; hex digits were expected.")
+        if self._run is None or self._run.name != run or not self._run.current:
+            secret = self._secret().fold_in("run", run)
+            self._run = _Run(self._client, run, self._shelf(run), self._workplace, secret)
+        return self._run
+
+
+class _Run:
+    """What a site has of one run."""
+
+    def __init__(
+        self,
+        client: ClientId,
+        name: str,
+        shelf: Shelf,
+        make: Callable[[], Workplace],
+        secret: SecretKey,
+    ) -> None:
+        self.name = name
+        self._secret = secret
+        self._client, self._shelf, self._make = client, shelf, make
+        written = shelf.read(_INDEX)
+        self._written = _digest(written)
+        self._index = Index() if written is None else self._read(written, Index)
+        self._states: dict[int, Any] = {}
+        self._place: Workplace | None = None
+        self._totals: LockedTotals | None = None
+        self._number = 0  # of the present call
+
+    @property
+    def current(self) -> bool:
+        """Return whether the shelf is as this left it: another process may have gone on since."""
+        return _digest(self._shelf.read(_INDEX)) == self._written
+
+    def answer(self, call: Call, data: bytes) -> bytes:
+        """Return the answer to a call: the one given before, where the call comes again.
+
+        Raises
+        ------
+        ReplayError
+            If the site has gone on since, or the call of this number was another one.
+        StaleError
+            If the site has not the state that the call goes on from.
+        CheckpointError
+            If the set-up, done again, does not come to what it came to before.
+        """
+        index = self._index
+        digest = _digest(data)
+        again = call.sequence == index.sequence
+        if call.sequence < index.sequence or (again and digest != index.digest):
+            raise ReplayError(
+                f"Call {call.sequence} came after call {index.sequence} of run {self.name}; the "
+                "site has gone on: resume the run, or start a new one."
+            )
+        if again:
+            return index.answer
+        if call.base not in index.versions:
+            raise StaleError(
+                f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
+                f"states of {list(index.versions)}: its folder was lost, or the run is over; start "
+                "a new one."
+            )
+        place = self._ready()
+        before = self._state(call.base, place)
+        after, body, down, up = self._done(call, place, before)
+        made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
+        if call.kind == "stage" and call.function == KEEP:
+            self._end(call, data, codec.encode(made))
+        else:
+            self._keep(call, data, before, after, place, codec.encode(made))
+        return self._index.answer
+
+    # -- states
+
+    def _read(self, written: bytes, *classes: type) -> Any:
+        """Return what lies on the shelf; CheckpointError where it was altered there."""
+        try:
+            return codec.decode(written, *classes)
+        except CodecError as problem:
+            raise CheckpointError(
+                f"What the site's folder has of run {self.name} is damaged ({problem}); put back a "
+                "copy, or start a new run."
+            ) from None
+
+    def _state(self, version: int, place: Workplace) -> Any:
+        if version not in self._states:
+            number = self._index.places[self._index.versions.index(version)]
+            if not number:
+                return None
+            written = self._shelf.read(f"state-{number}")
+            if written is None:
+                raise CheckpointError(
+                    f"The state of exchange {version} is gone from the site's folder of run "
+                    f"{self.name}; put the folder back, or start a new run."
+                )
+            self._states[version] = self._read(written, *place.states, *RECORDS)
+        return self._states[version]
+
+    def _keep(
+        self, call: Call, data: bytes, before: Any, after: Any, place: Workplace, answer: bytes
+    ) -> None:
+        """Put what a call came to on the shelf, and take away what no call can go back to."""
+        index = self._index
+        places = dict(zip(index.versions, index.places, strict=True))
+        steps = list(zip(index.stages, index.bases, strict=True))
+        if call.kind == "stage":
+            self._shelf.write(f"stage-{call.sequence}", data)
+            steps.append((call.sequence, call.base))
+        if after is before:
+            places[call.sequence] = places[call.base]
+        else:
+            self._shelf.write(f"state-{call.sequence}", codec.encode(after))
+            places[call.sequence] = call.sequence
+        bases = tuple(base for _, base in steps)
+        recent = {call.anchor, call.base, call.sequence}
+        versions = tuple(sorted({*recent, *bases} & places.keys()))
+        new = Index(
+            call.sequence,
+            call.base,
+            _digest(data),
+            versions,
+            tuple(places[one] for one in versions),
+            tuple(number for number, _ in steps),
+            bases,
+            answer,
+            place.fingerprint,
+        )
+        self._put(new)
+        self._states[call.sequence] = after
+        self._states = {one: state for one, state in self._states.items() if one in recent}
+
+    def _end(self, call: Call, data: bytes, answer: bytes) -> None:
+        """Keep the last call of a run and its answer, and nothing else."""
+        self._put(Index(call.sequence, call.base, _digest(data), (), (), answer=answer))
+        self._states, self._place, self._totals = {}, None, None
+
+    def _put(self, new: Index) -> None:
+        before, written = self._index, codec.encode(new)
+        self._shelf.write(_INDEX, written)
+        self._written, self._index = _digest(written), new
+        for number in {*before.places} - {*new.places}:
+            self._shelf.remove(f"state-{number}")
+        for number in {*before.stages} - {*new.stages}:
+            self._shelf.remove(f"stage-{number}")
+
+    def _ready(self) -> Workplace:
+        """Return the workplace as the last call left it: its set-up is done again if need be."""
+        if self._place is not None:
+            return self._place
+        place = self._make()
+        for number in self._index.stages:
+            written = self._shelf.read(f"stage-{number}")
+            if written is None:
+                raise CheckpointError(
+                    f"Step {number} of the set-up is gone from the site's folder of run "
+                    f"{self.name}; put the folder back, or start a new run."
+                )
+            call = self._read(written, Call)
+            place.stage(call.function, self._state(call.base, place), call.body)
+        if place.fingerprint != self._index.fingerprint:
+            raise CheckpointError(
+                f"The site's table is not the one that run {self.name} was set up with; put that "
+                "back and resume the run, or start a new run."
+            )
+        self._place = place
+        return place
+
+    # -- what is asked
+
+    def _done(self, call: Call, place: Workplace, state: Any) -> tuple[Any, bytes, int, int]:
+        """Return the state after a call, the body of the answer, and the bytes both ways."""
+        place.limit()
+        if call.kind == "stage":
+            after, reply = place.stage(call.function, state, call.body)
+            self._totals = None  # the schemas may be new
+            return after, reply, len(call.body), len(reply)
+        if call.kind in ("open", "seal"):
+            return state, self._opened(call, place), 0, 0
+        if call.kind not in ("ask", "sum"):
+            raise StaleError(f"A call of kind {call.kind!r} is not known to this version.")
+        fn = place.function(call.function, call.part)
+        message = codec.decode(call.body, *classes_of(fn))
+        opened, extra = self._message(message, place)
+        words = (place.seed, call.round, call.exchange, self._client, fn.name)
+        key = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
+        try:
+            after, reply = fn.call(state, place.block(fn.part), opened, key)
+        except IntarsiaError as error:
+            error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
+            raise
+        down = extra + codec.size(opened)
+        if call.kind == "ask" or place.sealing is None:
+            body = codec.encode(reply)
+            return after, body, down, len(body)
+        sealed, up = self._sealed(call, fn, reply, place)
+        return after, codec.encode(sealed), down, up
+
+    def _message(self, message: Any, place: Workplace) -> tuple[Any, int]:
+        """Return a message with the site's own entries of its totals, and the bytes beside them."""
+        own = getattr(message, "__dict__", {})
+        sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}
+        if not sealed:
+            return message, 0
+        totals, found, size = self._locked(place), {}, 0
+        for name, record in sealed.items():
+            found[name], extra = totals.own(self._client, restored(totals, record))
+            size += extra
+        return evolve(message, **found), size
+
+    def _sealed(
+        self, call: Call, fn: ClientFunction, reply: Any, place: Workplace
+    ) -> tuple[SealedReply, int]:
+        """Return a reply with each field sealed, and its bytes."""
+        totals = self._locked(place)
+        self._number = call.sequence
+        collector = totals.collector(fn, call.round, call.asked)
+        up = collector.add(self._client, reply)
+        total = collector.total()
+        fields: dict[str, SealedRecord] = {}
+        counts: dict[str, Any] = {}
+        kind: Any = type(reply)
+        for name, layout in layouts(kind):
+            value = getattr(reply, name)
+            if value is None:
+                continue
+            if layout is Layout.COUNTS:
+                counts[name] = value
+                continue
+            field = getattr(total, name)
+            fields[name] = SealedRecord(totals.record(field._value), "", fn.part, field._name)
+        return SealedReply(kind.__name__, fields, counts), up
+
+    def _opened(self, call: Call, place: Workplace) -> bytes:
+        """Open a cell of a total to the server, or seal it under another name."""
+        totals = self._locked(place)
+        self._number = call.sequence
+        asked = codec.decode(call.body, ToOpen, ToSeal, *RECORDS)
+        total = totals.restored(asked.total)
+        mine = dict.fromkeys(asked.cells, self._client)
+        if isinstance(asked, ToOpen):
+            opened = totals.opened_cells(mine, total)
+            values, extra = zip(*(opened[cell] for cell in asked.cells), strict=True)
+            return codec.encode(Opened(values, extra))
+        names = {
+            cell: Stream(self.name, call.sequence, call.round, "refresh", asked.name, cell)
+            for cell in asked.cells
+        }
+        found = totals.sealed_anew(mine, total, names)
+        pieces, extra = zip(*(found[cell] for cell in asked.cells), strict=True)
+        return codec.encode(Opened(tuple(totals.piece_record(one) for one in pieces), extra))
+
+    def _locked(self, place: Workplace) -> LockedTotals:
+        if place.sealing is None:
+            raise StaleError("A sealed total came in a run whose sums are not sealed.")
+        if self._totals is None:
+            self._totals = LockedTotals(
+                Geometry(place.schemas), place.sealing, self.name, number=lambda: self._number
+            )
+        return self._totals
+
+
+def _digest(data: bytes | None) -> bytes:
+    """Return what tells bytes from others; b"" of nothing."""
+    return b"" if data is None else hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,315 @@
+"""Run every client in this process, one after the other: the engine for simulation and tests.
+
+Totals are sealed here too (reading one raises), bytes are counted as the codec would write them,
+and client state lives with the engine's parties, never with the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit
+from intarsia.core.block import Block, ClientId, Schema
+from intarsia.engines import codec
+from intarsia.engines.client_states import States
+from intarsia.engines.communication_log import RECORDS, Bookkeeping, Split, split
+from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
+from intarsia.engines.sums.sealed import SealedTotal
+from intarsia.engines.sums.secure import LockedTotals
+from intarsia.engines.transcript import Recorder
+from intarsia.errors import AbsentError, IntarsiaError
+from intarsia.privacy.secure_aggregation.protocol import Sealing
+
+__all__ = ["RECORDS", "InProcess"]
+
+
+class _Party:
+    """A client in this process: its blocks."""
+
+    __slots__ = ("blocks", "whole")
+
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        self.blocks = dict(blocks)
+        self.whole: dict[str, Block] = {}
+
+
+class InProcess:
+    """The in-process engine over aligned blocks.
+
+    Parameters
+    ----------
+    parts
+        For each part ("train", "test"): its schema and each client's block, in any row order.
+    seed
+        The root of every random stream.
+    sealing
+        How contributions are sealed; None = not at all, for simulation and tests.
+    recorder
+        Takes down all that the server could read.
+    states
+        Where the clients' states lie; None = in memory.
+    secrets
+        Each client's own; None = drawn from the system, so that what rests on them comes to other
+        bits in every engine.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[Schema, Mapping[ClientId, Block]]],
+        seed: int,
+        sealing: Sealing | None = None,
+        recorder: Recorder | None = None,
+        states: States | None = None,
+        secrets: Mapping[ClientId, SecretKey] | None = None,
+    ) -> None:
+        self._seed = seed
+        self._schemas = {part: schema for part, (schema, _) in parts.items()}
+        names = tuple(parts["train"][0].clients)
+        self._present: tuple[ClientId, ...] = names
+        self._secrets = {name: SecretKey.draw() for name in names} if secrets is None else secrets
+        self._parties = {
+            name: _Party(
+                {
+                    part: schema.align(name, blocks[name])
+                    for part, (schema, blocks) in parts.items()
+                    if name in blocks
+                }
+            )
+            for name in names
+        }
+        self._states = States() if states is None else states
+        self._states.begin(dict.fromkeys(names).items())
+        geometry = Geometry(self._schemas)
+        self._totals: Totals = (
+            PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
+        )
+        self.books = Bookkeeping(names, self._totals, recorder)
+
+    # -- what the algorithm sees
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        """Return the clients that are there in this round."""
+        return self._present
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
+        """Run `fn` at each client that has a message; the server reads each reply."""
+        messages = self.books.refreshed(messages)
+        replies: dict[ClientId, Any] = {}
+
+        def keep(client: ClientId, reply: Any) -> int:
+            replies[client] = reply
+            return codec.size(reply)
+
+        self._run("ask", fn, messages, keep, lambda reply: dict(reply.__dict__))
+        return replies
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
+        """Run `fn` at each client that has a message; the server gets the sealed total."""
+        messages = self.books.refreshed(messages)
+        collector = self._totals.collector(fn, self.books.round, messages)
+        self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
+        return collector.total()
+
+    def reveal(self, total: Any) -> Any:
+        """Open a sealed total (or one field of it) to the server."""
+        return self.books.reveal(total)
+
+    # -- what the run sees
+
+    def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
+        """Start a round with the clients that are there (None: all)."""
+        self.books.begin_round(number)
+        self._present = tuple(self._parties) if present is None else tuple(present)
+
+    def key(self, *words: int | str) -> RandomKey:
+        """Return the server's random key for this round."""
+        return RandomKey((self._seed, self.books.round, "server", *words))
+
+    def client_key(self, client: ClientId) -> RandomKey:
+        """Return the random key that a client's state is made with."""
+        return RandomKey((self._seed, "init", client))
+
+    def block(self, client: ClientId, part: str = "train") -> Block:
+        """Return a client's block of one part (simulation and tests only)."""
+        return self._parties[client].blocks[part]
+
+    def count_once(self) -> None:
+        """Let each training value count once: divide it by its number of holders."""
+        for party in self._parties.values():
+            block = party.blocks["train"]
+            once = block.counted_once()
+            if once is not block:
+                party.whole["train"] = block
+                party.blocks["train"] = once
+
+    def transform(self, change: Callable[[ClientId, str, Block], Block]) -> None:
+        """Replace every block by what `change(client, part, block)` makes of it, at its client."""
+        for name, party in self._parties.items():
+            for part in party.blocks:
+                party.blocks[part] = change(name, part, party.blocks[part])
+
+    def whole_block(self, client: ClientId, part: str) -> Block:
+        """Return a client's block with undivided values (simulation and tests only)."""
+        return self._parties[client].whole.get(part, self._parties[client].blocks[part])
+
+    def schema(self, part: str) -> Schema:
+        """Return the public schema of a part."""
+        return self._schemas[part]
+
+    @property
+    def states(self) -> Mapping[ClientId, Any]:
+        """Return every client's state of now, for the checkpoint that the client writes."""
+        return self._states
+
+    def get_states(self) -> dict[ClientId, Any]:
+        """Return every client's state as it is now, to look at it or to put it back later."""
+        return dict(self._states)
+
+    def set_states(self, states: Mapping[ClientId, Any]) -> None:
+        """Put back every client's state."""
+        self._states.begin(states.items())
+
+    def make_states(self, make: Callable[[ClientId], Any]) -> None:
+        """Give each client the state that is made for it, one after the other."""
+        self._states.begin((name, make(name)) for name in self._parties)
+
+    def saved(self) -> None:
+        """Take note of a checkpoint: there is nothing to do."""
+
+    def without(self, absent: AbsentError) -> bool:
+        """Return whether the round may begin again without some clients: here all are there."""
+        return False
+
+    @property
+    def away(self) -> bool:
+        """Return whether a client did not answer and has not come back."""
+        return False
+
+    def return_of(self, *, wait: bool) -> None:
+        """Let clients that were away take part again: here none is ever away."""
+
+    def begin(self, algorithm: Algorithm, options: Any) -> None:
+        """Give each client the state that it starts an algorithm with."""
+        schema = self._schemas["train"]
+        self.make_states(
+            lambda name: algorithm.init_client(
+                options, schema, name, self.block(name), self.client_key(name)
+            )
+        )
+
+    # -- the loop
+
+    def _run(
+        self,
+        kind: str,
+        fn: ClientFunction,
+        messages: Mapping[ClientId, Any],
+        collect: Callable[[ClientId, Any], int],
+        seen: Callable[[Any], dict[str, Any]],
+    ) -> None:
+        books = self.books
+        books.begin_exchange()
+        down = up = 0
+        previous: Any = _NOTHING
+        apart = Split((), {}, type(None))
+        reply: Any = None
+        unsent: set[str] | None = None  # fields that no client so far had anything for
+        for group in self._groups(fn, list(messages)):
+            given: list[tuple[ClientId, Any]] = []
+            for client in group:
+                message = messages[client]
+                if message is not previous:
+                    previous = message
+                    apart = split(message)
+                    books.record_message(fn, apart)
+                opened, size = self._opened(client, message, apart)
+                down += size
+                given.append((client, opened))
+            if fn.together is not None:
+                replies = self._called_together(fn, given)
+            else:
+                replies = [(client, self._called(fn, client, opened)) for client, opened in given]
+            for client, reply in replies:
+                if unsent is None:
+                    unsent = {name for name, value in reply.__dict__.items() if value is None}
+                elif unsent:
+                    unsent = {name for name in unsent if getattr(reply, name) is None}
+                up += collect(client, reply)
+                if books.records:
+                    name = type(reply).__name__
+                    books.record(kind, fn.name, client, name, seen(reply))
+        books.exchanged(kind, fn, apart, type(reply), messages, unsent, down=down, up=up)
+
+    def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
+        """Return the clients in groups: each opens its messages, computes, and seals replies."""
+        if fn.together is None:
+            size = 1 if self._totals.mode == "plain" else _TOGETHER
+            return [clients[first : first + size] for first in range(0, len(clients), size)]
+        groups: list[list[ClientId]] = []
+        room = 0
+        for client in clients:
+            x = self._parties[client].blocks[fn.part].x
+            size = self._states.size(client) + int(x.data.nbytes)
+            if not groups or size > room:
+                groups.append([])
+                room = _TOGETHER_BYTES
+            groups[-1].append(client)
+            room -= size
+        return groups
+
+    def _opened(self, client: ClientId, message: Any, apart: Split) -> tuple[Any, int]:
+        """Return a message with its totals opened by the client, and the bytes that it took."""
+        if not apart.sealed:
+            return message, codec.size(message)
+        opened: Any = object.__new__(apart.kind)
+        own: dict[str, Any] = opened.__dict__
+        own.update(apart.plain)
+        size = 0
+        for field, total in apart.sealed:
+            own[field], extra = self._totals.own(client, total)
+            size += extra
+        return opened, size + codec.size(opened)
+
+    def _called(self, fn: ClientFunction, client: ClientId, opened: Any) -> Any:
+        """Return a client's reply; its state is replaced."""
+        try:
+            state, reply = fn.call(*self._visit(fn, client, opened))
+        except IntarsiaError as error:
+            error.add_note(f"at client {client!r} in {fn.name}, round {self.books.round}")
+            raise
+        self._states.replace(client, state)
+        return reply
+
+    def _called_together(
+        self, fn: ClientFunction, given: list[tuple[ClientId, Any]]
+    ) -> list[tuple[ClientId, Any]]:
+        """Return the replies of a function that runs for several clients at once."""
+        assert fn.together is not None
+        try:
+            answers = fn.together([self._visit(fn, client, opened) for client, opened in given])
+        except IntarsiaError as error:
+            where = f"in {fn.name}, which ran for all clients together"
+            error.add_note(f"{where}, round {self.books.round}")
+            raise
+        replies: list[tuple[ClientId, Any]] = []
+        for (client, _), (state, reply) in zip(given, answers, strict=True):
+            self._states.replace(client, state)
+            replies.append((client, reply))
+        return replies
+
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
+        party = self._parties[client]
+        words = (self._seed, self.books.round, self.books.exchange, client, fn.name)
+        key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)
+        return self._states[client], party.blocks[fn.part], opened, key
+
+
+_NOTHING = object()
+# Clients that open, then compute, then seal: one after the other, each would find the processor's
+# caches filled with the data of a computation.
+_TOGETHER = 16
+# Those of a function for several clients: copies of their states and rows, and new states, are
+# there at once, some six times this.
+_TOGETHER_BYTES = 1 << 26

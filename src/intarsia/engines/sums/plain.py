@@ -1,0 +1,283 @@
+"""How the clients' contributions are added up, and who opens the total.
+
+`PlainTotals` adds the numbers themselves; it is there for simulation and tests. The modes in which
+the server cannot read what it adds are in `intarsia.engines.sums.secure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from intarsia.core.algorithm import ClientFunction, Layout
+from intarsia.core.block import ClientId, Schema
+from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.schema import Index
+from intarsia.engines import codec
+from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
+
+__all__ = ["EVERYONE", "FIRST_BLOCK", "Collector", "Geometry", "PlainTotals", "Totals"]
+
+EVERYONE = -1  # the cell of what is summed entry by entry
+FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
+_ALL = ((EVERYONE, 0, 0),)
+
+
+class Geometry:
+    """Where each client's entries lie in the indices of the federation."""
+
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        self.indices: dict[tuple[str, Layout], Index] = {}
+        self._schemas = schemas
+        self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
+        self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
+        for part, schema in schemas.items():
+            self.indices[part, Layout.SAMPLES] = schema.samples
+            self.indices[part, Layout.FEATURES] = schema.features
+        for (part, layout), index in self.indices.items():
+            for client in index.positions:
+                runs = self._runs[client, part, layout] = _runs(index, client)
+                if layout is Layout.SAMPLES:
+                    self._cells[client, part] = tuple(cell for cell, *_ in runs)
+
+    def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
+        """Return where a client's entries lie, in its order."""
+        return self.indices[part, layout].positions[client]
+
+    def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
+        """Return who holds a cell; selected samples are of the samples' cells."""
+        if layout is Layout.BLOCKS:
+            return tuple(self.blocks(part).values())[FIRST_BLOCK - cell][1]
+        whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
+        return self.indices[part, whole].cells[cell].owners
+
+    @cache  # noqa: B019 - there is one for each engine, and it goes with it
+    def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
+        """Return the cell and the owners of each feature block."""
+        found = feature_blocks(self._schemas[part]).values()
+        return {one.name: (FIRST_BLOCK - at, one.owners) for at, one in enumerate(found)}
+
+    def own_blocks(self, client: ClientId, part: str) -> Mapping[str, int]:
+        """Return the cells of the feature blocks that a client holds."""
+        return {
+            name: cell for name, (cell, owners) in self.blocks(part).items() if client in owners
+        }
+
+    def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
+        """Return the numbers of a client's sample cells."""
+        return self._cells[client, part]
+
+    def runs(
+        self, client: ClientId, part: str, layout: Layout | None, counts: Sequence[int] | None
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Return cell, start and stop of each of a client's cells, in the client's order.
+
+        `counts` are the numbers of selected samples by cell, for the layout of those.
+        """
+        if layout is None:
+            return _ALL
+        if layout is not Layout.SELECTED:
+            return self._runs[client, part, layout]
+        assert counts is not None
+        found: list[tuple[int, int, int]] = []
+        start = 0
+        for cell, count in zip(self.cells(client, part), counts, strict=True):
+            found.append((cell, start, start + count))
+            start += count
+        return tuple(found)
+
+
+def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
+    found: list[tuple[int, int, int]] = []
+    start = 0
+    for number in index.cells_of[client]:
+        stop = start + index.cells[number].stop - index.cells[number].start
+        found.append((number, start, stop))
+        start = stop
+    return tuple(found)
+
+
+class Collector(Protocol):
+    """Takes the replies to one sum."""
+
+    def add(self, client: ClientId, reply: Any) -> int:
+        """Take a client's reply; return the bytes that it had on the way."""
+        ...
+
+    def seen(self) -> dict[str, Any]:
+        """Return the fields of the last reply as the server got them."""
+        ...
+
+    def total(self) -> SealedTotal:
+        """Return the sealed total of the replies so far."""
+        ...
+
+
+class Totals(Protocol):
+    """A mode of adding up."""
+
+    mode: str
+
+    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+        """Return a collector for one sum over the clients that are asked."""
+        ...
+
+    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+        """Return a client's own entries of a total, as the client opens them, and the bytes sent.
+
+        The bytes are those of the field beside what an open array would take.
+        """
+        ...
+
+    def reveal(self, field: SealedField) -> tuple[Any, int]:
+        """Return a total opened to the server, and the bytes that crossed for it."""
+        ...
+
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Return a total that owners sealed anew where it was costly to open, and the bytes."""
+        ...
+
+    def held(self, field: SealedField) -> Any:
+        """Return what the server holds of a total: numbers in the clear, else bytes by cell."""
+        ...
+
+    def record(self, value: Any) -> Any:
+        """Return what stands behind a field as something that the codec writes."""
+        ...
+
+    def restored(self, record: Any) -> Any:
+        """Return what `record` was given."""
+        ...
+
+
+# -- in the clear
+
+
+class PlainTotals:
+    """Adds the numbers themselves."""
+
+    mode = "plain"
+
+    def __init__(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+
+    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+        """Return a collector for one sum over the clients that are asked."""
+        return _PlainCollector(self._geometry, fn.part)
+
+    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+        """Return a client's own entries of a total."""
+        layout, value = field._layout, field._value
+        if layout is None:
+            return value, 0
+        if layout is Layout.BLOCKS:
+            mine = self._geometry.own_blocks(client, field._part)
+            return {name: value[name] for name in mine if name in value}, 0
+        if layout is Layout.SELECTED:
+            cells = self._geometry.cells(client, field._part)
+            value = (
+                value[cells[0]]
+                if len(cells) == 1
+                else np.concatenate([value[cell] for cell in cells], axis=-1)
+            )
+        else:
+            value = value[..., self._geometry.positions(client, field._part, layout)]
+        # as it would come from a wire: the order in memory decides how sums round
+        return np.ascontiguousarray(value), 0
+
+    def reveal(self, field: SealedField) -> tuple[Any, int]:
+        """Return the total itself."""
+        return field._value, 0
+
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Return the total as it is."""
+        return field, 0
+
+    def held(self, field: SealedField) -> Any:
+        """Return the numbers themselves."""
+        value = field._value
+        return {str(cell): one for cell, one in value.items()} if isinstance(value, dict) else value
+
+    def record(self, value: Any) -> Any:
+        """Return the array itself."""
+        return value
+
+    def restored(self, record: Any) -> Any:
+        """Return the array itself."""
+        return _ByBlock(record) if isinstance(record, dict) else record
+
+
+class _ByBlock(dict[str, Any]):
+    """A total by block, with the arithmetic of arrays: a block that one lacks counts as 0 there."""
+
+    def __add__(self, other: Mapping[str, Any]) -> _ByBlock:
+        both = {name: one + other[name] if name in other else one for name, one in self.items()}
+        return _ByBlock({**other, **both})
+
+    def __sub__(self, other: Mapping[str, Any]) -> _ByBlock:
+        return self + {name: -one for name, one in other.items()}
+
+    def __mul__(self, factor: float) -> _ByBlock:
+        return _ByBlock({name: one * factor for name, one in self.items()})
+
+
+class _PlainCollector:
+    def __init__(self, geometry: Geometry, part: str) -> None:
+        self._geometry, self._part = geometry, part
+        self._kind: Any = type(None)
+        self._plan: tuple[tuple[str, Layout | None], ...] = ()
+        self._totals: dict[str, Any] = {}
+        self._last: Any = None
+
+    def seen(self) -> dict[str, Any]:
+        sent = self._last.__dict__.items()
+        return {name: value for name, value in sent if value is not None}
+
+    def add(self, client: ClientId, reply: Any) -> int:
+        totals, geometry, part = self._totals, self._geometry, self._part
+        if self._last is None:
+            self._kind = type(reply)
+            self._plan = layouts(self._kind)
+        self._last = reply
+        own = reply.__dict__
+        for name, layout in self._plan:
+            value = own[name]
+            if value is None:  # nothing from this client
+                continue
+            first = name not in totals
+            if layout is None:
+                if first:
+                    totals[name] = value.copy() if isinstance(value, np.ndarray) else value
+                else:
+                    totals[name] += value
+            elif layout is Layout.COUNTS:
+                totals[name] = None
+            elif layout is Layout.BLOCKS:
+                totals[name] = totals.get(name, _ByBlock()) + value
+            elif layout is Layout.SELECTED:
+                counts = own[counts_of(self._kind)].tolist()
+                cells = totals.setdefault(name, {})
+                for cell, start, stop in geometry.runs(client, part, layout, counts):
+                    piece = value[..., start:stop]
+                    cells[cell] = cells[cell] + piece if cell in cells else piece
+            else:
+                if first:
+                    shape = (*value.shape[:-1], len(geometry.indices[part, layout]))
+                    totals[name] = np.zeros(shape)
+                totals[name][..., geometry.positions(client, part, layout)] += value
+        return codec.size(reply)
+
+    def total(self) -> SealedTotal:
+        kind = self._kind
+        return SealedTotal(
+            kind,
+            {
+                name: SealedField(
+                    self._totals.get(name), layout, self._part, f"{kind.__name__}.{name}"
+                )
+                for name, layout in self._plan
+            },
+        )

@@ -1,0 +1,317 @@
+"""Totals of sealed contributions: clients seal and open, the server adds what it cannot read.
+
+Each client seals its contribution cell by cell (see
+`intarsia.privacy.secure_aggregation.protocol`). What the server can do with totals is a combination
+with public factors; the owners of a cell open its pieces and combine them. A combination of many
+totals would be costly to open, so that an owner seals its value anew from time to time.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from intarsia.core.algorithm import ClientFunction, Layout
+from intarsia.core.block import Array, ClientId
+from intarsia.engines.sums.contributions import LockedCollector, array_of, sealed
+from intarsia.engines.sums.linear_combination import (
+    Combination,
+    CombinationRecord,
+    LockedCells,
+    Owners,
+    PieceRecord,
+)
+from intarsia.engines.sums.plain import EVERYONE, Geometry
+from intarsia.engines.sums.sealed import SealedField
+from intarsia.errors import ReplayError
+from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
+
+__all__ = ["LockedTotals"]
+
+_TERMS = 4  # of a combination, above which an owner seals its value anew
+
+
+class LockedTotals:
+    """Lets clients seal what they contribute, and open what is theirs.
+
+    Parameters
+    ----------
+    geometry
+        Where each client's entries lie.
+    sealing
+        Each client's sealer, and the server's adder.
+    session
+        The name under which streams are drawn; None: drawn afresh.
+    owners
+        How owners of cells are asked to open them or to seal them anew; None: they are in this
+        process, and `sealing` has their keys.
+    number
+        Gives the number of the present exchange, where somebody counts them for all sites; None:
+        they are counted here.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        sealing: Sealing,
+        session: str | None = None,
+        owners: Owners | None = None,
+        number: Callable[[], int] | None = None,
+    ) -> None:
+        self.mode = sealing.mode
+        self._geometry = geometry
+        self._sealing = sealing
+        self._session = secrets.token_hex(8) if session is None else session
+        self._sequence = 0
+        self._owners: Owners = self if owners is None else owners
+        self._number = number
+
+    def _begin_exchange(self) -> None:
+        self._sequence = self._sequence + 1 if self._number is None else self._number()
+
+    def stream(self, round: int, function: str, field: str = "", cell: int = 0) -> Stream:
+        """Return the name of a total of the present exchange."""
+        return Stream(self._session, self._sequence, round, function, field, cell)
+
+    def collector(
+        self, fn: ClientFunction, round: int, asked: Collection[ClientId]
+    ) -> LockedCollector:
+        """Return a collector for one sum over the clients that are asked."""
+        self._begin_exchange()
+        stream = self.stream(round, fn.name)
+        return LockedCollector(self._geometry, self._sealing, fn, stream, asked)
+
+    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+        """Return a client's own entries of a total."""
+        total: Combination = field._value
+        if field._layout is None:
+            return self.opened(client, total, EVERYONE)
+        if field._layout is Layout.BLOCKS:
+            mine = self._geometry.own_blocks(client, field._part).items()
+            return _known({name: self.opened(client, total, cell) for name, cell in mine})
+        selected = field._layout is Layout.SELECTED
+        layout = Layout.SAMPLES if selected else field._layout
+        found: list[Array] = []
+        extra = 0
+        lead = total.terms[0][1].lead
+        for cell, start, stop in self._geometry.runs(client, field._part, layout, None):
+            value, more = self.opened(client, total, cell)
+            if value is None:  # no owner of these entries contributed
+                value = np.zeros((*lead, 0 if selected else stop - start))
+            extra += more
+            found.append(value)
+        if not found:
+            return np.zeros((*lead, 0)), extra
+        return (found[0] if len(found) == 1 else np.concatenate(found, axis=-1)), extra
+
+    def reveal(self, field: SealedField) -> tuple[Any, int]:
+        """Ask one contributor of each cell to open it to the server."""
+        total: Combination = field._value
+        if field._layout is None:
+            return self._opened_by_any(total, [EVERYONE])[EVERYONE]
+        if field._layout is Layout.BLOCKS:
+            there, blocks = set(_cells(total)), self._geometry.blocks(field._part).items()
+            opened = self._opened_by_any(total, [cell for _, (cell, _) in blocks if cell in there])
+            return _known({name: opened[cell] for name, (cell, _) in blocks if cell in there})
+        opened = self._opened_by_any(total, _cells(total))
+        size = sum(one for _, one in opened.values())
+        if field._layout is Layout.SELECTED:
+            return {cell: value for cell, (value, _) in opened.items()}, size
+        index = self._geometry.indices[field._part, field._layout]
+        whole = np.zeros((*total.terms[0][1].lead, len(index)))
+        for cell, (value, _) in opened.items():
+            whole[..., index.cells[cell].start : index.cells[cell].stop] = value
+        return whole, size
+
+    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+        """Let an owner of each cell seal a total anew that has many terms.
+
+        The field itself stays as it is: what else holds it, or does no longer since a run was
+        resumed, must not show in the bits.
+        """
+        total: Combination = field._value
+        if len(total.terms) <= _TERMS:
+            return field, 0
+        size = 0
+        if total.sealed_anew is None:
+            openers = {cell: self._opener(total, cell) for cell in _cells(total)}
+            owners = {cell: one for cell, one in openers.items() if one is not None}
+            if len(owners) < len(openers):
+                return field, 0  # some cells are those of clients that are away alone
+            total.sealed_anew, size = self._sealed_anew(total, field._name, round, owners)
+        return SealedField(total.sealed_anew, field._layout, field._part, field._name), size
+
+    def _opener(self, total: Combination, cell: int) -> ClientId | None:
+        """Return who is to open a cell: the first contributor that is there."""
+        known = (one for _, piece in total.pieces(cell) for one in piece.contributors)
+        return next((one for one in known if self._owners.is_there(one)), None)
+
+    def is_there(self, client: ClientId) -> bool:
+        """Return whether a client can be asked: here all are."""
+        return True
+
+    def _sealed_anew(
+        self, total: Combination, name: str, round: int, owners: Mapping[int, ClientId]
+    ) -> tuple[Combination, int]:
+        self._begin_exchange()
+        streams = {cell: self.stream(round, "refresh", name, cell) for cell in owners}
+        found = self._owners.sealed_anew(owners, total, streams)
+        pieces = {cell: piece for cell, (piece, _) in found.items()}
+        size = sum(more for _, more in found.values())
+        first = total.terms[0][1]
+        key = (self._session, self._sequence, "refresh", name)
+        return Combination(((1.0, LockedCells(key, pieces, first.number, first.lead)),)), size
+
+    def opened_cells(
+        self, openers: Mapping[int, ClientId], total: Combination
+    ) -> dict[int, tuple[Any, int]]:
+        """Return each cell as its opener opens it, and its bytes beside it."""
+        return {cell: self.opened(client, total, cell) for cell, client in openers.items()}
+
+    def sealed_anew(
+        self, owners: Mapping[int, ClientId], total: Combination, streams: Mapping[int, Stream]
+    ) -> dict[int, tuple[Piece, int]]:
+        """Return each cell as its owner seals it under another name, and the bytes of it."""
+        found: dict[int, tuple[Piece, int]] = {}
+        for cell, client in owners.items():
+            value, more = self.opened(client, total, cell)
+            piece = sealed(self._sealing, client, streams[cell], array_of(value), alone=True)
+            found[cell] = piece, more + self._sealing.size(piece)
+        return found
+
+    def held(self, field: SealedField) -> Any:
+        """Return the factors and the bytes of the pieces that the server holds."""
+        return tuple(
+            (weight, {str(cell): self._sealing.to_bytes(p) for cell, p in one.pieces.items()})
+            for weight, one in field._value.terms
+        )
+
+    def record(self, value: Any) -> Any:
+        """Return a combination as something that the codec writes."""
+        terms: list[tuple[PieceRecord, ...]] = []
+        for _, cells in value.terms:
+            terms.append(tuple(self.piece_record(piece) for piece in cells.pieces.values()))
+        return CombinationRecord(
+            tuple(weight for weight, _ in value.terms),
+            tuple(cells.name for _, cells in value.terms),
+            tuple(cells.number for _, cells in value.terms),
+            tuple(cells.lead for _, cells in value.terms),
+            tuple(terms),
+        )
+
+    def restored(self, record: Any) -> Any:
+        """Return the combination that `record` was given."""
+        found: list[tuple[float, LockedCells]] = []
+        for weight, name, number, lead, cells in zip(
+            record.weights, record.names, record.numbers, record.leads, record.cells, strict=True
+        ):
+            pieces = {one.numbers[2]: self.piece(one) for one in cells}
+            found.append((weight, LockedCells(name, pieces, number, lead)))
+        return Combination(tuple(found))
+
+    def share(self, client: ClientId, field: SealedField) -> SealedField:
+        """Return a total with the cells alone that a client holds: what is sent to it."""
+        total: Combination = field._value
+        if field._layout is None:
+            mine = {EVERYONE}
+        elif field._layout is Layout.BLOCKS:
+            mine = set(self._geometry.own_blocks(client, field._part).values())
+        else:
+            layout = Layout.SAMPLES if field._layout is Layout.SELECTED else field._layout
+            runs = self._geometry.runs(client, field._part, layout, None)
+            mine = {cell for cell, _, _ in runs}
+        some = total.restricted(mine)
+        return SealedField(some, field._layout, field._part, field._name)
+
+    def opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:
+        """Return a client's view of one cell (None: nobody contributed) and its bytes beside it."""
+        value: Any = None
+        extra = 0
+        for weight, one in total.terms:
+            piece = one.pieces.get(cell)
+            if piece is None:
+                continue
+            _check_name(piece.stream, one.name, cell)
+            opened = _opened(self._sealing, client, piece)
+            extra += self._sealing.size(piece) - opened.nbytes
+            part = opened if weight == 1.0 else opened * weight
+            value = part if value is None else value + part
+        if value is not None and total.terms[0][1].number:
+            return float(value), extra
+        return value, extra
+
+    def _opened_by_any(
+        self, total: Combination, cells: Sequence[int]
+    ) -> dict[int, tuple[Any, int]]:
+        """Return cells as one contributor of each opens them, and the bytes that cross."""
+        openers = {
+            cell: self._opener(total, cell) or total.pieces(cell)[0][1].contributors[0]
+            for cell in cells
+        }
+        opened = self._owners.opened_cells(openers, total).items() if openers else ()
+        return {
+            cell: (value, extra + 2 * int(np.size(value)) * 8) for cell, (value, extra) in opened
+        }
+
+    def piece_record(self, piece: Piece) -> PieceRecord:
+        """Return a piece as something that the codec writes."""
+        stream = piece.stream
+        return PieceRecord(
+            stream.session,
+            (stream.sequence, stream.round, stream.cell),
+            (stream.function, stream.field),
+            piece.shape,
+            piece.contributors,
+            piece.digits,
+            self._sealing.to_bytes(piece),
+        )
+
+    def piece(self, record: PieceRecord) -> Piece:
+        """Return the piece that a record was made of."""
+        sequence, round, cell = record.numbers
+        function, field = record.texts
+        stream = Stream(record.session, sequence, round, function, field, cell)
+        empty = Piece(stream, record.shape, record.contributors, None, record.digits)
+        return self._sealing.from_bytes(empty, record.content)
+
+
+def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
+    """Return what a client opens of a piece."""
+    if piece.digits == 1:
+        return sealing.bulk[client].open(piece)
+    return sealing.exact[client].open_digits(piece, sealing.digits)
+
+
+def _check_name(stream: Stream, name: tuple[str, int, str, str], cell: int) -> None:
+    """Refuse the piece of one total in the place of another: a replay, or cells in other places.
+
+    Raises
+    ------
+    ReplayError
+        If the piece was sealed under another name.
+    """
+    session, sequence, function, field = name
+    if (
+        stream.sequence != sequence
+        or stream.cell != cell
+        or stream.field != field
+        or stream.function != function
+        or stream.session != session
+    ):
+        raise ReplayError(
+            f"A piece of {stream} came in place of cell {cell} of {function}.{field} of exchange "
+            f"{sequence}; pieces were replayed or changed places: resume the run."
+        )
+
+
+def _known(opened: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Any], int]:
+    """Return the values of the blocks that anybody contributed to, and the bytes of all."""
+    values = {name: value for name, (value, _) in opened.items() if value is not None}
+    return values, sum(size for _, size in opened.values())
+
+
+def _cells(total: Combination) -> list[int]:
+    return sorted({cell for _, one in total.terms for cell in one.pieces})

@@ -1,0 +1,221 @@
+"""Sites as nodes of a Flower federation: the server's calls go over its Grid, to a client app.
+
+A call is a message to the action "query.call" of a node, with one array of bytes; which client
+function it is about lies in it, and a node runs those of the run's algorithm only. A node says
+which client it is when it is asked by "query.name".
+
+Flower may run each call in another process, and keeps a `Context` for each node between them. What
+a site has lies on its shelf (`site.Shelf`): on its own disk, or in the context where the nodes are
+simulated (`ContextShelf`). The context also says which call was the last, so that a process that
+has answered it goes on with what it has in memory, and any other reads the shelf.
+
+Where nodes are simulated nothing is lost, and one attempt should have all the time that there is
+(`Patience(seconds=600, deadline=600)`): a second message would run beside the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from intarsia.core.block import ClientId
+from intarsia.engines.remote.client import Site
+from intarsia.errors import AbsentError, FederationError
+
+__all__ = ["ContextShelf", "GridLine", "Node", "client_app", "line_to"]
+
+_CALL, _NAME = "call", "name"
+_RECORD, _DATA = "intarsia", "data"
+_POLL = 0.02  # seconds between two looks for an answer, at first
+_SLOWEST = 0.25
+
+
+class GridLine:
+    """Carries calls over a Flower Grid; a `calling.Transport`.
+
+    Parameters
+    ----------
+    grid
+        That of the server app.
+    nodes
+        The id of each client's node.
+    """
+
+    def __init__(self, grid: Grid, nodes: Mapping[ClientId, int]) -> None:
+        self._grid, self._nodes = grid, dict(nodes)
+        self._lock = threading.Lock()  # calls to sites come from a thread each
+
+    def send(self, client: ClientId, data: bytes, seconds: float) -> bytes:
+        """Return what a site answers; OSError (TimeoutError too) if nothing came in time."""
+        end = time.monotonic() + seconds
+        # what was not taken by then is dropped: the next attempt is a message of its own
+        message = _message(data, self._nodes[client], _CALL, ttl=max(seconds, 1.0))
+        with self._lock:
+            sent = list(self._grid.push_messages([message]))
+        if not sent:
+            raise ConnectionError(f"Flower did not take a message to {client}")
+        pause = _POLL
+        while time.monotonic() < end:
+            with self._lock:
+                replies = list(self._grid.pull_messages(sent))
+            if replies:
+                return _data_of(replies[0])
+            time.sleep(pause)
+            pause = min(1.3 * pause, _SLOWEST)
+        raise TimeoutError(f"{client} did not answer within {seconds:g} seconds")
+
+
+def _message(data: bytes, node: int, action: str, ttl: float) -> Message:
+    return Message(
+        RecordDict({_RECORD: ConfigRecord({_DATA: data})}), node, f"query.{action}", ttl=ttl
+    )
+
+
+def _data_of(message: Message) -> bytes:
+    if message.has_error():
+        raise ConnectionError(f"Flower answered with error {message.error.code}")
+    data = message.content.config_records[_RECORD][_DATA]
+    assert isinstance(data, bytes)
+    return data
+
+
+def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> GridLine:
+    """Return the line to clients, once a node has answered for each of them.
+
+    Each node is asked once: Flower runs two messages to a node at the same time, and keeps the
+    context of the one that ends last.
+
+    Raises
+    ------
+    AbsentError
+        If there is no node for one of them within so many seconds.
+    FederationError
+        If two nodes answer for one client.
+    """
+    end = time.monotonic() + seconds
+    found: dict[ClientId, int] = {}
+    asked: set[int] = set()
+    waiting: set[str] = set()
+    while absent := [name for name in clients if name not in found]:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise AbsentError(
+                f"No node answered for {', '.join(absent)} within {seconds:g} seconds "
+                f"({len(asked) - len(waiting)} of {len(asked)} nodes did); start these sites, then "
+                "resume the run.",
+                tuple(absent),
+            )
+        new = [node for node in grid.get_node_ids() if node not in asked]
+        asked.update(new)
+        waiting.update(grid.push_messages([_message(b"", node, _NAME, left) for node in new]))
+        for reply in grid.pull_messages(waiting) if waiting else ():
+            waiting.discard(reply.metadata.reply_to_message_id)
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                asked.discard(node)  # it may be starting
+                continue
+            name = _data_of(reply).decode()
+            if name in found:
+                raise FederationError(
+                    f"The nodes {found[name]} and {node} both answer for the client {name!r}; stop "
+                    "one of them."
+                )
+            found[name] = node
+        time.sleep(_SLOWEST)
+    return GridLine(grid, {name: found[name] for name in clients})
+
+
+class Node:
+    """A node as its site sees it: what Flower keeps for it, which is given anew with every call."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def shelf(self, run: str) -> ContextShelf:
+        """Return the shelf of a run in the node's context."""
+        return ContextShelf(self, run)
+
+
+def client_app(site: Callable[[Node], Site]) -> ClientApp:
+    """Return the app of a node.
+
+    Parameters
+    ----------
+    site
+        Makes the node's site; it may read the node's configuration, `node.context.node_config`.
+    """
+    app = ClientApp()
+
+    def call(message: Message, context: Context) -> Message:
+        node, own = _known(site, context)
+        node.context = context
+        answer = own.handle(_data_of(message))
+        last = secrets.token_hex(8)
+        context.state[_RECORD] = ConfigRecord({"last": last})
+        _kept()[context.run_id, context.node_id] = last, node, own
+        return _said(answer, message)
+
+    def name(message: Message, context: Context) -> Message:
+        return _said(site(Node(context)).client.encode(), message)
+
+    app.query(_CALL)(call)
+    app.query(_NAME)(name)
+    return app
+
+
+def _said(data: bytes, message: Message) -> Message:
+    return Message(RecordDict({_RECORD: ConfigRecord({_DATA: data})}), reply_to=message)
+
+
+def _known(make: Callable[[Node], Site], context: Context) -> tuple[Node, Site]:
+    """Return the node's site: that of this process, if it has answered the node's last call."""
+    last = context.state.config_records.get(_RECORD, ConfigRecord()).get("last")
+    kept = _kept().get((context.run_id, context.node_id))
+    if kept is not None and kept[0] == last:
+        return kept[1], kept[2]
+    node = Node(context)
+    return node, make(node)
+
+
+@functools.cache
+def _kept() -> dict[tuple[int, int], tuple[str, Node, Site]]:
+    """Return the sites that this process has in memory, by run and node, and their last calls.
+
+    An app is sent anew with every call where nodes are simulated: it can keep nothing itself.
+    """
+    return {}
+
+
+class ContextShelf:
+    """A shelf in a node's context, which Flower keeps as long as the node lives."""
+
+    def __init__(self, node: Node, run: str) -> None:
+        self._node, self._name = node, f"{_RECORD}.{run}"
+
+    def read(self, name: str) -> bytes | None:
+        """Return what lies under a name, None if nothing does."""
+        data = self._record().get(name)
+        return data if isinstance(data, bytes) else None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put something under a name, and come back when it is durable."""
+        record = self._record()
+        record[name] = data
+        self._node.context.state[self._name] = record
+
+    def remove(self, name: str) -> None:
+        """Take away what lies under a name, if anything does."""
+        record = self._record()
+        if name in record:
+            del record[name]
+            self._node.context.state[self._name] = record
+
+    def _record(self) -> ConfigRecord:
+        return self._node.context.state.config_records.get(self._name, ConfigRecord())

@@ -1,0 +1,413 @@
+"""Sites over NVIDIA FLARE: its Collab API carries bytes between a server and sites over mutual TLS.
+
+What is ours stays ours: a call is one published function that takes bytes and gives bytes; states,
+repetitions, deadlines and going on after a crash are those of `engines.remote` and `engines.site`.
+No code is sent: a job names two classes of this file, and a kit allows no others and no code of a
+job's own (`class_allow_list`, `byoc`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nvflare.collab import CollabCallError, collab
+from nvflare.fuel.flare_api.api_spec import JobNotFound
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.utils.buffer_list import ConsumableBufferList
+
+from intarsia.core.block import ClientId
+from intarsia.errors import ExperimentError, SiteError
+
+__all__ = [
+    "ADMIN",
+    "Jobs",
+    "Lines",
+    "ServerSide",
+    "SiteSide",
+    "check_ports",
+    "parent_command",
+    "provisioned",
+    "write_job",
+]
+
+ADMIN: Final = "admin@intarsia.org"
+_COLLAB: Final = "nvflare.collab.runtime"
+_HERE: Final = "intarsia.engines.transports.nvflare"
+_CONTROLLER: Final = f"{_COLLAB}.controller.CollabController"
+_EXECUTOR: Final = f"{_COLLAB}.executor.CollabExecutor"
+_ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.SiteSide")
+# Found by name: they stand above the engines, which know neither experiments nor tables.
+_MAIN: Final = ("intarsia.deployment.server", "run_in_job")
+_SITE: Final = ("intarsia.deployment.client_setup", "site_in")
+_ERRORS: Final = ("intarsia.deployment.client_folder", "errors_in")
+# What the Collab API calls the server's cell of a job; no site may have this name.
+_SERVER: Final = "server"
+_LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
+_THREADS: Final = 16
+_CALLS: Final = 200  # after which a site gives memory back
+
+
+def _chunks(self: Any) -> str:
+    return f"{len(self)} chunks"
+
+
+# The library formats what it receives for a line of its log, written or not: the digits of 8 MB
+# take four times as long as carrying them.
+ConsumableBufferList.__repr__ = _chunks
+
+
+class Lines:
+    """Carries calls to the sites of a job.
+
+    Parameters
+    ----------
+    proxies
+        What the Collab API gives for each site.
+    """
+
+    def __init__(self, proxies: Sequence[Any]) -> None:
+        self._proxies = {proxy.name: proxy for proxy in proxies}
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the sites of the job."""
+        return tuple(self._proxies)
+
+    def send(self, client: ClientId, data: bytes, seconds: float) -> bytes:
+        """Return what a site answers; OSError if nothing came in time."""
+        if client not in self._proxies:
+            raise ConnectionError(f"{client} is not in this job")
+        try:
+            found = self._proxies[client](timeout=seconds).handle(data)
+        except CollabCallError as problem:
+            raise ConnectionError(f"{client} did not answer") from problem
+        if not isinstance(found, bytes):
+            raise ConnectionError(f"{client} answered with no bytes")
+        return found
+
+
+class ServerSide:
+    """The server's component of a job.
+
+    Parameters
+    ----------
+    run
+        Name of the run, whose folder lies in the server's own.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+
+    @collab.main  # type: ignore[untyped-decorator]  # the library has no types
+    def main(self) -> None:
+        """Run the experiment, or go on with it."""
+        context = collab.context
+        lines = Lines(list(context.clients))
+        folder = Path(context.workspace.get_site_config_dir())
+        _named(_MAIN)(folder, self.run, lines)
+
+
+class SiteSide:
+    """A site's component of a job: hands bytes to the site whose configuration is in the kit.
+
+    The API lets every participant of a job call every other, but a site answers the server alone.
+    """
+
+    def __init__(self) -> None:
+        self._site: Any = None
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    @collab.publish  # type: ignore[untyped-decorator]  # likewise
+    def handle(self, data: bytes) -> bytes:
+        """Return the answer to a call.
+
+        Raises
+        ------
+        SiteError
+            If the caller is not the server.
+        """
+        folder = Path(collab.workspace.get_site_config_dir())
+        # by the cell that a call comes from, which is bound to its certificate
+        if (caller := collab.caller) != _SERVER:
+            problem = SiteError(
+                f"{caller!r} called this site, which answers only the server; ask the people at "
+                f"{caller!r} what runs there."
+            )
+            _named(_ERRORS)(folder)(problem)
+            raise problem
+        with self._lock:
+            if self._site is None:
+                self._site = _named(_SITE)(folder)
+                gc.freeze()  # a million objects of libraries, which would put off each collection
+            self._calls += 1
+            long = self._calls % _CALLS == 0
+        answer: bytes = self._site.handle(data)
+        if long:
+            _give_back()
+        return answer
+
+
+def _give_back() -> None:
+    """Free what only refers to itself, and give the system memory that is free.
+
+    Python and glibc put both off: 8 kB a call, for as long as a job runs.
+    """
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another library of C has no such function
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _named(place: tuple[str, str]) -> Any:
+    return getattr(importlib.import_module(place[0]), place[1])
+
+
+# -- jobs
+
+
+def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> Path:
+    """Write a job into a folder: names of classes and of the run, and no code.
+
+    It begins when `least` of the sites are there.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    config = folder / "app" / "config"
+    config.mkdir(parents=True)
+    pools = {"max_call_threads": _THREADS}
+    server = {
+        "format_version": 2,
+        "workflows": [
+            {"id": "controller", "path": _CONTROLLER, "args": {"server_obj_id": "server", **pools}}
+        ],
+        "components": [{"id": "server", "path": f"{_HERE}.ServerSide", "args": {"run": run}}],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [
+            {
+                "tasks": ["*"],
+                "executor": {
+                    "id": "executor",
+                    "path": _EXECUTOR,
+                    "args": {"client_obj_id": "site", **pools},
+                },
+            }
+        ],
+        "components": [{"id": "site", "path": f"{_HERE}.SiteSide", "args": {}}],
+    }
+    meta = {
+        "name": run,
+        "resource_spec": {},
+        "min_clients": least,
+        "deploy_map": {"app": ["server", *sites]},
+    }
+    for path, content in (
+        (config / "config_fed_server.json", server),
+        (config / "config_fed_client.json", client),
+        (folder / "meta.json", meta),
+    ):
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return folder
+
+
+class Jobs:
+    """The jobs of a federation, as its administrator sees them.
+
+    Parameters
+    ----------
+    kit
+        The administrator's kit.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        self._kit = kit
+        self._session: Session | None = None
+
+    def submit(self, job: Path) -> str:
+        """Submit a job; return its id. OSError where the server is not there."""
+        return str(self._asked(lambda session: session.submit_job(str(job))))
+
+    def status(self, job: str) -> str:
+        """Return the status of a job, "" if the server knows none of this id."""
+        try:
+            found = self._asked(lambda session: session.get_job_meta(job))
+        except JobNotFound:
+            return ""
+        return str(found.get("status", ""))
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        self._asked(lambda session: session.abort_job(job))
+
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return the sites that are connected."""
+        info = self._asked(lambda session: session.get_system_info())
+        return tuple(sorted(one.name for one in info.client_info))
+
+    def close(self) -> None:
+        """Leave the server."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _knock(self) -> None:
+        """Raise OSError if nobody is at the server's port."""
+        known = json.loads((self._kit / "startup" / "fed_admin.json").read_bytes())["admin"]
+        with socket.create_connection((known["host"], int(known["port"])), timeout=10.0):
+            pass
+
+    def _asked(self, ask: Callable[[Session], Any]) -> Any:
+        try:
+            if self._session is None:
+                self._knock()  # a session that found nobody would go on calling for ever
+                self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
+            return ask(self._session)
+        except JobNotFound:
+            raise
+        except Exception as problem:
+            # a session does not outlive the server's process; the next one is a new one, and this
+            # one's threads would keep ours from ending
+            with contextlib.suppress(Exception):
+                self.close()
+            self._session = None
+            kind = type(problem).__name__
+            raise ConnectionError(f"the server does not answer ({kind})") from None
+
+
+# -- kits
+
+
+def check_ports(kit: Path) -> None:
+    """Raise if another process of this machine has a port that the server of a kit needs.
+
+    Raises
+    ------
+    ExperimentError
+        With the port.
+    """
+    known = json.loads((kit / "startup" / "fed_server.json").read_bytes())["servers"][0]
+    for port in (int(known["service"]["target"].rpartition(":")[2]), int(known["admin_port"])):
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("", port))
+            except OSError as problem:
+                raise ExperimentError(
+                    f"Port {port} of this machine cannot be used ({problem.strerror}), and the "
+                    "server of this federation needs it; end what uses it, or give the "
+                    "federation another port and provision it anew."
+                ) from None
+
+
+def parent_command(kit: Path, *, server: bool) -> list[str]:
+    """Return the command that runs the process which a kit is for; make the kit safe where it is.
+
+    A kit has its place written into it, and comes from another machine.
+    """
+    _made_safe(kit)
+    if server:
+        module, config, more = "server.server_train", "fed_server.json", []
+    else:
+        module, config, more = "client.client_train", "fed_client.json", [f"uid={kit.name}"]
+    return [
+        *(sys.executable, "-u", "-m", f"nvflare.private.fed.app.{module}"),
+        *("-m", str(kit), "-s", config, "--set", "secure_train=true", *more),
+        *("org=intarsia", "config_folder=config"),
+    ]
+
+
+def provisioned(
+    name: str, host: str, ports: tuple[int, int], sites: Sequence[ClientId], folder: Path
+) -> Mapping[str, Path]:
+    """Write a kit for the server, with the administrator's in it, and for each site.
+
+    They hold keys and certificates. Kits that are there already stay as they are: their keys are
+    the same afterwards.
+    """
+    import yaml
+
+    work = folder / ".provisioning"
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    participants: list[dict[str, Any]] = [
+        {
+            "name": host,
+            "type": "server",
+            "org": "intarsia",
+            "fed_learn_port": ports[0],
+            "admin_port": ports[1],
+        },
+        *({"name": site, "type": "client", "org": "intarsia"} for site in sites),
+        {"name": ADMIN, "type": "admin", "org": "intarsia", "role": "project_admin"},
+    ]
+    built = "nvflare.lighter.impl"
+    project = {
+        "api_version": 3,
+        "name": name,
+        "participants": participants,
+        "builders": [
+            {
+                "path": f"{built}.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {
+                "path": f"{built}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config"},
+            },
+            {"path": f"{built}.cert.CertBuilder"},
+            {"path": f"{built}.signature.SignatureBuilder"},
+        ],
+    }
+    (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
+    command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
+    subprocess.run([*command, "--force"], cwd=work, check=True, capture_output=True)
+    newest = max((work / "kits" / name).glob("prod_*"), key=lambda path: path.stat().st_mtime)
+    kits = {"server": folder / "server", **{site: folder / site for site in sites}}
+    given = {"server": host, **dict(zip(sites, sites, strict=True))}
+    for one, kit in (*kits.items(), (ADMIN, kits["server"] / "admin")):
+        if not kit.exists():
+            shutil.copytree(newest / given.get(one, ADMIN), kit)
+            kit.chmod(0o700)
+    shutil.rmtree(newest)
+    return kits
+
+
+def _made_safe(kit: Path) -> None:
+    """Let a kit run nothing but this package, keep its files to itself, and log little."""
+    local = kit / "local"
+    defaults = local / "resources.json.default"
+    if defaults.is_file():
+        resources = json.loads(defaults.read_text(encoding="utf-8"))
+        resources["class_list_enforcement_mode"] = "enforce"
+        resources["class_allow_list"] = list(_ALLOWED)
+        # logs of sites stay with them
+        components = resources.get("components", [])
+        resources["components"] = [one for one in components if ".logging." not in one["path"]]
+        text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
+        (local / "resources.json").write_text(text, encoding="utf-8")
+    rights = local / "authorization.json.default"
+    if rights.is_file():
+        found = json.loads(rights.read_text(encoding="utf-8"))
+        # "any" would let a job bring code of its own
+        every = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+        found["permissions"] = {"project_admin": dict.fromkeys(every, "any") | {"byoc": "none"}}
+        (local / "authorization.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    logging = local / "log_config.json.default"
+    if logging.is_file():
+        found = json.loads(logging.read_text(encoding="utf-8"))
+        for handler in found["handlers"].values():
+            if "maxBytes" in handler:
+                handler.update(maxBytes=_LOG_BYTES, backupCount=2)
+        found["loggers"]["root"]["level"] = "WARNING"
+        (local / "log_config.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""What parties must have in common, or must not, before they train: checks of their tables.
+
+The same for parties in one place and, as far as it is public, for sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from intarsia.core.block import Block, ClientId, Schema
+from intarsia.errors import FederationError
+from intarsia.experiment.entity_alignment import Names
+from intarsia.spelling import listed
+
+__all__ = ["check_features", "check_forgotten_ids", "check_kinds", "check_labels"]
+
+
+def check_features(blocks: Mapping[ClientId, Block]) -> None:
+    """Refuse parties that hold labels only, all of them."""
+    if not any(block.features for block in blocks.values()):
+        raise FederationError(
+            f"No client has a feature column (clients: {listed(blocks)}); a model needs at least "
+            "one: add a party with columns, or a column to features."
+        )
+
+
+def check_kinds(schema: Schema, sparse: Mapping[ClientId, bool], *, standardise: bool) -> None:
+    """Refuse a feature that is sparse at one client and dense at another, where that matters.
+
+    An absent entry is 0 in the one and missing in the other: only the dense one can be centred, and
+    of rows that both hold they would not mean the same. `sparse` says whose tables are sparse.
+
+    Raises
+    ------
+    FederationError
+        If there is such a feature, and it is to be standardised or its holders share samples.
+    """
+    for cell in schema.features.cells:
+        dense = [name for name in cell.owners if not sparse[name]]
+        if len(dense) in (0, len(cell.owners)):
+            continue
+        feature = str(schema.features.ids[cell.start])
+        first = next(name for name in cell.owners if sparse[name])
+        if standardise:
+            raise FederationError(
+                f"Feature {feature!r} is in a sparse table at client {first!r} and in a dense one "
+                f"at client {dense[0]!r}, so that it cannot be standardised alike; give both one "
+                "kind, or set standardise = false in [preprocessing]."
+            )
+        for owners in schema.samples.owner_sets:
+            pair = next((name for name in dense if name in owners), None)
+            other = next((name for name in cell.owners if sparse[name] and name in owners), None)
+            if pair is not None and other is not None:
+                raise FederationError(
+                    f"Feature {feature!r} is in a sparse table at client {other!r} and in a dense "
+                    f"one at client {pair!r}, which hold the same samples: an absent value is 0 in "
+                    "the one and missing in the other; give both one kind."
+                )
+
+
+def check_forgotten_ids(
+    parties: Mapping[ClientId, tuple[Sequence[str], str | None, bool]],
+) -> None:
+    """Refuse a client without an id whose table has the others' id column, as a feature.
+
+    `parties` are each one's feature columns, the column of its ids, and whether it has ids of its
+    own making instead.
+
+    Raises
+    ------
+    FederationError
+        If there is such a client.
+    """
+    stated = {own: name for name, (_, own, _) in parties.items() if own is not None}
+    for name, (columns, _, generated) in parties.items():
+        column = next((one for one in columns if one in stated), None)
+        if generated and column is not None:
+            raise FederationError(
+                f"Client {name!r} has no id, but its table has the column {column!r}, which is the "
+                f"id of client {stated[column]!r}; set id to {column!r} at {name!r} too, or, if it "
+                "is something else there, list it in exclude or rename it."
+            )
+
+
+def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
+    """Refuse labels of one sample that differ between clients."""
+    names = [name for name, block in blocks.items() if block.y is not None]
+    ids = np.concatenate([blocks[name].samples for name in names])
+    labels = np.concatenate([np.asarray(blocks[name].y) for name in names])
+    client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])
+    known = ~np.isnan(labels)
+    ids, labels, client = ids[known], labels[known], client[known]
+    order = np.argsort(ids, kind="stable")
+    ids, labels, client = ids[order], labels[order], client[order]
+    wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
+    if len(wrong):
+        first = wrong[0]
+        holder = names[client[first]]
+        raise FederationError(
+            f"{len(wrong)} samples have different labels at two clients (first: sample "
+            f"{own.id_of(holder, ids[first])!r} at {holder!r} and {names[client[first + 1]]!r}); "
+            "correct one of the tables."
+        )

@@ -1,0 +1,423 @@
+"""The experiment file: TOML → a frozen, validated `Experiment`.
+
+Each table of the file is a frozen dataclass; `hyperparameters` builds one from a mapping with an
+error that names the key, its table, the actual value and the nearest valid key. The tables
+`[algorithm]`, `[partition]` and a named `[dataset]` keep their own keys as a mapping, since they
+belong to the algorithm, the partition and the data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from intarsia.core.settings import frozen, hyperparameters, toml_text, wrong_value
+from intarsia.data.labels import LabelSettings
+from intarsia.data.reader import Source, located
+from intarsia.errors import ExperimentError
+from intarsia.experiment.overrides import overridden
+from intarsia.experiment.published import Published, of_tables
+from intarsia.privacy.entity_matching.normalisation import Rule
+from intarsia.privacy.settings import Privacy
+from intarsia.spelling import nearest
+
+__all__ = [
+    "Alignment",
+    "Experiment",
+    "NamedDataset",
+    "Partition",
+    "Preprocessing",
+    "Split",
+    "from_dict",
+    "hyperparameters",
+    "load",
+    "to_dict",
+]
+
+_TABLES = (
+    "experiment",
+    "split",
+    "preprocessing",
+    "algorithm",
+    "dataset",
+    "partition",
+    "client",
+    "labels",
+    "alignment",
+    "privacy",
+    "published",
+)
+_ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advice names them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Which samples are held out for evaluation, by a hash of their ids."""
+
+    test: float = 0.2  # fraction in [0, 1); 0 = no test part
+    # fraction of the training samples on which models are graded instead of on the test part, which
+    # is then not used: to choose hyperparameters
+    validation: float = 0.0
+    salt: str = ""
+
+    def __post_init__(self) -> None:
+        for key, example in (("test", "0.2"), ("validation", "0.1")):
+            value = getattr(self, key)
+            if not 0 <= value < 1:
+                raise _outside("split", key, value, "a fraction of at least 0 and below 1", example)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """What happens to the features before training."""
+
+    standardise: bool = True  # federated, through sums
+    intercept: bool = True  # a constant feature 1 at every client with labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """How the parties find out which samples and features they share."""
+
+    ids: Literal["plain", "pseudonyms", "psi"] = "plain"
+    normalise: tuple[Rule, ...] = ()  # in this order, to text ids
+    key: str | None = None  # file of the clients' shared key; None: privacy.key, else drawn
+    dictionary: str | None = None  # file: the parties' columns as features, their units and types
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.ids == "plain":
+            raise ExperimentError(
+                f'[alignment] key is {toml_text(self.key)} but ids is "plain", which uses none; '
+                'set ids = "pseudonyms", or remove key.'
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDataset:
+    """A named data set, with its own keys; or several, each dealt to clients of its own."""
+
+    name: str | tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of each
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the data sets."""
+        return (self.name,) if isinstance(self.name, str) else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """How a data set is dealt out to simulated clients; the kind has its own keys."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that a run is made from.
+
+    Either `dataset` and `partition` (a simulation) or `clients` (real parties).
+
+    Raises
+    ------
+    ExperimentError
+        If a value is outside its range, or both or neither kind of data are described.
+    """
+
+    name: str
+    algorithm: str
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # not yet validated
+    out: str = ""  # folder; "" = runs/<name> beside the file
+    seed: int = 0
+    rounds: int = 200  # upper limit
+    tolerance: float = 1e-6  # stop when gap/primal falls below, where there is a certificate
+    participation: float = 1.0  # fraction of clients in a round
+    participation_pattern: Literal["random", "cyclic"] = "random"
+    checkpoint_seconds: float = 1.0
+    state_megabytes: int = 2048  # of the clients' states in memory; the others are mapped from disk
+    evaluate_every: int = 10  # rounds; 0 = only at the end
+    threads: int = 1  # of the libraries for linear algebra and for networks
+    yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
+    split: Split = Split()
+    preprocessing: Preprocessing = Preprocessing()
+    labels: LabelSettings = field(default_factory=LabelSettings)
+    alignment: Alignment = Alignment()
+    privacy: Privacy = field(default_factory=Privacy)
+    dataset: NamedDataset | Source | None = None
+    partition: Partition | None = None
+    clients: tuple[Source, ...] = ()
+    published: tuple[Published, ...] = ()  # for comparisons; nothing of a run depends on them
+
+    def __post_init__(self) -> None:
+        for key, sound, expected, example in (
+            ("seed", self.seed >= 0, "a whole number of at least 0", "0"),
+            ("rounds", self.rounds >= 1, "a whole number of at least 1", "200"),
+            ("threads", self.threads >= 1, "a whole number of at least 1", "1"),
+            ("tolerance", self.tolerance >= 0, "a number of at least 0", "1e-6"),
+            ("participation", 0 < self.participation <= 1, "a fraction in (0, 1]", "1.0"),
+            ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0 seconds", "1.0"),
+            ("state_megabytes", self.state_megabytes >= 0, "at least 0 MB", "2048"),
+            ("evaluate_every", self.evaluate_every >= 0, "at least 0 rounds", "10"),
+        ):
+            if not sound:
+                raise _outside("experiment", key, getattr(self, key), expected, example)
+        turns = 1 / self.participation
+        if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
+            raise ExperimentError(
+                f"[experiment] participation is {self.participation} with the cyclic pattern, in "
+                "which the clients take turns; expected a fraction like 1/2, 1/3 or 1/4: set e.g. "
+                f"participation = {1 / round(turns):.3g}."
+            )
+        if self.dataset is not None and self.clients:
+            raise ExperimentError(
+                f"The experiment has [dataset] and {len(self.clients)} [[client]] tables; describe "
+                "a simulation ([dataset] and [partition]) or real parties ([[client]]), not both."
+            )
+        if self.dataset is None and not self.clients:
+            raise ExperimentError(
+                "The experiment has no [dataset] and 0 [[client]] tables; describe a simulation "
+                "([dataset] and [partition]) or real parties ([[client]])."
+            )
+        if self.clients and self.partition is not None:
+            raise ExperimentError(
+                f"The experiment has [partition] and {len(self.clients)} [[client]] tables, which "
+                "are parts already; remove [partition]."
+            )
+        for name, count in Counter(client.name for client in self.clients).items():
+            if count > 1:
+                raise ExperimentError(
+                    f"{count} [[client]] tables have the name {name!r}; rename all but one."
+                )
+
+
+def load(
+    path: str | Path, overrides: Sequence[str] = (), parties: Sequence[str] = ()
+) -> Experiment:
+    """Return the experiment that a TOML file describes.
+
+    `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
+    client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
+    those of a federation whose tables lie elsewhere: a file without data means all of them.
+
+    Raises
+    ------
+    ExperimentError
+        If the file cannot be read, is not TOML, or a key or a value is wrong.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ExperimentError(
+            f"{path}: byte {error.start} is {error.object[error.start : error.start + 1]!r}, which "
+            "is not UTF-8; save the file as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ExperimentError(
+            f"{path}: cannot read the experiment file ({error.strerror}); give the path of a TOML "
+            "file."
+        ) from error
+    try:
+        tree = tomllib.loads(content.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{path}: not valid TOML: {_place(str(error), content)}.") from None
+    for override in overrides:
+        tree = overridden(tree, override, _ORDER)
+    if parties and not tree.keys() & {"client", "dataset"}:
+        tree = {**tree, "client": [{"name": name} for name in parties]}
+    return from_dict(tree, path.parent, path.stem)
+
+
+def from_dict(
+    tree: Mapping[str, Any], folder: str | Path = ".", name: str = "experiment"
+) -> Experiment:
+    """Return the experiment that nested tables describe; paths are relative to `folder`.
+
+    Raises
+    ------
+    ExperimentError
+        If a key or a value is wrong.
+    """
+    folder = Path(folder).resolve()
+    for key, value in tree.items():
+        if key not in _TABLES:
+            raise ExperimentError(
+                f"[{key}] is not a table of an experiment; {nearest(key, _ORDER)}."
+            )
+        if key not in ("client", "privacy", "published") and not isinstance(value, Mapping):
+            raise wrong_value("The file's", key, value, f"a table [{key}]")
+    algorithm = dict(tree.get("algorithm", {}))
+    chosen = algorithm.pop("name", None)
+    if not isinstance(chosen, str) or not chosen:
+        raise wrong_value(
+            "[algorithm]", "name", chosen, 'the name of an algorithm, such as "hyfdca"'
+        )
+    settings = dict(tree.get("experiment", {}))
+    for key in ("algorithm", "hyperparameters", *_TABLES[1:], "clients"):
+        if key in settings:  # a field of Experiment, but not a key of [experiment]
+            raise ExperimentError(
+                f"[experiment] has the unknown key {key!r}; {nearest(key, _keys())}."
+            )
+    settings.setdefault("name", name)
+    out = settings.setdefault("out", f"runs/{settings['name']}")
+    if out == "":
+        raise wrong_value("[experiment]", "out", out, 'a folder, such as "runs/mine"')
+    if isinstance(out, str):
+        settings["out"] = str((folder / Path(out).expanduser()).resolve())
+    privacy = _privacy(tree.get("privacy", {}), folder)
+    return hyperparameters(
+        Experiment,
+        {
+            **settings,
+            "algorithm": chosen,
+            "hyperparameters": algorithm,
+            "split": hyperparameters(Split, tree.get("split", {}), "[split]"),
+            "preprocessing": hyperparameters(
+                Preprocessing, tree.get("preprocessing", {}), "[preprocessing]"
+            ),
+            "labels": hyperparameters(LabelSettings, tree.get("labels", {}), "[labels]"),
+            "alignment": _alignment(tree.get("alignment", {}), folder, privacy),
+            "privacy": privacy,
+            "dataset": _dataset(tree.get("dataset"), folder),
+            "partition": _partition(tree.get("partition")),
+            "clients": _clients(tree.get("client", []), folder),
+            "published": of_tables(tree.get("published", [])),
+        },
+        "[experiment]",
+        _keys(),
+    )
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """Return nested tables from which `from_dict` makes the same experiment; JSON can hold them."""
+    tree: dict[str, Any] = {
+        "experiment": {key: getattr(experiment, key) for key in _keys() if key != "out"},
+        "split": _table(experiment.split),
+        "preprocessing": _table(experiment.preprocessing),
+        "algorithm": {"name": experiment.algorithm, **_plain(experiment.hyperparameters)},
+        "labels": _table(experiment.labels),
+        "alignment": _table(experiment.alignment),
+        "privacy": _table(experiment.privacy),
+    }
+    if experiment.out:
+        tree["experiment"]["out"] = experiment.out
+    if isinstance(experiment.dataset, NamedDataset):
+        named = experiment.dataset
+        tree["dataset"] = {"name": _plain(named.name), **_plain(named.options)}
+    elif experiment.dataset is not None:
+        tree["dataset"] = _table(experiment.dataset)
+        del tree["dataset"]["name"]  # the name would make it a named data set
+    if experiment.partition is not None:
+        options = _plain(experiment.partition.options)
+        tree["partition"] = {"kind": experiment.partition.kind, **options}
+    if experiment.clients:
+        tree["client"] = [_table(client) for client in experiment.clients]
+    if experiment.published:
+        tree["published"] = [_table(one) for one in experiment.published]
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists in place of tuples, and without keys that are None."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items() if one is not None}
+    return value
+
+
+def _table(settings: Any) -> dict[str, Any]:
+    return dict(
+        _plain({one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)})
+    )
+
+
+def _keys() -> list[str]:
+    """Return the keys of the table [experiment]."""
+    apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
+    return [one.name for one in dataclasses.fields(Experiment) if one.name not in apart]
+
+
+def _outside(table: str, key: str, value: Any, expected: str, example: str) -> ExperimentError:
+    return ExperimentError(
+        f"[{table}] {key} is {toml_text(value)}; expected {expected}: set e.g. {key} = {example}."
+    )
+
+
+def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:
+    if table is None:
+        return None
+    if "name" not in table and ("path" in table or "url" in table):
+        source = hyperparameters(Source, {"name": "dataset", **table}, "[dataset]")
+        return located(source, folder)
+    options = dict(table)
+    name = options.pop("name", None)
+    several = isinstance(name, list | tuple) and bool(name)
+    names = list(name) if several else [name]
+    if not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
+        expected = 'the name of a data set such as "a9a" (or different ones), or path for a file'
+        raise wrong_value("[dataset]", "name", name, expected)
+    if isinstance(options.get("path"), str):
+        options["path"] = str((folder / Path(options["path"]).expanduser()).resolve())
+    return NamedDataset(name=frozen(name), options=frozen(options))
+
+
+def _alignment(table: Mapping[str, Any], folder: Path, privacy: Privacy) -> Alignment:
+    found = hyperparameters(Alignment, table, "[alignment]")
+    if found.key is None and found.ids != "plain" and privacy.key:
+        found = dataclasses.replace(found, key=privacy.key)  # the clients have one key for both
+
+    def placed(path: str | None) -> str | None:
+        return None if path is None else str((folder / Path(path).expanduser()).resolve())
+
+    return dataclasses.replace(found, key=placed(found.key), dictionary=placed(found.dictionary))
+
+
+def _privacy(table: Any, folder: Path) -> Privacy:
+    if isinstance(table, str):  # privacy = "masked" is short for a table with that mode
+        table = {"mode": table}
+    if not isinstance(table, Mapping):
+        raise wrong_value("The file's", "privacy", table, 'a mode such as "masked", or a table')
+    found = hyperparameters(Privacy, table, "[privacy]")
+    if not found.key:
+        return found
+    key = str((folder / Path(found.key).expanduser()).resolve())
+    return dataclasses.replace(found, key=key)
+
+
+def _partition(table: Mapping[str, Any] | None) -> Partition | None:
+    if table is None:
+        return None
+    options = dict(table)
+    kind = options.pop("kind", None)
+    if not isinstance(kind, str) or not kind:
+        raise wrong_value("[partition]", "kind", kind, 'the kind of partition, such as "grid"')
+    return Partition(kind=kind, options=frozen(options))
+
+
+def _clients(tables: Any, folder: Path) -> tuple[Source, ...]:
+    if not isinstance(tables, Sequence) or not all(isinstance(one, Mapping) for one in tables):
+        raise wrong_value("The file's", "client", tables, "tables [[client]], with two brackets")
+    sources = []
+    for position, table in enumerate(tables):
+        name = table.get("name")
+        where = f"[[client]] {name!r}" if isinstance(name, str) else f"[[client]] {position}"
+        sources.append(located(hyperparameters(Source, table, where), folder))
+    return tuple(sources)
+
+
+def _place(message: str, content: str) -> str:
+    """Return a TOML parser's message with the line it is about, and what to do."""
+    found = re.search(r"\(at line (\d+), column (\d+)\)", message)
+    lines = content.splitlines()
+    line, column = (int(found[1]), int(found[2])) if found else (len(lines), 1)
+    said = message.split(" (at ")[0]
+    shown = lines[line - 1].strip()[:60] if 0 < line <= len(lines) else ""
+    return f"{said} at line {line}, column {column} ({shown!r}); correct this line"

@@ -1,0 +1,174 @@
+"""Which samples and features the parties share, by the experiment's `[alignment]`.
+
+A party's columns get the features' names and units, its ids are normalised by the declared rules,
+and pseudonyms take the place of ids in everything that is public.
+
+plain
+    Ids as they are: whoever sees the public index sets sees them.
+pseudonyms
+    Under a key of all clients: see `privacy.pseudonyms` for who learns what.
+psi
+    Of two parties: shared rows under a key of both, all others under a key of the party; see
+    `privacy.intersection` for who learns what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import ClientId
+from intarsia.data.source import Source
+from intarsia.data.table import Table
+from intarsia.errors import ExperimentError
+from intarsia.experiment import feature_dictionary
+from intarsia.experiment.config import Alignment
+from intarsia.privacy.entity_matching import normalisation
+from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
+from intarsia.spelling import nearest
+
+__all__ = ["Names", "normalised", "public_names", "with_features"]
+
+Ids = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What stands for each party's samples in everything public; the ids stay with the party."""
+
+    public: Mapping[ClientId, Ids]
+    ids: Mapping[ClientId, Ids]  # in the same order
+
+    def id_of(self, client: ClientId, name: Any) -> Any:
+        """Return a party's own id of one of its samples."""
+        return self.ids[client][np.flatnonzero(self.public[client] == name)[0]].item()
+
+
+def with_features(
+    tables: Mapping[ClientId, Table],
+    sources: Mapping[ClientId, Source],
+    shared: feature_dictionary.Dictionary | None,
+) -> dict[ClientId, Table]:
+    """Return the tables with the features' names and units.
+
+    Raises
+    ------
+    FederationError
+        If a feature is in different units at two parties.
+    TableError
+        If a table is not what the dictionary says.
+    ExperimentError
+        If the dictionary names a party that is not there.
+    """
+    feature_dictionary.check_units(sources, tables, shared)
+    if shared is None:
+        return dict(tables)
+    for client in shared.columns:
+        if client not in tables:
+            raise ExperimentError(
+                f"The dictionary {shared.place} has columns of the client {client!r}, which is not "
+                f"in the experiment; {nearest(client, tables)}."
+            )
+    return {
+        name: feature_dictionary.translated(
+            table, shared, sources[name].units if name in sources else {}
+        )
+        for name, table in tables.items()
+    }
+
+
+def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[ClientId, Ids]:
+    """Return the parties' ids after the declared rules; plain ids without rules stay as they are.
+
+    Raises
+    ------
+    TableError
+        If an id is malformed, or two ids of a party become one.
+    FederationError
+        If one party has whole numbers and another has text.
+    """
+    if settings.ids == "plain" and not settings.normalise:
+        return ids
+    return normalisation.of_one_type(
+        {
+            name: normalisation.normalised(own, settings.normalise, f"Client {name!r}")
+            for name, own in ids.items()
+        }
+    )
+
+
+def public_names(
+    settings: Alignment,
+    ids: Mapping[ClientId, Ids],
+    secret: bytes,
+    generated: Collection[ClientId] = (),
+) -> Names:
+    """Return what stands for the samples of all parties.
+
+    Parameters
+    ----------
+    secret
+        32 bytes that the clients keep and the server does not have; here they stand for the keys
+        of single parties, and for the shared key where the settings name no file.
+    generated
+        The parties whose rows have no ids and belong to them alone.
+
+    Raises
+    ------
+    ExperimentError
+        If "psi" is to align more or fewer than two parties, or one without ids.
+    KeyMaterialError
+        If the key file is wrong.
+    """
+    if settings.ids == "plain":
+        return Names(ids, ids)
+    shared_key = _shared_key(settings, secret)
+    own_keys = {name: subkey(secret, f"rows of {name}") for name in ids}
+    if settings.ids == "psi":
+        return Names(_intersected(ids, shared_key, own_keys, generated), ids)
+    return Names(
+        {
+            name: pseudonyms(own, own_keys[name] if name in generated else shared_key)
+            for name, own in ids.items()
+        },
+        ids,
+    )
+
+
+def _shared_key(settings: Alignment, secret: bytes) -> bytes:
+    if settings.key is None:
+        return subkey(secret, "shared")
+    from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
+
+    return SharedKey.load(Path(settings.key)).derive("pseudonyms")
+
+
+def _intersected(
+    ids: Mapping[ClientId, Ids],
+    shared_key: bytes,
+    own_keys: Mapping[ClientId, bytes],
+    generated: Collection[ClientId],
+) -> dict[ClientId, Ids]:
+    if len(ids) != 2:
+        raise ExperimentError(
+            f'[alignment] ids is "psi", which aligns two parties, but there are {len(ids)} '
+            'clients; set ids = "pseudonyms".'
+        )
+    for name in generated:
+        raise ExperimentError(
+            f'[alignment] ids is "psi" but client {name!r} has no ids to intersect; set id there, '
+            'or set ids = "pseudonyms".'
+        )
+    from intarsia.privacy.entity_matching import psi  # here: the library is optional
+
+    (one, first), (other, second) = ids.items()
+    found, announced = psi.shared_rows(first, second, shared_key)
+    return {
+        one: psi.row_names(first, found, shared_key, own_keys[one]),
+        other: psi.row_names(second, announced, shared_key, own_keys[other]),
+    }

@@ -1,0 +1,412 @@
+"""An experiment's parties: tables or a dealt data set → blocks to train and to test on.
+
+Alignment comes first: a party's columns get the features' names and units, its ids are normalised,
+and then pseudonyms take their place (`[alignment]`), so that nothing that is public has an id in
+it. Which samples are held out is decided by the pseudonym: with another key it is other samples.
+A data set that is dealt out here is split before, by its own ids.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.data.labels import notes_on_labels
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+from intarsia.data.table import Table, assemble, split
+from intarsia.datasets import registry as datasets
+from intarsia.datasets.registry import Dataset
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.experiment import entity_alignment, feature_dictionary
+from intarsia.experiment.checks import (
+    check_features,
+    check_forgotten_ids,
+    check_kinds,
+    check_labels,
+)
+from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Split
+from intarsia.experiment.entity_alignment import Names
+from intarsia.partition.client_clusters import Structure
+from intarsia.partition.registry import deal
+from intarsia.privacy.entity_matching.pseudonyms import drawn_key
+
+__all__ = [
+    "Federation",
+    "Tables",
+    "aligned",
+    "build",
+    "checksum",
+    "held_out",
+    "labelled_somewhere",
+    "parties",
+    "table_of",
+]
+
+Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The parties of an experiment, before any exchange."""
+
+    train: Mapping[ClientId, Block]
+    test: Mapping[ClientId, Block]  # the same clients; blocks may be empty
+    schema: Schema
+    test_schema: Schema
+    labels: Labels
+    notes: tuple[str, ...] = ()
+    # the clients' own, kept from the server: what pseudonyms come from, so that a run that goes on
+    # later needs it again; None with plain ids
+    secret: bytes | None = field(default=None, repr=False)
+    structure: Structure | None = None  # who is dealt alike, in a simulation that says so
+
+    def fingerprint(self) -> str:
+        """Return a checksum of everything the parties hold."""
+        total = 0
+        for blocks in (self.train, self.test):
+            total = checksum(blocks, total)
+        return f"{total:08x}"
+
+
+def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
+    """Return a CRC-32 of blocks and their names, which goes on from `total`.
+
+    Rows count in the order of their ids, as a database may give them in any.
+    """
+    for name, held in blocks.items():
+        order = np.argsort(held.samples, kind="stable")
+        block = held if (order == np.arange(len(order))).all() else held.take(order)
+        total = zlib.crc32(f"{name} {block.features}".encode(), total)
+        x = block.x
+        parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
+        for array in (block.samples, *parts, block.y):
+            if array is not None:
+                total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
+    return total
+
+
+def build(
+    experiment: Experiment, tables: Tables | None = None, secret: bytes | None = None
+) -> Federation:
+    """Return the parties that an experiment describes (or that the given tables are).
+
+    Samples that nobody has a label of are left out of training. A function that returns the tables
+    is called here, so that nobody else keeps them in memory. `secret` is that of the federation
+    before, where a run goes on.
+
+    Raises
+    ------
+    UserError
+        If a table cannot be read, or the tables do not fit together.
+    """
+    hidden = experiment.alignment.ids != "plain"
+    secret = (secret or drawn_key()) if hidden else b""
+    if experiment.dataset is not None and tables is None:
+        train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
+        train, test, names = _renamed(experiment, train, test, secret)
+    else:
+        train, test, labels, names = _own(experiment, tables, secret)
+        notes, structure = [], None
+    if experiment.split.validation:
+        notes.append(
+            f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
+            "out for validation; the test part was not used."
+        )
+    check_features(train)
+    left = _drop_unlabelled(train)
+    if left:
+        notes.append(f"{left} training samples have a label at no client; they are left out.")
+    check_labels(train, names)
+    schema, tested = Schema.of(train, labels), Schema.of(test, labels)
+    sparse = {name: block.sparse for name, block in train.items()}
+    for one in (schema, tested):
+        check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
+    notes.extend(notes_on_labels(schema, experiment.labels))
+    return Federation(
+        train,
+        test,
+        schema,
+        tested,
+        labels,
+        tuple(notes),
+        secret if hidden else None,
+        structure,
+    )
+
+
+def parties(
+    experiment: Experiment, tables: Tables | None = None
+) -> tuple[dict[ClientId, Block], Labels]:
+    """Return all that the parties hold, test samples and unlabelled ones too.
+
+    With their own ids, normalised: this is for those who see all tables anyway.
+
+    Raises
+    ------
+    UserError
+        If a table cannot be read, or the tables do not fit together.
+    """
+    if experiment.dataset is None or tables is not None:
+        return assemble(aligned(experiment, tables), experiment.labels)
+    whole = replace(experiment, split=replace(experiment.split, test=0.0, validation=0.0))
+    blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
+    return blocks, labels
+
+
+def aligned(
+    experiment: Experiment, tables: Tables | None, *, some: bool = False
+) -> dict[ClientId, Table]:
+    """Return the parties' tables with the features' names and units, and normalised ids.
+
+    `some`: parties that the dictionary names need not be there.
+    """
+    settings = experiment.alignment
+    sources = {source.name: source for source in experiment.clients}
+    shared = None if settings.dictionary is None else feature_dictionary.load(settings.dictionary)
+    if shared is not None and some:
+        own = {name: columns for name, columns in shared.columns.items() if name in sources}
+        shared = replace(shared, columns=own)
+    if tables is None:
+        found: Mapping[ClientId, Table] = {
+            name: read(source if shared is None else feature_dictionary.described(source, shared))
+            for name, source in sources.items()
+        }
+    else:
+        found = tables() if callable(tables) else tables
+    check_forgotten_ids(
+        {
+            name: (table.columns, sources[name].id if name in sources else None, table.generated)
+            for name, table in found.items()
+        }
+    )
+    found = entity_alignment.with_features(found, sources, shared)
+    ids = {name: table.samples for name, table in found.items() if not table.generated}
+    return found | {
+        name: replace(found[name], samples=own)
+        for name, own in entity_alignment.normalised(settings, ids).items()
+    }
+
+
+def _own(
+    experiment: Experiment, tables: Tables | None, secret: bytes
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
+    """Return the train and the test blocks of the parties' own tables."""
+    found = aligned(experiment, tables)
+    names = entity_alignment.public_names(
+        experiment.alignment,
+        {name: table.samples for name, table in found.items()},
+        secret,
+        [name for name, table in found.items() if table.generated],
+    )
+    blocks, labels = assemble(
+        {name: replace(found.pop(name), samples=names.public[name]) for name in list(found)},
+        experiment.labels,
+    )
+    train: dict[ClientId, Block] = {}
+    test: dict[ClientId, Block] = {}
+    for name in list(blocks):
+        try:
+            train[name], test[name] = held_out(blocks.pop(name), experiment.split)
+        except TableError as problem:
+            raise TableError(f"Client {name!r}: {problem}") from None
+    return train, test, labels, names
+
+
+def table_of(experiment: Experiment) -> Table:
+    """Return the table of the only party that an experiment describes, for a site of its own.
+
+    Raises
+    ------
+    UserError
+        If the table cannot be read, or its ids need the other parties to be hidden.
+    """
+    settings = experiment.alignment
+    if settings.ids == "psi":
+        raise ExperimentError(
+            '[alignment] ids is "psi", which two parties run together; across sites set ids = '
+            '"pseudonyms".'
+        )
+    ((name, table),) = aligned(experiment, None, some=True).items()
+    own = [name] if table.generated else []
+    names = entity_alignment.public_names(settings, {name: table.samples}, _rows_key(settings), own)
+    return replace(table, samples=names.public[name])
+
+
+def _rows_key(settings: Alignment) -> bytes:
+    """Return what rows without ids are named by: the same whenever a site starts."""
+    if settings.key is None:
+        return drawn_key()
+    from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
+
+    return SharedKey.load(Path(settings.key)).derive("rows")
+
+
+def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
+    """Return what a party trains on, and what it is tested on; TableError if none is left."""
+    train, test = split(block, settings.test, settings.salt)
+    if settings.validation:
+        train, test = split(train, settings.validation, _validation(settings))
+    return train, test
+
+
+def _renamed(
+    experiment: Experiment,
+    train: dict[ClientId, Block],
+    test: dict[ClientId, Block],
+    secret: bytes,
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Names]:
+    """Return the blocks of simulated clients with what stands for their samples."""
+    settings = experiment.alignment
+    ids = {name: np.concatenate([train[name].samples, test[name].samples]) for name in train}
+    names = entity_alignment.public_names(
+        settings, entity_alignment.normalised(settings, ids), secret
+    )
+    if names.public is ids:
+        return train, test, names
+    for name, public in names.public.items():
+        rows = len(train[name].samples)
+        train[name] = replace(train[name], samples=public[:rows])
+        test[name] = replace(test[name], samples=public[rows:])
+    return train, test, names
+
+
+def _dealt(
+    experiment: Experiment, described: NamedDataset | Source
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, list[str], Structure | None]:
+    """Return the train and the test blocks of simulated clients, notes, and who is dealt alike.
+
+    The compact data set is split before it is dealt, so that each value is a float64 once.
+    """
+    if experiment.partition is None:
+        raise ExperimentError(
+            "The experiment has [dataset] but no [partition]; say how to deal it to clients, "
+            'for example kind = "grid", rows = 2, columns = 2.'
+        )
+    if isinstance(described, Source):
+        dataset, labels = datasets.of_file(described, experiment.labels)
+        sets = [dataset]
+        del dataset
+    else:
+        raw = [
+            datasets.load(name, drawn_from=experiment.seed, **described.options)
+            for name in described.names
+        ]
+        sets, labels = datasets.encoded_alike(datasets.apart(raw), experiment.labels)
+        del raw
+    notes = [f"Data set: {one.departures}." for one in sets if one.departures]
+    parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
+    del sets
+    if experiment.split.validation:
+        salt = _validation(experiment.split)
+        parts = [
+            _held_out(replace(kept, test=None), experiment.split.validation, salt)
+            for kept, _ in parts
+        ]
+    kind, keys = experiment.partition.kind, experiment.partition.options
+    test = [held for _, held in parts if held is not None]
+    train = [kept for kept, _ in parts]
+    del parts
+    dealt = deal(kind, train, **{"seed": experiment.seed, **keys})
+    blocks = dealt.to_clients(train)
+    every = len(test) == len(train)
+    del train
+    if not every:
+        none = np.zeros(0, np.intp)
+        held = {name: block.take(none) for name, block in blocks.items()}
+        return blocks, held, labels, notes, dealt.structure
+    try:
+        return blocks, dealt.to_clients(test), labels, notes, dealt.structure
+    except ExperimentError as problem:
+        raise ExperimentError(
+            f"The test part has {sum(len(one.samples) for one in test)} samples and cannot be "
+            f"dealt as the training part is ({str(problem).rstrip('.')}); raise test in [split], "
+            "or set it to 0."
+        ) from None
+
+
+def _validation(settings: Split) -> str:
+    """Return the salt by which samples are held out for validation: not the test part's."""
+    return f"validation {settings.salt}"
+
+
+def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Dataset | None]:
+    """Return the official parts of a data set where it has some, else those by hash."""
+    if share == 0:
+        return dataset, None
+    if dataset.test is not None:
+        return dataset.split()
+    ids = Block(dataset.samples, (), np.zeros((len(dataset.samples), 0)))
+    chosen = np.isin(dataset.samples, split(ids, share, salt)[1].samples)
+    if not chosen.any():
+        return dataset, None
+    return replace(dataset, test=chosen).split()
+
+
+def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
+    """Take the samples that no client has a label of out of the blocks; return their number."""
+    known = [
+        np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
+        for block in blocks.values()
+    ]
+    kept = labelled_somewhere({name: block.samples for name, block in blocks.items()}, known)
+    without: set[object] = set()
+    for name, keep in kept.items():
+        if not keep.all():
+            without.update(blocks[name].samples[~keep].tolist())
+            blocks[name] = blocks[name].take(np.flatnonzero(keep))
+    return len(without)
+
+
+def labelled_somewhere(
+    samples: Mapping[ClientId, NDArray[Any]], known: Sequence[NDArray[np.bool_]]
+) -> dict[ClientId, NDArray[np.bool_]]:
+    """Return which of each client's samples have a label at any; `known` are those at itself.
+
+    Raises
+    ------
+    FederationError
+        If there is no label, or a client has none of the samples with one.
+    """
+    if not any(one.any() for one in known):
+        raise FederationError(
+            "No training sample has a label at any client; name a label column at one of them."
+        )
+    ids = list(samples.values())
+    # all at once: each block by itself would be compared with all labelled samples
+    _, number = np.unique(np.concatenate(ids), return_inverse=True)
+    labelled = np.zeros(number.max() + 1, bool)
+    labelled[number[np.concatenate(known)]] = True
+    kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
+    for name, keep in zip(samples, kept, strict=True):
+        if not keep.any():
+            others = np.concatenate(ids)[np.concatenate(known)]
+            raise FederationError(
+                f"Client {name!r} has {len(keep)} training samples, none of which has a "
+                f"label at any client; {_unmatched(name, samples[name], others)}"
+            )
+    return dict(zip(samples, kept, strict=True))
+
+
+def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> str:
+    """Return what to do about a client's samples of which nobody has a label."""
+    if own.dtype.kind == "U" and np.char.startswith(own, f"{client}:").all():  # made by number
+        return (
+            "its rows have no ids that others know: set id to the column that says which sample "
+            "each row is, or label to that of its labels."
+        )
+    if own.dtype.kind == labelled.dtype.kind == "U":
+        alike = np.isin(np.char.lstrip(own, "0"), np.char.lstrip(labelled, "0")).sum()
+        if alike:
+            return (
+                f"without zeros in front {alike} of their ids are those of samples with a label: "
+                'set normalise = ["zeros"] in [alignment].'
+            )
+    return "give it samples that others know, or labels."

@@ -1,0 +1,85 @@
+"""Published figures in an experiment file, `[[published]]`: what others came to in this setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from intarsia.core.settings import hyperparameters, toml_text, wrong_value
+from intarsia.errors import ExperimentError
+from intarsia.spelling import nearest
+
+__all__ = ["Published", "matching", "of_tables"]
+
+_CONDITIONS = ("algorithm", "dataset", "experiment", "partition")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One figure: the accuracy of an algorithm, as the mean over clients, and where it stands."""
+
+    algorithm: str  # of the runs that it is to be compared with
+    accuracy: float  # fraction
+    source: str  # such as "Rakotomamonjy et al. (2024), Table 3"
+    deviation: float | None = None  # over the published runs
+    # table → key → value that a run has, so that the figure is one for it
+    when: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    def __post_init__(self) -> None:
+        for key in ("accuracy", "deviation"):
+            value = getattr(self, key)
+            if value is not None and not 0 <= value <= 1:
+                raise ExperimentError(
+                    f"[[published]] {key} of {self.algorithm!r} is {value:g}; expected a fraction "
+                    f"from 0 to 1: set e.g. {key} = {value / 100:g}."
+                )
+        for table in self.when:
+            if table not in _CONDITIONS:
+                raise ExperimentError(
+                    f"[[published]] when names the table {table!r}; {nearest(table, _CONDITIONS)}."
+                )
+
+
+def of_tables(tables: Any) -> tuple[Published, ...]:
+    """Return the figures that tables [[published]] describe.
+
+    Raises
+    ------
+    ExperimentError
+        If a key or a value is wrong, or two figures are for the same runs.
+    """
+    if not isinstance(tables, Sequence) or not all(isinstance(one, Mapping) for one in tables):
+        expected = "tables [[published]], with two brackets"
+        raise wrong_value("The file's", "published", tables, expected)
+    figures = [hyperparameters(Published, one, "[[published]]") for one in tables]
+    seen: list[tuple[str, Any]] = []
+    for one in figures:
+        if (one.algorithm, one.when) in seen:
+            raise ExperimentError(
+                f"Two tables [[published]] are for {one.algorithm!r} with when = "
+                f"{toml_text(one.when)}; leave one, or say in when which runs each is for."
+            )
+        seen.append((one.algorithm, one.when))
+    return tuple(figures)
+
+
+def matching(
+    figures: Sequence[Published], algorithm: str, tables: Mapping[str, Mapping[str, Any]]
+) -> Published | None:
+    """Return the figure for a run with these settings: of several that with most conditions."""
+    fitting = [
+        one
+        for one in figures
+        if one.algorithm == algorithm
+        and all(
+            _plain(tables.get(table, {}).get(key)) == _plain(value)
+            for table, keys in one.when.items()
+            for key, value in keys.items()
+        )
+    ]
+    return max(fitting, key=lambda one: sum(map(len, one.when.values())), default=None)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,389 @@
+"""A finished run's model on samples whose columns are spread over parties.
+
+Each party has a table of its own; what it adds to a score leaves it in a sum alone, sealed as in
+the run. A linear model is a sum over columns, a network of feature blocks one over blocks up to its
+first layer. Where nobody has some of a sample's columns, a rule says what stands for them, and each
+row of the output says what it rests on:
+
+refuse
+    Nothing does: it is an error.
+mean
+    Their means over the training samples ("means" in the output).
+own
+    The network of a party that has the sample says it alone (the party's name in the output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Array, Block, ClientId, Labels, Schema
+from intarsia.data.reader import Format, Source
+from intarsia.data.table import Encoding, Table, encode
+from intarsia.engines.simulation import InProcess
+from intarsia.errors import ExperimentError, TableError
+from intarsia.experiment.config import Experiment
+from intarsia.experiment.federation import aligned
+from intarsia.inference.new_table import (
+    advice_for_new_tables,
+    check_table,
+    column_names,
+    columns_of_labels,
+    separator_of,
+    table_settings,
+)
+from intarsia.inference.predict import Predictions, from_scores
+from intarsia.models.feature_mapping import known_columns_of
+from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.serialization import read_model
+from intarsia.protocols.inference import (
+    Linear,
+    Network,
+    Party,
+    lacking,
+    linear_scores,
+    network_layer,
+    own_scores,
+)
+from intarsia.results.result import load
+from intarsia.results.run_folder import describe
+from intarsia.spelling import listed, nearest
+from intarsia.training.setup import sealed_sums
+
+if TYPE_CHECKING:
+    from intarsia.models.networks import ClientNetwork, Networks
+    from intarsia.models.serialization import LinearModel, Model
+
+__all__ = ["ABSENT", "predict_federated"]
+
+ABSENT = ("refuse", "mean", "own")
+
+_ALL, _MEANS = "all", "means"
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """The parties over their new tables, and whose columns are whose."""
+
+    engine: InProcess
+    schema: Schema
+    holders: Mapping[str, tuple[ClientId, ...]]  # of each feature of the model, or feature block
+    notes: tuple[str, ...]
+
+
+def predict_federated(
+    folder: Path | str,
+    tables: Mapping[ClientId, Path | str],
+    absent: str = "refuse",
+    missing: Sequence[str] = (),
+) -> Predictions:
+    """Return the predictions of a finished run for all samples of the parties' new tables.
+
+    Parameters
+    ----------
+    folder
+        The output folder of the run: of a linear model, or of `hyfem`.
+    tables
+        A file by the name of the party (CSV, Parquet, libsvm or npz); columns, ids and units are as
+        in the run.
+    absent
+        What stands for columns that nobody has of a sample.
+    missing
+        What counts as missing in these tables, beside what did in the party's of the run.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no finished run.
+    TableError
+        If a table cannot be read or has no column of the model, or a sample lacks columns and
+        `absent` is "refuse".
+    ExperimentError
+        If the run has no such party, or its model cannot be added up.
+    """
+    folder = Path(folder)
+    if absent not in ABSENT:
+        raise ExperimentError(f"absent is {absent!r}; {nearest(absent, ABSENT)}.")
+    load(folder)  # says what is wrong with a folder that holds no finished run
+    model = read_model(folder / "model")
+    described = describe(folder)
+    every, networks = _additive(model, described, absent)
+    features = [str(name) for name in every.feature_names_in_]
+    read = _read(folder, described, tables, features, missing)
+    spread = _spread(described, read, every, networks)
+    gaps = lacking(spread.schema, spread.holders)
+    cells = spread.schema.samples.cell_of
+    incomplete = np.isin(cells, list(gaps))
+    if incomplete.any() and absent == "refuse":
+        raise _refused(spread, gaps, int(incomplete.sum()))
+    scores = _scores(spread, every, gaps)
+    basis = np.where(incomplete, _MEANS, _ALL).astype(object)
+    if absent == "own" and networks is not None and incomplete.any():
+        speakers = _speakers(spread, gaps)
+        for client, own in _alone(spread, speakers).items():
+            at = np.array([speakers.get(cell) == client for cell in cells.tolist()])
+            scores[:, at], basis[at] = own, client
+    ids = spread.schema.samples.ids
+    order = np.argsort(ids, kind="stable")
+    notes = spread.notes + _counts(basis)
+    found = from_scores(every, scores[:, order], ids[order].tolist(), notes)
+    return replace(found, basis=basis[order].tolist())
+
+
+def _additive(
+    model: Model, described: Experiment, absent: str
+) -> tuple[LinearModel | ClientNetwork, Networks | None]:
+    """Return the model of all parties, and where there are some their own networks."""
+    if isinstance(model, LinearClassifier | LinearRegressor):
+        if absent == "own":
+            raise ExperimentError(
+                "absent is 'own', but the run has one linear model for all parties and none of "
+                'their own; use "mean" or "refuse".'
+            )
+        return model, None
+    server: ClientNetwork | None = getattr(model, "server", None)
+    if server is None:
+        raise ExperimentError(
+            f"The run is one of {described.algorithm!r}, where each client has a model of its own "
+            "columns and there is none of all; predict each client's table by itself "
+            "(intarsia predict DIR TABLE --client NAME)."
+        )
+    return server, cast("Networks", model)  # which alone have a server
+
+
+def _read(
+    folder: Path,
+    described: Experiment,
+    tables: Mapping[ClientId, Path | str],
+    features: Sequence[str],
+    missing: Sequence[str],
+) -> dict[ClientId, Table]:
+    """Return the parties' new tables, read and aligned as those of the run were."""
+    if not tables:
+        raise ExperimentError(
+            "No party has a table; give one or more as NAME=FILE, e.g. bank=bank.csv."
+        )
+    known = {source.name: source for source in described.clients}
+    if not known:
+        raise ExperimentError(
+            "The run dealt out one data set to simulated clients, which have no tables of their "
+            "own; predict a table with all columns (intarsia predict DIR TABLE)."
+        )
+    sources = []
+    for name, path in tables.items():
+        if name not in known:
+            raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
+        path = Path(path)
+        settings = table_settings(folder, name)
+        kind = check_table(path, settings)
+        source = _source(known[name], path, kind, column_names(path, settings, kind), features)
+        separator = separator_of(path, settings, kind)
+        sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
+    with advice_for_new_tables():
+        return aligned(replace(described, clients=tuple(sources)), None, some=True)
+
+
+def _source(
+    known: Source, path: Path, kind: Format, names: Sequence[str], features: Sequence[str]
+) -> Source:
+    """Return how a party's table was read, for a new one with columns of these names."""
+    there = set(names)
+    leave = {known.id, known.label}
+    columns = [name for name in known.features or names if name in there and name not in leave]
+    levels = known_columns_of(features, columns)[1]
+    categorical = {*known.categorical, *levels}
+    return replace(
+        known,
+        path=str(path),
+        format=kind,
+        url=None,
+        query=None,
+        label=None,
+        features=tuple(name for name in columns if name not in known.exclude),
+        exclude=tuple(name for name in columns_of_labels(kind) if name not in columns),
+        categorical=tuple(name for name in columns if name in categorical),
+        groups={},
+        units={name: unit for name, unit in known.units.items() if name in columns},
+    )
+
+
+def _spread(
+    described: Experiment,
+    tables: Mapping[ClientId, Table],
+    every: LinearModel | ClientNetwork,
+    networks: Networks | None,
+) -> _Spread:
+    """Return the parties, each with its part of the model."""
+    features = [str(name) for name in every.feature_names_in_]
+    notes: list[str] = []
+    blocks: dict[ClientId, Block] = {}
+    units: dict[ClientId, tuple[str, ...]] = {}
+    for name, table in tables.items():
+        block = _block(table, features)
+        whole = _whole_blocks(every, block)
+        units[name] = tuple(block.features) if whole is None else tuple(whole)
+        blocks[name] = block if whole is None else replace(block, groups=whole)
+        aside = [column for column in table.columns if column not in _columns(block, table)]
+        if aside:
+            notes.append(f"Columns of {name!r} that the model does not know are left aside: "
+                         f"{listed(aside)}.")  # fmt: skip
+        gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
+        if gaps:
+            notes.append(
+                f"{gaps} rows of {name!r} lack values; where no other party has one, its mean "
+                "stands for it, or 0 where training did not centre it."
+            )
+    with advice_for_new_tables():
+        schema = Schema.of(blocks, Labels("regression"))
+    # fresh keys: masks of a key that was used before would tell the difference of two sums
+    privacy = replace(described.privacy, key="", transcript=False)
+    sealed = sealed_sums(replace(described, privacy=privacy), schema.clients, None)
+    engine = InProcess({"train": (schema, blocks)}, described.seed, sealed.sealing)
+    engine.begin_round(0)
+    engine.make_states(lambda name: _party(engine.block(name), every, networks, name))
+    named = features if networks is None else _composition(every).blocks
+    holders = {unit: tuple(name for name, own in units.items() if unit in own) for unit in named}
+    return _Spread(engine, schema, holders, tuple(notes))
+
+
+def _block(table: Table, features: Sequence[str]) -> Block:
+    """Return a party's table as the model's features; a level that it does not know is missing."""
+    known, levels = known_columns_of(features, table.columns)
+    if not known:
+        raise TableError(
+            f"The table of {table.client!r} has the columns {listed(table.columns)}, of which the "
+            f"model knows none; it knows {listed(features)}: name the columns as in training."
+        )
+    text = [name for name in table.categorical if name in known and name not in levels]
+    if text:
+        raise TableError(
+            f"Column {text[0]!r} of {table.client!r} has text (such as "
+            f"{table.categorical[text[0]].levels[0]!r}) but was numeric in training; correct it, "
+            "or leave the column out."
+        )
+    numeric = [name for name in table.numeric if name in known]
+    at = [table.numeric.index(name) for name in numeric]
+    kept = replace(
+        table,
+        columns=tuple(known),
+        values=table.values[:, at],
+        categorical={name: one for name, one in table.categorical.items() if name in known},
+        labels=None,
+        groups={},
+        shapes={},
+    )
+    return encode(kept, Encoding(levels, Labels("regression")))
+
+
+def _columns(block: Block, table: Table) -> set[str]:
+    return {
+        column
+        for column in table.columns
+        if any(name == column or name.startswith(f"{column}=") for name in block.features)
+    }
+
+
+def _whole_blocks(
+    every: LinearModel | ClientNetwork, block: Block
+) -> dict[str, tuple[str, ...]] | None:
+    """Return the feature blocks that a party holds whole, by their columns; None: linear."""
+    if isinstance(every, LinearClassifier | LinearRegressor):
+        return None
+    made_of = _composition(every)
+    held = set(block.features)
+    return {
+        name: columns
+        for name, columns in zip(made_of.blocks, made_of.columns, strict=True)
+        if held.issuperset(columns)
+    }
+
+
+def _composition(every: Any) -> Any:
+    return every.architecture  # of hyfem: a composition
+
+
+def _party(
+    block: Block,
+    every: LinearModel | ClientNetwork,
+    networks: Networks | None,
+    name: ClientId,
+) -> Party:
+    """Return what a party predicts with; the model of all is known to all."""
+    if isinstance(every, LinearClassifier | LinearRegressor):
+        place = {str(name): at for at, name in enumerate(every.feature_names_in_)}
+        own = [place[feature] for feature in block.features]
+        return Party(Linear(np.atleast_2d(every.coef_)[:, own], every.means_[own]))
+    server = every
+    alone = None
+    if networks is not None and name in networks:
+        network = networks[name]
+
+        def alone(some: Block) -> Array:
+            return np.atleast_2d(network.decision_function(some).T)
+
+    return Party(
+        Network(lambda some: server.first_layer(some, tuple(some.groups)), server.first_units),
+        alone,
+    )
+
+
+def _scores(
+    spread: _Spread, every: LinearModel | ClientNetwork, missing: Mapping[int, tuple[str, ...]]
+) -> Array:
+    """Return the scores of all samples, in the schema's order; what is missing counts as mean."""
+    if isinstance(every, LinearClassifier | LinearRegressor):
+        coef, constant = np.atleast_2d(every.coef_), np.atleast_1d(every.intercept_)
+        deviation = linear_scores(spread.engine, spread.schema)
+        own: Array = deviation + (constant + coef @ every.means_)[:, None]
+        return own
+    total = network_layer(spread.engine)
+    means = every.first_layer(None, _composition(every).blocks)
+    for cell, names in missing.items():
+        run = spread.schema.samples.cells[cell]
+        total[:, run.start : run.stop] += sum(means[name] for name in names)
+    found: Array = every.scores_of(total)
+    return found
+
+
+def _speakers(spread: _Spread, missing: Mapping[int, tuple[str, ...]]) -> dict[int, ClientId]:
+    """Return who speaks for the samples of each incomplete cell: who has the most of the model."""
+    held = {
+        name: sum(name in holders for holders in spread.holders.values())
+        for name in spread.schema.clients
+    }
+    owners = spread.schema.samples.owner_sets
+    return {cell: min(owners[cell], key=lambda name: (-held[name], name)) for cell in missing}
+
+
+def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientId, Array]:
+    """Return what each party's own network says of the samples that it speaks for."""
+    samples = spread.schema.samples
+    rows: dict[ClientId, NDArray[np.int64]] = {}
+    for name in set(speakers.values()):
+        cells = [cell for cell, speaker in speakers.items() if speaker == name]
+        rows[name] = np.flatnonzero(np.isin(samples.cell_of[samples.own(name)], cells))
+    return own_scores(spread.engine, rows)
+
+
+def _refused(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:
+    cell, names = next(iter(missing.items()))
+    first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
+    return TableError(
+        f"Of {count} of {len(spread.schema.samples)} samples no party has all that the model needs "
+        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it, "
+        "or choose what stands for it: --absent mean, or for hyfem --absent own."
+    )
+
+
+def _counts(basis: NDArray[Any]) -> tuple[str, ...]:
+    names, counts = np.unique(basis.astype(str), return_counts=True)
+    if list(names) == [_ALL]:
+        return ()
+    told = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
+    return (f"What the predictions rest on: {told} (column basis).",)

@@ -1,0 +1,177 @@
+"""A new client joins a finished run of hyfem: it downloads the extractors of its blocks (Remark 2).
+
+It takes the server's network as far as it has its blocks, those of which its table has every
+column, on the federation's means and scales. With `epochs` it goes on from there on its own rows.
+Beside it a network of the same blocks learns alone, for as many rounds as the federation had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy.sparse import issparse
+
+from intarsia.core.algorithm import RandomKey
+from intarsia.core.block import Block, ClientId, Schema
+from intarsia.engines.simulation import InProcess
+from intarsia.errors import ExperimentError, FederationError
+from intarsia.experiment.federation import Federation
+from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
+from intarsia.protocols.preprocessing import Preparation
+from intarsia.spelling import listed
+
+if TYPE_CHECKING:
+    from intarsia.models.networks import ClientNetwork, Networks
+
+__all__ = ["JoinedBlocks", "join_blocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedBlocks:
+    """What a new client came to, beside what it comes to alone."""
+
+    schema: Schema
+    made_of: Any  # `Composition`
+    parameters: Mapping[str, Any]
+    scaling: Mapping[ClientId, Preparation]
+    grades: Mapping[ClientId, Grades]
+    alone: Mapping[ClientId, Grades]
+    notes: tuple[str, ...]
+
+
+def join_blocks(
+    model: Networks,
+    found: Federation,
+    options: Any,
+    *,
+    epochs: int,
+    rounds: int,
+    seed: int,
+) -> JoinedBlocks:
+    """Give the one client of a federation the server's network of its blocks.
+
+    Parameters
+    ----------
+    options
+        The run's hyperparameters.
+    epochs
+        That the client goes on for, on its own rows.
+    rounds
+        That a network alone beside it has.
+
+    Raises
+    ------
+    ExperimentError
+        If the run left no network of the server.
+    FederationError
+        If the table has the columns of no block whole.
+    """
+    from intarsia.algorithms.hyfem import client as hyfem_client  # here: they import torch
+    from intarsia.algorithms.hyfem import network as block_network
+
+    server = model.server
+    if server is None:
+        raise ExperimentError(
+            "The run left no network of the server, from which a new client takes its blocks; join "
+            'a run with algorithm.shares = "all".'
+        )
+    [name] = found.train
+    made_of = _made_of(server, found.train[name], scaled=options.scaling)
+    parts = {
+        part: _standardised(server, made_of, blocks[name])
+        for part, blocks in (("train", found.train), ("test", found.test))
+        if len(blocks[name].samples)
+    }
+    engine = InProcess(
+        {part: (Schema.of({name: own}, model.labels), {name: own}) for part, own in parts.items()},
+        seed,
+    )
+    tested: Literal["train", "test"] = "test" if "test" in parts else "train"
+    block = engine.block(name)
+    kind = np.float64 if options.precision == "double" else np.float32
+    drawn = block_network.drawn(made_of, kind, RandomKey((seed, name)))
+    whole: Any = server.architecture
+    given = block_network.parts_of(whole, block_network.numbered(whole, server.parameters))
+    taken = block_network.assembled(made_of, given, drawn)
+    classes = hyfem_client.held_classes(block, made_of.outputs)
+    client = hyfem_client.Client(options, made_of, taken, classes)
+    each = options.steps * options.batch
+    grades = _learnt(engine, client, math.ceil(epochs * block.shape[0] / each), tested)
+    network = hyfem_client.network(engine.get_states()[name])
+    # alone it has no use for the width that a server grew for all
+    own = replace(made_of, scale=1.0, hidden=tuple(options.hidden))
+    first = block_network.drawn(own, kind, RandomKey((seed, name)))
+    alone = _learnt(engine, hyfem_client.Client(options, own, first, classes), rounds, tested)
+    kept = [server.features.index(feature) for feature in block.features]
+    scaling = {name: Preparation(server.means[kept], server.scales[kept])}
+    notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
+    left = [one for one in found.train[name].features if one not in block.features]
+    if left:
+        notes.append(f"No block of the run has its columns {listed(left, 6)}; they are left aside.")
+    missing = sum(_missing(made_of, blocks[name]) for blocks in (found.train, found.test))
+    if missing:
+        notes.append(
+            f"{missing:,} values of its blocks are missing; the federation's means stand in."
+        )
+    return JoinedBlocks(
+        engine.schema("train"), made_of, network, scaling, grades, alone, tuple(notes)
+    )
+
+
+def _made_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
+    """Return the network of the blocks whose columns a table has."""
+    whole: Any = server.architecture
+    held = [
+        name
+        for name, columns in zip(whole.blocks, whole.columns, strict=True)
+        if set(columns) <= {*block.features}
+    ]
+    if not held:
+        raise FederationError(
+            f"The table has the columns {listed(block.features, 6)}, and no block of the run whole "
+            f"({listed(whole.blocks)}); name the columns as in the run."
+        )
+    return whole.of(held, len(whole.blocks) / len(held) if scaled else 1.0)
+
+
+def _standardised(server: ClientNetwork, made_of: Any, block: Block) -> Block:
+    """Return the columns of the blocks, scaled as in the federation; missing values its means."""
+    features = tuple(dict.fromkeys(name for columns in made_of.columns for name in columns))
+    x = block.x.toarray() if issparse(block.x) else block.x
+    x = x[:, [block.features.index(name) for name in features]]
+    known = [server.features.index(name) for name in features]
+    scales = server.scales[known]
+    inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
+    return Block(
+        block.samples, features, np.nan_to_num((x - server.means[known]) * inverse), block.y
+    )
+
+
+def _missing(made_of: Any, block: Block) -> int:
+    """Return how many values of the network's columns are missing."""
+    if issparse(block.x):
+        return 0
+    own = {name for columns in made_of.columns for name in columns}
+    return int(np.isnan(block.x[:, [name in own for name in block.features]]).sum())
+
+
+def _learnt(
+    engine: InProcess, client: Any, rounds: int, part: Literal["train", "test"]
+) -> dict[ClientId, Grades]:
+    """Let the one client train alone for some rounds; return how good it is."""
+    from intarsia.algorithms.hyfem import client as hyfem_client  # here: it imports torch
+
+    [name] = engine.ids
+    engine.set_states({name: client})
+    options = client.options
+    for number in range(1, rounds + 1):
+        engine.begin_round(number)
+        rate = options.rate * options.decay ** (number - 1)
+        told = hyfem_client.Told(None, None, None, rate=rate)
+        engine.ask(hyfem_client.train_alone, {name: told})
+    loss = grading_loss(options.loss)
+    return evaluate_own(engine, engine.schema(part), hyfem_client.predict, loss, part=part)[1]

@@ -1,0 +1,218 @@
+"""A new table beside those of a finished run: its columns, and how the run's tables were read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from intarsia.core.block import ClientId
+from intarsia.data.csv import header_of
+from intarsia.data.reader import ENDINGS, Format, Source, ending_of, read
+from intarsia.data.table import Table
+from intarsia.errors import FederationError, TableError
+from intarsia.spelling import listed
+
+__all__ = [
+    "NAMED",
+    "TableSettings",
+    "advice_for_new_tables",
+    "check_table",
+    "column_names",
+    "columns_of_labels",
+    "id_of",
+    "read_table",
+    "separator_of",
+    "table_settings",
+]
+
+NAMED = ("csv", "parquet")  # formats whose columns have names of their own
+
+# what errors advise to set in an experiment file, and what can be done about a new table
+_ADVICE = (
+    (
+        r"correct it, add (.+) to missing, or list the column in categorical\.",
+        r"correct it, or let it count as missing: --missing \1.",
+    ),
+    (
+        r"list (it|the column) in exclude(, or in categorical to have one feature for each)?\.",
+        r"leave \1 out of the table.",
+    ),
+    (r"set format to what it is, or save it as UTF-8 text\.", "save it as UTF-8 text."),
+    (r", or set format to what it is\.", "."),
+    (
+        r"ids must have one type: .+",
+        "ids must have one type: write them alike in all tables.",
+    ),
+    (r" or set id_type = \"text\"\.", "."),
+    (r", or set separator if it is not .+\.", "."),
+    (r"save it, set id = \"row\" or remove id\.", "save it, or number the rows: --id row."),
+    (
+        r"set id = \"row\" where row i is the same sample at all parties, or remove id\.",
+        "number the rows by --id row, or leave --id out.",
+    ),
+)
+
+
+def check_table(path: Path, settings: TableSettings | None = None) -> Format:
+    """Return a file's format; refuse what is no file, or of no format that can be read.
+
+    It is by the name's ending, before which goes what the parties stated for such files. Without
+    settings the table is to be CSV or Parquet.
+    """
+    known = {} if settings is None else settings.formats
+    endings = {
+        ending: kind
+        for ending, kind in {**ENDINGS, **known}.items()
+        if settings is not None or kind in NAMED
+    }
+    kinds = "CSV or Parquet" if settings is None else "CSV, Parquet, libsvm or npz"
+    if path.is_dir():
+        raise TableError(f"{path} is a folder; name a {kinds} file in it.")
+    if not path.exists():
+        raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+    stated = set(known.values())
+    kind = endings.get(ending_of(path)) or (stated.pop() if len(stated) == 1 else None)
+    if kind is None:
+        what = "neither CSV nor Parquet" if settings is None else "no format that is read"
+        raise TableError(
+            f"{path} ends in {path.suffix!r}, which is {what}; give the file one of the endings "
+            f"{listed(endings)}."
+        )
+    return kind
+
+
+def read_table(source: Source) -> Table:
+    """Return a table; an error names the file alone, as there is no client here."""
+    try:
+        with advice_for_new_tables():
+            return read(source)
+    except TableError as problem:
+        sentence = str(problem).replace(source.where, str(source.path))
+        raise TableError(sentence.replace("Client 'table'", "The table")) from problem
+
+
+@contextmanager
+def advice_for_new_tables() -> Iterator[None]:
+    """Let the errors of reading a table advise what a command that is given one can do."""
+    try:
+        yield
+    except (TableError, FederationError) as problem:
+        sentence = str(problem)
+        for told, doable in _ADVICE:
+            sentence = re.sub(told, doable, sentence)
+        raise type(problem)(sentence) from problem
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """How the parties' tables were read, or that of one of them."""
+
+    ids: tuple[str, ...]
+    labels: tuple[str, ...]
+    missing: tuple[str, ...]
+    separators: tuple[str, ...]  # that any of them states
+    formats: Mapping[str, Format] = field(default_factory=dict[str, Format])  # stated, by ending
+
+
+def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
+    """Return how the tables of a run in a folder were read; nothing where it does not say.
+
+    With a client, how that client's was; without, or where the run knows none of this name, all.
+    """
+    path = folder / "experiment.json"
+    tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    tables = [*tree.get("client", []), tree.get("dataset", {})]
+    tables = [table for table in tables if client and table.get("name") == client] or tables
+
+    def every(key: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
+
+    missing = [text for table in tables for text in table.get("missing", ())]
+    return TableSettings(
+        every("id"),
+        every("label"),
+        tuple(dict.fromkeys(missing or ("?", ""))),
+        every("separator"),
+        {
+            ending_of(table["path"]): table["format"]
+            for table in tables
+            if table.get("path") and table.get("format")
+        },
+    )
+
+
+def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:
+    """Return which of the parties' separators divides a table's header; None: the usual one."""
+    return _header(path, settings, kind)[1] if kind == "csv" else None
+
+
+def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]:
+    """Return the names of a table's columns; reading it whole says what is wrong with it."""
+    header, separator = _header(path, settings, kind) if kind in NAMED else ([], None)
+    if len(header) > 1:
+        return header
+    whole = read_table(Source(name="table", path=str(path), format=kind, separator=separator))
+    return header or list(whole.columns)
+
+
+def columns_of_labels(kind: Format) -> tuple[str, ...]:
+    """Return what to leave out of a new table: labels beside the columns, which may be text."""
+    return ("label",) if kind == "npz" else ()
+
+
+def id_of(
+    path: Path, kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]
+) -> str | None:
+    """Return the column with the ids, `id` or one of the parties' `own`; None: there is none.
+
+    Files without names have "row" instead, and npz may have an array "samples".
+    """
+    if id is not None:
+        return id
+    if kind == "npz":
+        with zipfile.ZipFile(path) as file:
+            names = ("samples", "row") if "samples.npy" in file.namelist() else ("row",)
+    elif kind not in NAMED:
+        names = ("row",)
+    return next((name for name in own if name in names), None)
+
+
+def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:
+    """Return the names of a table's columns, none where they cannot be read, and the separator.
+
+    A new table may have another separator than those of training: it is the one of the parties'
+    that gives the most names, if it gives more than the usual one.
+    """
+    if kind == "parquet":
+        from pyarrow import ArrowException, parquet
+
+        try:
+            return list(parquet.read_schema(path).names), None
+        except ArrowException:
+            return [], None
+    opened = gzip.open if path.suffix == ".gz" else open
+
+    def names(separator: str | None) -> list[str]:
+        def rows(mark: str) -> Iterator[list[str]]:
+            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+                yield from csv.reader(file, delimiter=mark)
+
+        source = Source(name="table", path=str(path), format=kind, separator=separator)
+        return header_of(rows, source)[0]
+
+    try:
+        best, found = None, names(None)
+        for separator in settings.separators:
+            by_it = names(separator)
+            if len(by_it) > len(found):
+                best, found = separator, by_it
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        return [], None
+    return found, best

@@ -1,0 +1,348 @@
+"""A finished run's model on a new table: a party's own columns, or all of them.
+
+A linear model is one for all parties. Where each client has a network of its own, the table is that
+of the client that is named, or else of the one client whose columns it has.
+
+A column that the table lacks, a missing value and a level that training did not see count as the
+feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
+and `standardise = false`). A libsvm file has the columns up to its largest index. A column that the
+model does not know is left aside.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.data.reader import Source
+from intarsia.data.table import Encoding, encode
+from intarsia.errors import ExperimentError, TableError
+from intarsia.inference.new_table import (
+    NAMED,
+    TableSettings,
+    check_table,
+    column_names,
+    columns_of_labels,
+    id_of,
+    read_table,
+    separator_of,
+    table_settings,
+)
+from intarsia.models.feature_mapping import known_columns_of
+from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
+from intarsia.results.result import load
+from intarsia.spelling import listed, nearest
+
+if TYPE_CHECKING:
+    from intarsia.models.networks import ClientNetwork
+    from intarsia.models.serialization import LinearModel, Model
+
+__all__ = ["Predictions", "from_scores", "predict"]
+
+
+_SERVER = "server"  # the server's network, where no client has this name
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says about each row of a table."""
+
+    ids: Sequence[Any]  # (rows,) as in the table, or the row number from 1
+    scores: Array  # (rows,) > 0 for the second of two classes; of the best class; or the prediction
+    labels: NDArray[Any] | None  # (rows,) None for regression
+    probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
+    notes: tuple[str, ...]  # what counted as missing, and what was left aside
+    # (rows,) what each rests on where the columns were spread over parties: "all", "means" or a
+    # party's name
+    basis: Sequence[str] | None = None
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Return the names of the columns of `rows`."""
+        names = ["id", "score"]
+        if self.labels is not None:
+            names.append("label")
+        if self.probabilities is not None:
+            names.append("probability")
+        if self.basis is not None:
+            names.append("basis")
+        return tuple(names)
+
+    @property
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Return the rows in the order of the table."""
+        columns = [list(self.ids), self.scores.tolist()]
+        if self.labels is not None:
+            columns.append(self.labels.tolist())
+        if self.probabilities is not None:
+            columns.append(self.probabilities.tolist())
+        if self.basis is not None:
+            columns.append(list(self.basis))
+        return zip(*columns, strict=True)
+
+    def write(self, file: TextIO) -> None:
+        """Write the rows as CSV with a header."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+
+
+def predict(
+    folder: Path | str,
+    table: Path | str,
+    id: str | None = None,
+    client: ClientId | None = None,
+    missing: Sequence[str] = (),
+) -> Predictions:
+    """Return the predictions of a finished run for the rows of a file.
+
+    Parameters
+    ----------
+    folder
+        The output folder of the run.
+    table
+        The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
+        Labels in it are not read.
+    id
+        The column with the ids; None: the one of the experiment, where the table has it. Of libsvm
+        and npz files "row", or "samples" where the file has this array.
+    client
+        Whose network predicts, where each client has one, also that of a client that joined later,
+        or "server", where this has one; None:
+        that of the client whose columns the table has, the server's for those of all.
+    missing
+        What counts as missing, beside what did in training: in the table of the client whose
+        network predicts, else in those of all.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no finished run.
+    TableError
+        If the table cannot be read, or has no column that the model knows.
+    ExperimentError
+        If there is no such client, or the table may be that of several.
+    """
+    folder, table = Path(folder), Path(table)
+    if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
+        load(folder)  # says what is wrong with a folder that holds no finished run
+    header = table_settings(folder, client)
+    kind = check_table(table, header)
+    found_model = read_model(folder / "model")
+    later = _joined(folder)
+    if client in later and isinstance(found_model, Mapping) and client not in found_model:
+        return predict(later[client], table, id, client, missing)
+    names = column_names(table, header, kind)
+    model, owner, taken = _estimator(found_model, table, names, client, later)
+    settings = table_settings(folder, owner)
+    features = [str(name) for name in model.feature_names_in_]
+    known, levels = known_columns_of(features, names)
+    if not known:
+        raise TableError(
+            f"{table} has the columns {listed(names)} but the model knows "
+            f"{listed(_columns_of(features))}; name the columns as in training."
+        )
+    if id is not None and id not in names and kind in NAMED:
+        raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
+    id = id_of(table, kind, id, [name for name in names if name not in known], settings.ids)
+    source = Source(
+        name="table",
+        path=str(table),
+        format=kind,
+        separator=separator_of(table, header, kind),
+        id=id,
+        features=tuple(known),
+        exclude=tuple(name for name in columns_of_labels(kind) if name not in known),
+        categorical=tuple(levels),
+        missing=(*settings.missing, *missing),
+    )
+    found = read_table(source)
+    text = [name for name in found.categorical if name not in levels]
+    if text:
+        example = found.categorical[text[0]].levels[0]
+        raise TableError(
+            f"{table}: column {text[0]!r} has text (such as {example!r}) "
+            "but was numeric in training; correct it, or leave the column out."
+        )
+    block = encode(found, Encoding(levels, Labels("regression")))
+    ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
+    notes = _notes(_means(model), names, known, levels, block, id, settings)
+    return _applied(model, block, ids, (*taken, *notes))
+
+
+def _means(model: LinearModel | ClientNetwork) -> dict[str, float]:
+    """Return what a missing value of each feature counts as."""
+    means = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
+    return dict(zip(map(str, model.feature_names_in_), means.tolist(), strict=True))
+
+
+def _joined(folder: Path) -> dict[ClientId, Path]:
+    """Return the folders of the clients that joined a run later, by their names."""
+    return {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
+
+
+def _estimator(
+    model: Model,
+    table: Path,
+    names: Sequence[str],
+    client: ClientId | None,
+    later: Collection[ClientId],
+) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
+    """Return what predicts the rows of a table with these columns, whose it is, and notes.
+
+    It is nobody's where it is for all; where it was found there is a note. The client is the one
+    whose columns the table has, all of them and more of them than it has of any other's.
+    """
+    if not isinstance(model, Mapping):
+        if client is not None:
+            raise ExperimentError(
+                f"The client {client!r} is named, but the model is one linear model for all "
+                "clients; leave the name out."
+            )
+        return model, None, ()
+    server: ClientNetwork | None = getattr(model, "server", None)
+    if client is not None:
+        if client == _SERVER and client not in model and server is not None:
+            return server, None, ()
+        if client not in model:
+            raise ExperimentError(
+                f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
+                "that joined with --out has its own folder, DIR of predict."
+            )
+        return model[client], client, ()
+    if len(model) == 1:
+        [(only, network)] = model.items()
+        return network, only, ()
+    if server is not None and not model:  # a run over sites
+        return server, None, ()
+    if server is not None and not {*_columns_of(server.features, names)}.difference(names):
+        note = "The table has the columns of all clients, and the server's network predicts; name a"
+        return server, None, (f"{note} client for its own.",)
+    columns = {
+        name: set(_columns_of([str(feature) for feature in one.feature_names_in_], names))
+        for name, one in model.items()
+    }
+    lacking = {name: own.difference(names) for name, own in columns.items()}
+    whole = [name for name in model if not lacking[name]]
+    if not whole:
+        nearly = min(model, key=lambda name: len(lacking[name]) / max(1, len(columns[name])))
+        raise ExperimentError(
+            f"{table} has the columns of no client (nearest is {nearly!r}, and it lacks "
+            f"{listed(sorted(lacking[nearly]))}), and each client has a model of its own; name "
+            "the client that the table is of (--client)"
+            + (f", which may be one that joined later ({listed(later)})." if later else ".")
+        )
+    most = max(len(columns[name]) for name in whole)
+    best = [name for name in whole if len(columns[name]) == most]
+    if len(best) > 1:
+        raise ExperimentError(
+            f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "
+            "model of its own; name the client that the table is of (--client)."
+        )
+    note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
+    return model[best[0]], best[0], (f"{note}if it is not.",)
+
+
+def _applied(
+    model: LinearModel | ClientNetwork, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
+) -> Predictions:
+    if isinstance(model, LinearRegressor) or not len(model.classes_):
+        return Predictions(ids, model.predict(block), None, None, notes)
+    scores = model.decision_function(block)
+    labels = model.predict(block)
+    # of the linear models those with the logistic loss have probabilities
+    probabilities = model.predict_proba(block) if hasattr(model, "predict_proba") else None
+    if scores.ndim == 1:
+        second = None if probabilities is None else probabilities[:, 1]
+        return Predictions(ids, scores, labels, second, notes)
+    best = None if probabilities is None else probabilities.max(axis=1)
+    return Predictions(ids, scores.max(axis=1), labels, best, notes)
+
+
+def from_scores(
+    model: LinearModel | ClientNetwork, scores: Array, ids: Sequence[Any], notes: tuple[str, ...]
+) -> Predictions:
+    """Return what a model's scores, (outputs, rows), come to: as the model itself would say it."""
+    if isinstance(model, LinearRegressor):
+        return Predictions(ids, scores[0], None, None, notes)
+    single = len(scores) == 1
+    best = (scores[0] > 0).astype(np.intp) if single else scores.argmax(axis=0)
+    labels = np.asarray(model.classes_[best])
+    top = scores.max(axis=0)
+    probabilities: Array | None = None
+    if isinstance(model, LinearClassifier):
+        if model.loss == "logistic":
+            each = np.maximum(expit(scores), np.finfo(float).tiny)
+            probabilities = expit(top) if single else expit(top) / each.sum(axis=0)
+    else:
+        probabilities = expit(top)
+    return Predictions(ids, top, labels, probabilities, notes)
+
+
+def _columns_of(features: Sequence[str], names: Sequence[str] = ()) -> list[str]:
+    """Return the columns that features come from: of `names`, or up to the first "="."""
+    known, levels = known_columns_of(features, names)
+    column = {f"{name}={level}": name for name, own in levels.items() for level in own}
+    column.update({name: name for name in known if name not in levels})
+    return list(dict.fromkeys(column.get(name, name.split("=")[0]) for name in features))
+
+
+def _notes(
+    means: Mapping[str, float],
+    names: Sequence[str],
+    known: Sequence[str],
+    levels: dict[str, tuple[str, ...]],
+    block: Block,
+    id: str | None,
+    settings: TableSettings,
+) -> tuple[str, ...]:
+    notes = []
+    covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
+    every = len(_columns_of(list(means), names))
+    for what, some in _by_what_they_count(means, [one for one in means if one not in covered]):
+        lacking = _columns_of(some)
+        notes.append(
+            f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
+            f"{what.format('its')}: {_named(lacking)}."
+        )
+    missing = np.zeros(len(block.features), int) if block.sparse else np.isnan(block.x).sum(axis=0)
+    count = dict(zip(block.features, missing.tolist(), strict=True))
+    for what, some in _by_what_they_count(means, [one for one in count if count[one]]):
+        counts: Counter[str] = Counter()
+        for feature in some:
+            column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
+            counts[column] = max(counts[column], count[feature])
+        gaps = [f"{name} ({number})" for name, number in counts.items()]
+        notes.append(
+            f"Missing values and unknown levels count as {what.format('the')}: {_named(gaps)}."
+        )
+    aside = [
+        name for name in names if name not in known and name != id and name not in settings.labels
+    ]
+    if aside:
+        notes.append(f"Columns that the model does not know are left aside: {_named(aside)}.")
+    return tuple(notes)
+
+
+def _by_what_they_count(
+    means: Mapping[str, float], features: Sequence[str]
+) -> list[tuple[str, list[str]]]:
+    """Return the features whose missing values count as a mean, and those where it is 0."""
+    centred = [name for name in features if means[name] != 0]
+    others = [name for name in features if means[name] == 0]
+    return [(what, some) for what, some in (("{} mean", centred), ("0", others)) if some]
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:20])
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown

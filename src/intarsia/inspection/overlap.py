@@ -1,0 +1,173 @@
+"""Who holds what, in counts: a row per client, and what each pair has in common.
+
+Both read a `Schema` (public) or the blocks themselves; only blocks can say how many values are
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Block, ClientId, Holding, Labels, Schema
+from intarsia.core.schema import Index
+from intarsia.errors import FederationError
+
+__all__ = [
+    "HoldingsRow",
+    "OverlapCounts",
+    "Parties",
+    "class_counts",
+    "feature_index",
+    "holdings_of",
+    "holdings_table",
+    "missing_percent",
+    "overlap_counts",
+    "owners_of",
+    "sample_index",
+]
+
+Parties = Schema | Mapping[ClientId, Block]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class HoldingsRow:
+    """What one client holds, in counts."""
+
+    client: ClientId
+    samples: int
+    features: int
+    labelled: int
+    shared_samples: int  # held by at least one other client too
+    shared_features: int
+    missing: float | None  # percentage of its entries; None: a schema does not say
+
+
+@dataclass(frozen=True, eq=False)
+class OverlapCounts:
+    """How many samples and features each pair of clients has in common."""
+
+    clients: tuple[ClientId, ...]
+    samples: Counts  # (clients, clients), on the diagonal a client's own
+    features: Counts  # (clients, clients)
+
+    @property
+    def entries(self) -> Counts:
+        """Return how many entries (of a sample and a feature) each pair has in common."""
+        return self.samples * self.features
+
+
+def holdings_table(parties: Parties) -> list[HoldingsRow]:
+    """Return one row of counts per client, in the clients' order.
+
+    Raises
+    ------
+    FederationError
+        If there is no client, or ids are text at one party and numbers at another.
+    """
+    holdings = holdings_of(parties)
+    samples, features = sample_index(holdings), feature_index(holdings)
+    return [
+        HoldingsRow(
+            client=name,
+            samples=len(held.samples),
+            features=len(held.features),
+            labelled=int(held.labelled.sum()),
+            shared_samples=int((samples.holders[samples.own(name)] > 1).sum()),
+            shared_features=int((features.holders[features.own(name)] > 1).sum()),
+            missing=None if isinstance(parties, Schema) else missing_percent(parties[name]),
+        )
+        for name, held in holdings.items()
+    ]
+
+
+def class_counts(blocks: Mapping[ClientId, Block], labels: Labels) -> dict[str, int]:
+    """Return how many samples have each class, each sample once; nothing of numbers to predict.
+
+    It reads labels, and is for those who see all tables anyway.
+    """
+    if labels.task == "regression":
+        return {}
+    ids, values = [], []
+    for block in blocks.values():
+        if block.y is not None:
+            known = ~np.isnan(block.y)
+            ids.append(block.samples[known])
+            values.append(block.y[known])
+    _, first = np.unique(np.concatenate(ids), return_index=True)
+    codes = [-1.0, 1.0] if labels.task == "binary" else range(len(labels.classes))
+    found = np.concatenate(values)[first]
+    return {
+        name: int((found == code).sum()) for name, code in zip(labels.classes, codes, strict=True)
+    }
+
+
+def overlap_counts(parties: Parties) -> OverlapCounts:
+    """Return how many samples and features each pair of clients has in common.
+
+    Raises
+    ------
+    FederationError
+        If there is no client, or ids are text at one party and numbers at another.
+    """
+    holdings = holdings_of(parties)
+    common = []
+    for index in (sample_index(holdings), feature_index(holdings)):
+        owners = owners_of(index, tuple(holdings)).astype(np.float64)
+        sizes = np.array([cell.stop - cell.start for cell in index.cells], np.float64)
+        common.append(np.rint((owners.T * sizes) @ owners).astype(np.int64))
+    return OverlapCounts(tuple(holdings), common[0], common[1])
+
+
+def holdings_of(parties: Parties) -> Mapping[ClientId, Holding]:
+    """Return what is public about each client.
+
+    Raises
+    ------
+    FederationError
+        If there is no client, or ids are text at one party and numbers at another.
+    """
+    if isinstance(parties, Schema):
+        return parties.holdings
+    if not parties:
+        raise FederationError("There is no client; describe at least one table.")
+    holdings = {name: Holding.of(block) for name, block in parties.items()}
+    whole = {name for name, held in holdings.items() if held.samples.dtype.kind in "iu"}
+    if whole and len(whole) < len(holdings):
+        raise FederationError(
+            f"Client {min(whole)!r} has whole numbers as sample ids but client "
+            f"{min(set(holdings) - whole)!r} has text; ids must have one type: "
+            "set id_type for both."
+        )
+    return holdings
+
+
+def sample_index(holdings: Mapping[ClientId, Holding]) -> Index:
+    """Return the index of all samples."""
+    return Index.of({name: held.samples for name, held in holdings.items()})
+
+
+def feature_index(holdings: Mapping[ClientId, Holding]) -> Index:
+    """Return the index of all features."""
+    return Index.of({name: np.array(held.features, np.str_) for name, held in holdings.items()})
+
+
+def owners_of(index: Index, names: tuple[str, ...]) -> Mask:
+    """Return which of the named owners each cell has, (cells, names)."""
+    number = {name: place for place, name in enumerate(names)}
+    owners = np.zeros((len(index.cells), len(names)), bool)
+    for row, cell in zip(owners, index.cells, strict=True):
+        row[[number[name] for name in cell.owners if name in number]] = True
+    return owners
+
+
+def missing_percent(block: Block) -> float:
+    """Return the percentage of a block's entries that are missing."""
+    if block.sparse or not block.x.size or not np.isnan(block.x.sum()):
+        return 0.0
+    return float(100 * np.isnan(block.x).mean())

@@ -1,0 +1,252 @@
+"""Dual points, curvatures and slopes of the losses, smoothed where they need it.
+
+For Newton's method the hinge is replaced by its proximal smoothing around a dual centre c, of
+weight s: its dual point at the score z is β = clip(c + s(1 - yz), 0, 1), its curvature s where
+0 < β < 1 and 0 elsewhere. The other losses stay as they are: α = -l'(z), curvature l''(z).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Array
+from intarsia.maths.compiling import compiled, inlined
+
+__all__ = ["curvatures", "curved_samples", "dual_points", "move_points", "slopes"]
+
+_EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
+
+# The codes of maths.losses, as literals: compiled code takes them in as constants.
+_HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
+
+
+@compiled
+def _point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple[float, float]:
+    """Return the dual point α and the curvature at a score."""
+    if loss == _HINGE:
+        beta = centre + weight * (1.0 - y * z)
+        if beta <= 0.0:
+            return 0.0, 0.0
+        if beta >= 1.0:
+            return y, 0.0
+        return y * beta, weight
+    if loss == _SQUARED_HINGE:
+        slack = 1.0 - y * z
+        return (2.0 * y * slack, 2.0) if slack > 0.0 else (0.0, 0.0)
+    if loss == _LOGISTIC:
+        margin = y * z
+        if margin > 0.0:
+            small = math.exp(-margin)
+            beta = small / (1.0 + small)
+        else:
+            beta = 1.0 / (1.0 + math.exp(margin))
+        return y * beta, beta * (1.0 - beta)
+    return y - z, 1.0
+
+
+@compiled
+def _value(loss: int, z: float, y: float) -> float:
+    """Return l(z, y)."""
+    slack = 1.0 - y * z
+    if loss == _HINGE:
+        return max(slack, 0.0)
+    if loss == _SQUARED_HINGE:
+        return max(slack, 0.0) ** 2
+    if loss == _LOGISTIC:
+        margin = y * z
+        return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
+    return 0.5 * (z - y) ** 2
+
+
+@compiled
+def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
+    """Return -l*(-α) for an α in its box."""
+    beta = y * alpha
+    if loss == _HINGE:
+        return beta
+    if loss == _SQUARED_HINGE:
+        return beta - 0.25 * beta * beta
+    if loss == _LOGISTIC:
+        total = 0.0
+        if beta > 0.0:
+            total -= beta * math.log(beta)
+        if beta < 1.0:
+            total -= (1.0 - beta) * math.log1p(-beta)
+        return total
+    return alpha * y - 0.5 * alpha * alpha
+
+
+@compiled
+def dual_points(
+    loss: int,
+    y: Array,
+    z: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    alpha: Array,
+    curvature: Array,
+) -> Array:
+    """Fill the dual points and curvatures of some rows; return sums over them, (outputs, 4).
+
+    The sums are Σ l(z), Σ -l*(-α), Σ (β - centre)² (0 but for the hinge) and the number of rows
+    with curvature.
+
+    Parameters
+    ----------
+    y, z, centre : (outputs, samples)
+    weight : (outputs,), of the smoothing
+    rows : positions of the samples to look at
+    alpha, curvature : (outputs, samples), overwritten at `rows`
+    """
+    sums = np.zeros((y.shape[0], 4))
+    for c in range(y.shape[0]):
+        for i in rows:
+            a, h = _point(loss, z[c, i], y[c, i], centre[c, i], weight[c])
+            alpha[c, i] = a
+            curvature[c, i] = h
+            sums[c, 0] += _value(loss, z[c, i], y[c, i])
+            sums[c, 1] += _minus_conjugate(loss, a, y[c, i])
+            if loss == _HINGE:
+                sums[c, 2] += (y[c, i] * a - centre[c, i]) ** 2
+            if h > 0.0:
+                sums[c, 3] += 1.0
+    return sums
+
+
+def curvatures(loss: int, alpha: Array, weight: Array | float) -> Array:
+    """Return the curvatures at dual points, in their shape; 0 at samples without a label.
+
+    Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters to the
+    squared loss only: at a score that is exactly the target.
+    """
+    weights = np.broadcast_to(np.asarray(weight, np.float64), alpha.shape)
+    found = np.empty(alpha.size)
+    _fill_curvatures(loss, np.ascontiguousarray(alpha).ravel(), weights.ravel(), found)
+    return found.reshape(alpha.shape)
+
+
+@inlined
+def _curvature(loss: int, alpha: float, weight: float) -> float:
+    size = abs(alpha)
+    if loss == _HINGE:
+        return weight if _EDGE < size < 1.0 - _EDGE else 0.0
+    if loss == _LOGISTIC:
+        return max(size * (1.0 - size), 0.0)
+    if size > 0.0:
+        return 2.0 if loss == _SQUARED_HINGE else 1.0
+    return 0.0
+
+
+@compiled
+def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array) -> None:
+    for i in range(len(alpha)):
+        out[i] = _curvature(loss, alpha[i], weight[i])
+
+
+@compiled
+def curved_samples(
+    loss: int,
+    alpha: Array,
+    weight: Array,
+    start: int,
+    stop: int,
+    order: NDArray[np.int64],
+    most: int,
+) -> tuple[NDArray[np.int64], Array]:
+    """Return the samples of a cell with curvature, ascending, and their curvatures.
+
+    Where there are more than `most`, those that come first in `order` stand for all: their
+    curvatures are scaled up.
+
+    Parameters
+    ----------
+    alpha : (outputs, samples)
+    weight : (outputs,), of the smoothing
+    start, stop : the cell
+    order : (stop - start,), places in the cell
+    """
+    outputs, size = len(alpha), stop - start
+    some, count, total = np.zeros(size, np.bool_), 0, np.zeros(outputs)
+    for c in range(outputs):
+        for i in range(size):
+            h = _curvature(loss, alpha[c, start + i], weight[c])
+            total[c] += h
+            count += h > 0.0 and not some[i]
+            some[i] |= h > 0.0
+    if count > most:
+        chosen, count = np.zeros(size, np.bool_), 0
+        for i in order:
+            if some[i]:
+                if count == most:
+                    break
+                chosen[i] = True
+                count += 1
+        some = chosen
+    else:
+        most = -1  # all are there
+    selected, found = np.empty(count, np.int64), np.empty((outputs, count))
+    k = 0
+    for i in range(size):
+        if some[i]:
+            selected[k] = start + i
+            k += 1
+    for c in range(outputs):
+        taken = 0.0
+        for k in range(count):
+            found[c, k] = _curvature(loss, alpha[c, selected[k]], weight[c])
+            taken += found[c, k]
+        if most >= 0 and taken > 0.0:
+            found[c] *= total[c] / taken
+    return selected, found
+
+
+@compiled
+def move_points(
+    y: Array,
+    z: Array,
+    centre: Array,
+    step: Array,
+    direction: Array,
+    recentre: Array,
+    rows: NDArray[np.int64],
+) -> None:
+    """Move some rows along a direction, and then the centre to the dual point of the hinge there.
+
+    z and centre, (outputs, samples), are overwritten at `rows`; a `recentre` of 0 keeps the centre
+    of that output, else it is the weight of the smoothing.
+    """
+    for c in range(y.shape[0]):
+        for i in rows:
+            z[c, i] += step[c] * direction[c, i]
+            if recentre[c] > 0.0:
+                beta = centre[c, i] + recentre[c] * (1.0 - y[c, i] * z[c, i])
+                centre[c, i] = min(max(beta, 0.0), 1.0)
+
+
+@compiled
+def slopes(
+    loss: int,
+    y: Array,
+    z: Array,
+    direction: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    steps: Array,
+) -> Array:
+    """Return Σ α(z + t·direction)·direction over some rows for each step t, (outputs, steps).
+
+    It is minus the derivative of the smoothed losses along the direction; `steps` (outputs, steps).
+    """
+    total = np.zeros(steps.shape)
+    for c in range(y.shape[0]):
+        for i in rows:
+            q = direction[c, i]
+            for k in range(steps.shape[1]):
+                a, _ = _point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
+                total[c, k] += a * q
+    return total

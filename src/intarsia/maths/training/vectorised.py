@@ -1,0 +1,313 @@
+"""Local training of many learners at once: stacked, one batched step for all instead of one each.
+
+A cohort has one module structure and equal shapes, apart from axes declared `ragged`, which are
+filled up with zeros; what is filled stays exactly 0. Learners that differ in more train in cohorts
+of their own. A cohort goes through in chunks, its learners sorted by their number of steps, so
+that those still at work are a prefix. Engines:
+
+    loop       `local_training.train_alone`, one learner after the other; always works
+    vmap       torch.vmap over the objective, then one backward pass
+    compiled   vmap and gradient in one compiled function; a chunk is always full, because each new
+               number of learners would compile anew (20 s or more), while ragged axes need not
+
+All train on the same batches and agree up to rounding, whatever the chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import traceback
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from intarsia.errors import ExperimentError
+from intarsia.maths.training.local_training import (
+    Learner,
+    LocalTraining,
+    Trained,
+    check_learner,
+    train_alone,
+)
+from intarsia.maths.training.stacked_learners import Chunk, Given, Layout
+from intarsia.maths.training.torch_import import nn, torch
+from intarsia.maths.training.vectorised_gradients import batched, compiled, objective_of
+
+__all__ = ["Engine", "UnbatchableWarning", "choose", "train"]
+
+Engine = Literal["auto", "loop", "vmap", "compiled"]
+
+_CHUNK_BYTES = 1 << 28  # of the stacked parameters, moments and rows, and of what is drawn
+_PLACE_BYTES = 12  # of a row's place in a batch, and its weight
+# Steps of learners in one call: compiling takes 20 to 60 s and saves some 80 µs a step.
+_WORTH_COMPILING = 500_000
+
+
+class UnbatchableWarning(UserWarning):
+    """The learners train one after the other, because something cannot be batched."""
+
+
+class _UnbatchableError(Exception):
+    """Says what cannot be batched."""
+
+
+def train(
+    training: LocalTraining,
+    learners: Sequence[Learner],
+    *,
+    engine: Engine = "auto",
+    chunk: int | None = None,
+    rate: float | None = None,
+) -> list[Trained]:
+    """Train every learner; the result of each depends on it alone, up to rounding.
+
+    Use one LocalTraining for all rounds: compiled functions are kept for each. `chunk` is how many
+    learners share a step at most; by default 128, compiled 64, with batches above 32 half and a
+    quarter of it, and fewer where parameters are many. `rate` stands in for the optimiser's.
+
+    Warns
+    -----
+    UnbatchableWarning
+        Where an operation does not batch, which it names, or the objective reads what was filled
+        up; then the loop trains.
+    """
+    if engine not in get_args(Engine):
+        raise ExperimentError(
+            f"There is no engine {engine!r}; choose from {', '.join(get_args(Engine))}."
+        )
+    if chunk is not None and chunk < 1:
+        raise ExperimentError(f"chunk is {chunk}; it must be at least 1.")
+    for learner in learners:
+        check_learner(training, learner)
+    results: dict[int, Trained] = {}
+    for places in _cohorts(training, learners):
+        cohort = [learners[place] for place in places]
+        found = _train_cohort(training, cohort, engine, chunk, rate)
+        results |= zip(places, found, strict=True)
+    return [results[place] for place in range(len(learners))]
+
+
+def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
+    """Return the engine that "auto" takes for a cohort, by its shape and by measured costs.
+
+    Only this call's steps count: whoever trains for many rounds may ask for "compiled" all the
+    same. See the section on local training in benchmarks/RESULTS.md.
+    """
+    if len(learners) < 4:
+        return "loop"
+    on_cpu = _device(training, learners) == "cpu"
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    if on_cpu and any(isinstance(part, convolutions) for part in training.model.modules()):
+        return "loop"  # batched over clients, convolutions were half as fast
+    steps = sum(training.steps_of(learner) for learner in learners)
+    return "compiled" if steps >= _WORTH_COMPILING and _compiler() is not None else "vmap"
+
+
+def _device(training: LocalTraining, learners: Sequence[Learner]) -> str:
+    kind: str = learners[0].parameters[training.trained[0]].device.type
+    return kind
+
+
+def _cohorts(training: LocalTraining, learners: Sequence[Learner]) -> list[list[int]]:
+    """Return the places of the learners of each cohort, those with most steps first."""
+    found: dict[Any, list[int]] = {}
+    for place, learner in enumerate(learners):
+        found.setdefault(_signature(training, learner), []).append(place)
+    return [
+        sorted(places, key=lambda place: -training.steps_of(learners[place]))
+        for places in found.values()
+    ]
+
+
+def _signature(training: LocalTraining, learner: Learner) -> Any:
+    """Return what learners of one cohort have in common."""
+    parts = (
+        (learner.parameters, 0),
+        (learner.rows, 1),
+        (learner.constants, 0),
+        ({name: learner.starts[name] for name in training.pulls}, 0),
+    )
+    return tuple(
+        (
+            name,
+            values.dtype,
+            values.device,
+            tuple(
+                size
+                for axis, size in enumerate(values.shape)
+                if axis >= first and axis != training.ragged.get(name)
+            ),
+        )
+        for named, first in parts
+        for name, values in named.items()
+    )
+
+
+def _train_cohort(
+    training: LocalTraining,
+    learners: list[Learner],
+    engine: Engine,
+    chunk: int | None,
+    rate: float | None,
+) -> list[Trained]:
+    engine = choose(training, learners) if engine == "auto" else engine
+    if engine == "loop":
+        return [train_alone(training, learner, rate=rate) for learner in learners]
+    if engine == "compiled" and _compiler() is None:
+        raise ExperimentError(
+            "engine = 'compiled' needs a C++ compiler, and neither the variable CXX nor the path "
+            "names one; install g++ or take engine = 'vmap'."
+        )
+    fixed = engine == "compiled"
+    wanted = chunk or _wanted_chunk(training, learners, compiled_steps=fixed)
+    size = _chunk_size(training, learners, wanted, fixed=fixed)
+    layout = Layout.of(training, learners)
+    gradients = compiled(training, layout) if fixed else batched(training, layout)
+    results: list[Trained] = []
+    for start in range(0, len(learners), size):
+        part = Chunk.of(training, learners[start : start + size], layout, size if fixed else 0)
+        try:
+            if start == 0 and layout.key not in _probed(training):
+                _probe(training, part)
+                _probed(training).add(layout.key)
+        except _UnbatchableError as reason:
+            warnings.warn(
+                f"{len(learners)} learners train one after the other, not at once: {reason}",
+                UnbatchableWarning,
+                stacklevel=3,
+            )
+            return [train_alone(training, learner, rate=rate) for learner in learners]
+        results += part.train(training, gradients, rate)
+    return results
+
+
+def _wanted_chunk(training: LocalTraining, learners: list[Learner], *, compiled_steps: bool) -> int:
+    """Return how many learners should share a step.
+
+    On a CPU, eager steps cost mostly Python's time, which many should share, as small compiled ones
+    do. Large compiled ones cost memory traffic; and a full chunk also works for those that are
+    done. An accelerator takes as many as fit.
+    """
+    if _device(training, learners) != "cpu":
+        return len(learners)
+    small = training.batch_size <= 32
+    if not compiled_steps:
+        return 128 if small else 64
+    return 64 if small else 16
+
+
+def _chunk_size(
+    training: LocalTraining, learners: list[Learner], wanted: int, *, fixed: bool
+) -> int:
+    """Return how many learners share a step.
+
+    Where all chunks are of one size, because each size compiles anew, they are as full as whole
+    fours allow, so that not too many sizes come up.
+    """
+    copies = 2 + len(training.optimiser.moments)  # values, gradients, moments
+    each: int = max(
+        copies * sum(learner.parameters[name].nbytes for name in training.trained)
+        + sum(values.nbytes for values in learner.rows.values())
+        + _PLACE_BYTES * training.steps_of(learner) * training.batch_size
+        for learner in learners
+    )
+    room = _CHUNK_BYTES
+    if _device(training, learners) == "cuda":
+        room = torch.cuda.mem_get_info()[0] // 4  # what the backward pass needs stays beside it
+    size = max(1, min(wanted, len(learners), room // each))
+    chunks = -(-len(learners) // size)
+    even = -(-len(learners) // chunks)
+    return min(-(-even // 4) * 4, wanted) if fixed else even
+
+
+def _compiler() -> str | None:
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
+@lru_cache(maxsize=64)
+def _probed(training: LocalTraining) -> set[Any]:
+    """Return the layouts that were found to batch; asking anew took as long as some steps."""
+    return set()
+
+
+def _probe(training: LocalTraining, chunk: Chunk) -> None:
+    """Raise where the objective does not batch, or depends on what is filled up."""
+    # each learner's last batch of an epoch: the one that is filled up most
+    last = [-(-one.samples // training.batch_size) - 1 for one in chunk.learners]
+    steps = torch.tensor(
+        [min(pair) for pair in zip(last, [count - 1 for count in chunk.counts], strict=True)]
+    )
+    among = torch.arange(len(steps))
+    weight = chunk.weight[steps, among]
+    given = chunk.given(chunk.places[steps, among], weight, chunk.streams(training), len(steps))
+    try:
+        _, values = batched(training, chunk.layout)(given)
+    except RuntimeError as error:
+        raise _UnbatchableError(_sentence(error)) from error
+    for name, _ in training.model.named_buffers():
+        if any(
+            not torch.equal(values[tuple(slice(size) for size in own.shape)], own)
+            for values, own in zip(
+                chunk.frozen[name], (one.parameters[name] for one in chunk.learners), strict=False
+            )
+        ):
+            raise _UnbatchableError(f"the model writes into its buffer {name!r}.")
+    fullness = [_width(training, learner) for learner in chunk.learners]
+    candidates = {int(weight.sum(1).argmin()), fullness.index(min(fullness))}
+    kind = torch.bfloat16 if training.bf16 else values.dtype
+    tolerance = torch.finfo(kind).eps ** 0.6
+    for number in candidates:
+        with torch.no_grad():
+            alone = float(objective_of(training)(*_own(training, chunk, given, number)))
+        found = float(values[number])
+        if abs(found - alone) > tolerance * max(abs(alone), 1.0):
+            raise _UnbatchableError(
+                f"the objective is {found:g} with rows or features filled up and {alone:g} "
+                'without; weigh what is taken from rows by batch["weight"].'
+            )
+
+
+def _width(training: LocalTraining, learner: Learner) -> int:
+    """Return how much a learner has along the ragged axes."""
+    return sum(
+        values.shape[training.ragged[name]]
+        for name, values in (learner.parameters | dict(learner.rows)).items()
+        if name in training.ragged
+    )
+
+
+def _own(training: LocalTraining, chunk: Chunk, given: Given, number: int) -> Given:
+    """Return what one learner's objective is given, without what is filled up."""
+    learner, layout = chunk.learners[number], chunk.layout
+    batch = {
+        name: values[number] if layout.batch[name] == 0 else values
+        for name, values in given[3].items()
+    }
+    rows = batch["weight"] > 0
+    for name in ("weight", *training.noise):
+        batch[name] = batch[name][rows]
+    for name, values in learner.rows.items():
+        shape = values.shape[1:]
+        batch[name] = batch[name][rows][(slice(None), *(slice(size) for size in shape))]
+    batch |= learner.constants
+    trained = {name: learner.parameters[name] for name in training.trained}
+    frozen = {name: one for name, one in learner.parameters.items() if name not in trained}
+    return trained, frozen, {name: learner.starts[name] for name in training.pulls}, batch
+
+
+def _sentence(error: RuntimeError) -> str:
+    """Return what failed: the user's line and what torch says of it."""
+    ours, theirs = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((ours, theirs))
+    ]
+    said = str(error).strip().partition("\n")[0]
+    if not frames:
+        return said
+    frame = frames[-1]
+    return f"{frame.line} ({Path(frame.filename).name}:{frame.lineno}): {said}"

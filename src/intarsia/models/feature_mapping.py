@@ -1,0 +1,159 @@
+"""A model's features in a table that may lack some, have others, or have them in another order."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from intarsia.core.block import Array, Block, Labels
+from intarsia.data.parsing import numbered
+from intarsia.data.table import Encoding, encode
+from intarsia.errors import TableError
+from intarsia.spelling import listed
+
+__all__ = ["Table", "known_columns", "known_columns_of"]
+
+Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
+
+
+def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], Any]:
+    """Return which features a table has, and their values (samples, those features).
+
+    A DataFrame is read as `intarsia predict` reads a file: a column of categories has the features
+    of its levels ("city=oslo"), a level that the model does not know is NaN in all of them, and "?"
+    and "" are missing; what else was missing in training must be NaN. An array without names has
+    all features, in their order; that is said in a warning unless the names are mere numbers in
+    ascending order, as those of columns that never had names.
+
+    Raises
+    ------
+    TableError
+        If it has none of them, or one twice, an array without names has another shape, or a value
+        is infinite or no number.
+    """
+    if isinstance(table, Block):
+        names, values = list(table.features), table.x
+    elif hasattr(type(table), "columns"):
+        block = _read(table, features)
+        names, values = list(block.features), block.x
+    else:
+        names, values = features, table if issparse(table) else np.asarray(table)
+        if values.ndim != 2 or values.shape[1] != len(features):
+            raise TableError(
+                f"The array has shape {values.shape}; without column names it must be (samples, "
+                f"{len(features)}) in the order of feature_names_in_: pass that or a DataFrame."
+            )
+        if not _ascending(features):
+            warnings.warn(
+                f"The array has no column names: its columns are taken for {listed(features, 4)}, "
+                "in the order of feature_names_in_; pass a DataFrame, whose names say it.",
+                UserWarning,
+                stacklevel=4,
+            )
+    place = {name: number for number, name in enumerate(names)}
+    known = np.array([i for i, name in enumerate(features) if name in place], np.intp)
+    if features and not len(known):
+        raise TableError(
+            f"The table has none of the model's {len(features)} features (its first column is "
+            f"{_first(table)!r}, the model's first {features[0]!r}); "
+            "name its columns as in training."
+        )
+    chosen = [place[features[i]] for i in known]
+    if issparse(values):
+        x: Any = csr_array(values)[:, chosen].astype(np.float64)
+    else:
+        x = _numbers(values)[:, chosen]
+    entries = x.data if issparse(x) else x
+    if np.isinf(entries).any() or (issparse(x) and np.isnan(entries).any()):
+        raise TableError(
+            "The table has an infinite value, or NaN in a sparse array; replace it by a number, or "
+            "leave it out (NaN in a dense table counts as the mean)."
+        )
+    return known, x
+
+
+def _ascending(features: list[str]) -> bool:
+    """Return whether names are mere numbers, in ascending order."""
+    number = numbered(features)
+    return number is not None and list(number.values()) == sorted(number.values())
+
+
+def _first(table: Any) -> str | None:
+    """Return the name of a table's first column."""
+    names = table.features if isinstance(table, Block) else getattr(table, "columns", ())
+    return next((str(name) for name in names), None)
+
+
+def _read(frame: Any, features: list[str]) -> Block:
+    """Return those features of a model that a DataFrame's columns say."""
+    if not hasattr(frame, "__len__"):  # such as polars.LazyFrame
+        raise TableError(
+            f"The table is a {type(frame).__name__}, which has no rows yet; pass a DataFrame (that "
+            "of polars by collect())."
+        )
+    names = [str(name) for name in frame.columns]
+    known, levels = known_columns_of(features, names)
+    twice = next((name for name, count in Counter(known).items() if count > 1), None)
+    if twice is not None:
+        raise TableError(f"The column {twice!r} appears more than once; leave one of them out.")
+    if not known or not len(frame):
+        own = [f"{one}={level}" for one in levels for level in levels[one]]
+        own += [one for one in known if one not in levels]
+        return Block(np.arange(len(frame)), tuple(own), np.zeros((len(frame), len(own))))
+    from intarsia.data.reader import table_from  # here: it imports pyarrow
+
+    place = {name: at for at, name in enumerate(names)}
+    part = frame[[frame.columns[place[name]] for name in known]]
+    try:
+        read = table_from(part, client="table", categorical=tuple(levels))
+    except TableError as problem:
+        what = str(problem).replace("Client 'table': ", "").partition(";")[0]
+        raise TableError(
+            f"The table: {what}; correct it, or replace it by NaN, which counts as missing."
+        ) from problem
+    text = next((name for name in read.categorical if name not in levels), None)
+    if text is not None:
+        raise TableError(
+            f"The column {text!r} has text (such as {read.categorical[text].levels[0]!r}) but was "
+            "numeric in training; correct it, or leave the column out."
+        )
+    return encode(read, Encoding(levels, Labels("regression")))
+
+
+def known_columns_of(
+    features: Sequence[str], names: Sequence[str]
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the columns that the model knows, and the levels of the categorical ones.
+
+    Where a table has columns of the levels too, these are known, and not what they came from.
+    """
+    numeric, there = set(features), set(names)
+    levels: dict[str, list[str]] = {}
+    for feature in features:
+        parts = feature.split("=")
+        for cut in range(1, len(parts)):  # a name and a level may both hold "="
+            levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
+    levels = {
+        name: own
+        for name, own in levels.items()
+        if name in there and there.isdisjoint(f"{name}={level}" for level in own)
+    }
+    known = [name for name in names if name in numeric or name in levels]
+    return known, {
+        name: tuple(levels[name]) for name in known if name not in numeric and name in levels
+    }
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TableError(
+            f"The array is not numeric ({error}); encode its columns as in training."
+        ) from error

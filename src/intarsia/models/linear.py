@@ -1,0 +1,355 @@
+"""Linear models with scikit-learn's interface: trained here centrally, or by a federation.
+
+Both minimise λ/2 ‖w‖² + 1/N Σ l(wᵀx_i, y_i) by dual coordinate ascent. The intercept is the weight
+of a constant feature 1 and is regularised like every other weight, as in a federation, where it
+is one more feature.
+
+A model that a federation made (`from_weights`) knows its features by name and the mean of each:
+a column that a table lacks, and NaN, count as the feature's mean; columns that the model does not
+know are left aside. An absent entry of a sparse table is 0, not missing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, hstack, issparse
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from intarsia.errors import ExperimentError, TableError
+from intarsia.maths.linear import sdca
+from intarsia.maths.linear.losses import SQUARED, loss_code
+from intarsia.models.feature_mapping import Table, known_columns
+
+__all__ = ["LinearClassifier", "LinearRegressor"]
+
+Array = NDArray[np.float64]
+
+
+def _is_logistic(model: LinearClassifier) -> bool:
+    return model.loss == "logistic"
+
+
+class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
+    """Separate two classes by a linear function, or more by one against the rest.
+
+    Parameters
+    ----------
+    loss : "hinge", "squared_hinge", "logistic" or "squared"
+    regularisation : λ of the objective; scikit-learn's C is 1/(λN)
+    tolerance : relative duality gap at which training stops
+    max_epochs : passes over the samples after which it stops with a ConvergenceWarning
+    fit_intercept : whether there is a constant feature; its weight is regularised
+    random_state : seed of the order of the samples
+
+    Attributes
+    ----------
+    coef_ : (outputs, features); one output for two classes, else one per class
+    intercept_ : (outputs,)
+    classes_ : the class labels, sorted; with two, positive scores mean the second
+    gap_ : relative duality gap reached, an upper bound of the objective's relative error
+    n_iter_ : passes over the samples
+    means_ : (features,), the value of a missing entry; only after `from_weights`
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str = "logistic",
+        regularisation: float = 1e-3,
+        tolerance: float = 1e-6,
+        max_epochs: int = 1000,
+        fit_intercept: bool = True,
+        random_state: Any = 0,
+    ) -> None:
+        self.loss = loss
+        self.regularisation = regularisation
+        self.tolerance = tolerance
+        self.max_epochs = max_epochs
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Mapping[str, float | Array],
+        *,
+        means: Mapping[str, float],
+        scales: Mapping[str, float],
+        intercept: float | Array,
+        classes: Sequence[Any],
+        loss: str = "logistic",
+        regularisation: float = 1e-3,
+        gap: float | None = None,
+    ) -> Self:
+        """Return a fitted model from the weights of standardised features.
+
+        The score is Σ weight·(value - mean)/scale + intercept. A weight is a number for two
+        classes (the second is the positive one), else one number per class.
+
+        Raises
+        ------
+        ExperimentError
+            If a feature lacks a mean or a scale, a scale is not positive, or the weights do not
+            fit the classes.
+        """
+        model = cls(loss=loss, regularisation=regularisation)
+        loss_code(loss)
+        model.classes_ = np.asarray(classes)
+        outputs = 1 if len(classes) == 2 else len(classes)
+        coef, model.intercept_ = _restore(model, weights, means, scales, intercept, gap)
+        if len(coef) != outputs:
+            raise ExperimentError(
+                f"The weights have {len(coef)} outputs but there are {len(classes)} classes; "
+                "give one number per feature for two classes and one per class for more."
+            )
+        model.coef_ = coef
+        return model
+
+    def fit(self, X: Table, y: ArrayLike) -> Self:
+        """Train on samples X (samples, features) and their classes y (samples,).
+
+        Raises
+        ------
+        ExperimentError
+            If a hyperparameter is out of its range.
+        TableError
+            If there is one class only.
+        """
+        code = loss_code(self.loss)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=True
+        )
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise TableError(
+                f"The labels have 1 class, {str(self.classes_[0])!r}; "
+                "a classifier needs samples of at least two."
+            )
+        positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        signs = np.where(y == positive[:, None], 1.0, -1.0)
+        self.coef_, self.intercept_ = _train(self, X, signs, code)
+        return self
+
+    def decision_function(self, X: Table) -> Array:
+        """Return the scores: (samples,) for two classes, else (samples, classes)."""
+        scores = _scores(self, X)
+        return scores.ravel() if len(scores) == 1 else scores.T
+
+    def predict(self, X: Table) -> NDArray[Any]:
+        """Return the class of each sample, (samples,)."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    @available_if(_is_logistic)  # type: ignore[untyped-decorator]  # untyped library
+    def predict_proba(self, X: Table) -> Array:
+        """Return the probability of each class, (samples, classes); logistic loss only.
+
+        For more than two classes these are the one-vs-rest probabilities divided by their sum.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        each = np.maximum(expit(scores), np.finfo(float).tiny)
+        return np.asarray(each / each.sum(axis=1, keepdims=True))
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: sparse tables are accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
+    """Predict a number by a linear function under the loss ½(z - y)² (ridge regression).
+
+    Parameters
+    ----------
+    regularisation : λ of the objective; scikit-learn's Ridge has alpha = λN
+    tolerance : relative duality gap at which training stops
+    max_epochs : passes over the samples after which it stops with a ConvergenceWarning
+    fit_intercept : whether there is a constant feature; its weight is regularised
+    random_state : seed of the order of the samples
+
+    Attributes
+    ----------
+    coef_ : (features,)
+    intercept_ : number
+    gap_ : relative duality gap reached, an upper bound of the objective's relative error
+    n_iter_ : passes over the samples
+    means_ : (features,), the value of a missing entry; only after `from_weights`
+    """
+
+    def __init__(
+        self,
+        *,
+        regularisation: float = 1e-3,
+        tolerance: float = 1e-6,
+        max_epochs: int = 1000,
+        fit_intercept: bool = True,
+        random_state: Any = 0,
+    ) -> None:
+        self.regularisation = regularisation
+        self.tolerance = tolerance
+        self.max_epochs = max_epochs
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Mapping[str, float],
+        *,
+        means: Mapping[str, float],
+        scales: Mapping[str, float],
+        intercept: float,
+        regularisation: float = 1e-3,
+        gap: float | None = None,
+    ) -> Self:
+        """Return a fitted model from the weights of standardised features.
+
+        The prediction is Σ weight·(value - mean)/scale + intercept.
+
+        Raises
+        ------
+        ExperimentError
+            If a feature lacks a mean or a scale, a scale is not positive, or a weight is not one
+            number.
+        """
+        model = cls(regularisation=regularisation)
+        coef, constant = _restore(model, weights, means, scales, intercept, gap)
+        if len(coef) != 1:
+            raise ExperimentError(
+                f"The weights have {len(coef)} outputs; a regressor has one number per feature."
+            )
+        model.coef_, model.intercept_ = coef[0], float(constant[0])
+        return model
+
+    def fit(self, X: Table, y: ArrayLike) -> Self:
+        """Train on samples X (samples, features) and their targets y (samples,).
+
+        Raises
+        ------
+        ExperimentError
+            If a hyperparameter is out of its range.
+        """
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", y_numeric=True
+        )
+        coef, intercept = _train(self, X, np.asarray(y, np.float64)[None, :], SQUARED)
+        self.coef_, self.intercept_ = coef[0], float(intercept[0])
+        return self
+
+    def predict(self, X: Table) -> Array:
+        """Return the prediction for each sample, (samples,)."""
+        return _scores(self, X).ravel()
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: sparse tables are accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _train(
+    model: LinearClassifier | LinearRegressor, x: sdca.Rows, y: Array, loss: int
+) -> tuple[Array, Array]:
+    """Return coefficients (outputs, features) and intercepts (outputs,); note how it went."""
+    if not model.tolerance > 0.0:
+        raise ExperimentError(
+            f"tolerance is {model.tolerance}; it must be positive, for example 1e-6."
+        )
+    if not model.max_epochs >= 1:
+        raise ExperimentError(f"max_epochs is {model.max_epochs}; it must be at least 1.")
+    if model.fit_intercept:
+        ones = np.ones((x.shape[0], 1))
+        x = hstack([x, csr_array(ones)], format="csr") if issparse(x) else np.hstack([x, ones])
+    seed = check_random_state(model.random_state).randint(np.iinfo(np.int32).max)
+    found = sdca.fit(
+        x,
+        y,
+        loss=loss,
+        regularisation=model.regularisation,
+        tolerance=model.tolerance,
+        epochs=int(model.max_epochs),
+        rng=np.random.default_rng(seed),
+    )
+    if not found.converged:
+        warnings.warn(
+            f"Training stopped after {found.epochs} epochs at a relative duality gap of "
+            f"{found.gap:.1e}, above the tolerance {model.tolerance:.1e}; standardise the "
+            "features, raise max_epochs or raise the tolerance.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    model.gap_, model.n_iter_ = found.gap, found.epochs
+    if hasattr(model, "means_"):
+        del model.means_  # trained anew: no longer a federation's model
+    if model.fit_intercept:
+        return np.ascontiguousarray(found.w[:, :-1]), found.w[:, -1].copy()
+    return found.w, np.zeros(len(found.w))
+
+
+def _restore(
+    model: LinearClassifier | LinearRegressor,
+    weights: Mapping[str, float | Array] | Mapping[str, float],
+    means: Mapping[str, float],
+    scales: Mapping[str, float],
+    intercept: float | Array,
+    gap: float | None,
+) -> tuple[Array, Array]:
+    """Return coefficients and intercepts for values as they are in a table; set the names."""
+    names = list(weights)
+    for name in names:
+        if name not in means or name not in scales:
+            raise ExperimentError(
+                f"The feature {name!r} has a weight but no mean or no scale; give all three."
+            )
+        if not scales[name] > 0.0:
+            raise ExperimentError(
+                f"The scale of the feature {name!r} is {scales[name]}; it must be positive "
+                "(1 for a constant feature)."
+            )
+    mean = np.array([means[name] for name in names], np.float64)
+    scale = np.array([scales[name] for name in names], np.float64)
+    columns = [np.atleast_1d(np.asarray(weights[name], np.float64)) for name in names]
+    constant = np.atleast_1d(np.asarray(intercept, np.float64))
+    outputs = sorted({len(column) for column in [*columns, constant]})
+    if len(outputs) > 1:
+        raise ExperimentError(
+            f"The weights and the intercept have {outputs} outputs; all must have the same."
+        )
+    coef = np.stack(columns, axis=1) / scale if names else np.zeros((len(constant), 0))
+    model.feature_names_in_ = np.array(names, object)
+    model.n_features_in_ = len(names)
+    model.means_ = mean
+    model.gap_ = np.nan if gap is None else gap
+    return coef, constant - coef @ mean
+
+
+def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
+    """Return the scores, (outputs, samples)."""
+    check_is_fitted(model)
+    coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
+    if hasattr(model, "means_"):
+        known, x = known_columns(table, [str(name) for name in model.feature_names_in_])
+        missing = np.setdiff1d(np.arange(len(model.means_)), known)
+        intercept = intercept + coef[:, missing] @ model.means_[missing]
+        coef = coef[:, known]
+        if not issparse(x):
+            x = np.where(np.isnan(x), model.means_[known], x)
+    else:
+        x = validate_data(model, table, accept_sparse="csr", dtype=np.float64, reset=False)
+    return np.ascontiguousarray((x @ coef.T + intercept).T)

@@ -1,0 +1,293 @@
+"""A trained model in a folder: no pickle, the same bits when it is read again.
+
+A linear model is linear.json. Linear models of the clients' own are clients.json (whose model is in
+which file) and clients/<number>.json. The networks of clients are networks.json (what the labels
+mean, and whose network is in which file), clients/<number>.npz with one client's arrays and the
+names of its features, and shared.npz with the arrays that are the same at all clients. In a
+federation of real parties each keeps its own file and the shared one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.lib.format import write_array
+from numpy.typing import NDArray
+
+from intarsia.core.atomic_files import write_atomically, write_durably
+from intarsia.core.block import Labels
+from intarsia.errors import CheckpointError
+from intarsia.models.client_models import LinearModels
+
+if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
+    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.models.linear import LinearClassifier, LinearRegressor
+    from intarsia.models.networks import ClientNetwork, Networks
+
+    LinearModel = LinearClassifier | LinearRegressor
+    Model = LinearModel | LinearModels | Networks
+
+__all__ = ["CLIENTS", "NAME", "NETWORKS", "read_model", "write_model"]
+
+NAME = "linear.json"
+NETWORKS = "networks.json"
+CLIENTS = "clients.json"
+
+_SHARED = "shared.npz"
+_SERVER = "server.npz"
+# beside the parameters in a client's file
+_OWN = ("features", "means", "scales", "module", "composition")
+
+
+def write_model(model: Model, folder: Path) -> None:
+    """Write the model of a run into a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, LinearModels):
+        _write_clients(model, folder)
+    elif isinstance(model, Mapping):
+        _write_networks(cast("Networks", model), folder)  # scikit-learn's classes have no types
+    else:
+        _write_json(folder / NAME, _linear_content(model))
+
+
+def read_model(folder: Path) -> Model:
+    """Return the model that `write_model` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or a file is not what was written.
+    """
+    kinds: Mapping[str, Callable[[Any], Model]] = {
+        NETWORKS: lambda content: _networks(content, folder),
+        CLIENTS: lambda content: _clients(content, folder),
+        NAME: _linear,
+    }
+    name = next((one for one in kinds if (folder / one).is_file()), NAME)
+    path = folder / name
+    if not folder.is_dir() and (folder.parent / "run.id").is_file():
+        raise CheckpointError(
+            f"The server of the run over sites in {folder.parent} has no model that predicts on "
+            "tables: each site has its own (local/models in its kit). One of all columns it has "
+            "where every site gives their means and scales: scales = true in site.toml."
+        )
+    if not folder.is_dir() and (folder.parent / "result.json").is_file():
+        raise CheckpointError(
+            f"The run in {folder.parent} is finished and has no model: those of "
+            "standalone leave none, as each client's is its own (its scores are in result.json); "
+            "where another's was removed, run the experiment again with --overwrite."
+        )
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist; a finished run writes it: run or resume the experiment first."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return kinds[name](content)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as problem:
+        raise CheckpointError(
+            f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
+            "run the experiment again with --overwrite."
+        ) from problem
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
+
+
+# ---- a linear model
+
+
+def _linear_content(model: LinearModel) -> dict[str, Any]:
+    from intarsia.models.linear import LinearClassifier
+
+    classes = isinstance(model, LinearClassifier)
+    return {
+        "kind": "classifier" if classes else "regressor",
+        "loss": model.loss if isinstance(model, LinearClassifier) else "squared",
+        "regularisation": float(model.regularisation),
+        "gap": float(model.gap_) if math.isfinite(model.gap_) else None,
+        "classes": model.classes_.tolist() if isinstance(model, LinearClassifier) else None,
+        "intercept": np.atleast_1d(model.intercept_).tolist(),
+        "features": [str(name) for name in model.feature_names_in_],
+        "means": model.means_.tolist(),
+        "coef": np.atleast_2d(model.coef_).tolist(),
+    }
+
+
+def _linear(content: Mapping[str, Any]) -> LinearModel:
+    from intarsia.models.linear import LinearClassifier, LinearRegressor
+
+    coef = np.array(content["coef"], np.float64)
+    intercept = np.array(content["intercept"], np.float64)
+    means = np.array(content["means"], np.float64)
+    names = np.array(content["features"], object)
+    if coef.shape != (len(intercept), len(names)) or means.shape != names.shape:
+        raise ValueError(
+            f"coef has the shape {coef.shape}, means {means.shape}, for {len(names)} features"
+        )
+    model: LinearModel
+    if content["kind"] == "classifier":
+        model = LinearClassifier(loss=content["loss"], regularisation=content["regularisation"])
+        model.classes_ = np.array(content["classes"])
+        model.coef_, model.intercept_ = coef, intercept
+    else:
+        model = LinearRegressor(regularisation=content["regularisation"])
+        model.coef_, model.intercept_ = coef[0], float(intercept[0])
+    model.feature_names_in_, model.n_features_in_ = names, len(names)
+    model.means_ = means
+    model.gap_ = math.nan if content["gap"] is None else content["gap"]
+    return model
+
+
+# ---- linear models of the clients' own
+
+
+def _write_clients(model: LinearModels, folder: Path) -> None:
+    (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each model is its client's own
+    files = {name: f"clients/{number:05d}.json" for number, name in enumerate(model)}
+    for name, own in model.items():
+        _write_json(folder / files[name], _linear_content(own))
+    # last: it says that the others are there
+    _write_json(folder / CLIENTS, {"algorithm": model.algorithm, "clients": files})
+
+
+def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
+    from intarsia.models.linear import LinearRegressor
+
+    found: dict[str, LinearRegressor] = {}
+    for name, file in content["clients"].items():
+        if not (folder / file).is_file():
+            raise ValueError(f"{file} is not there")
+        own = _linear(json.loads((folder / file).read_text(encoding="utf-8")))
+        if not isinstance(own, LinearRegressor):
+            raise ValueError(f"{file} is no model of numbers")
+        found[name] = own
+    return LinearModels(content["algorithm"], found)
+
+
+# ---- the networks of clients
+
+
+def _write_networks(model: Networks, folder: Path) -> None:
+    from intarsia.algorithms.networks.client_network import Architecture
+
+    shared = model.shared
+    first = model.any.architecture
+    files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
+    (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
+    write_durably((folder / files[name], _own(network, shared)) for name, network in model.items())
+    if shared:
+        write_durably([(folder / _SHARED, _arrays(shared))])
+    if model.server is not None:
+        write_durably([(folder / _SERVER, _own(model.server, {}))])
+    # last: it says that the others are there
+    content = {
+        "algorithm": model.algorithm,
+        "task": model.labels.task,
+        "classes": list(model.labels.classes),
+        "label": model.labels.name,
+        "architecture": asdict(first) if isinstance(first, Architecture) else None,
+        "shared": sorted(shared),
+        "server": model.server is not None,
+        "clients": files,
+    }
+    _write_json(folder / NETWORKS, content)
+
+
+def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
+    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.models.networks import Networks
+
+    made_of = content["architecture"]
+    architecture = None if made_of is None else Architecture(**made_of)
+    labels = Labels(content["task"], tuple(content["classes"]), content["label"])
+    shared = _read_arrays(folder / _SHARED) if content["shared"] else {}
+    if sorted(shared) != content["shared"]:
+        raise ValueError(f"{_SHARED} holds {', '.join(shared)}")
+    found = {
+        name: _network(_read_arrays(folder / file), shared, labels, architecture)
+        for name, file in content["clients"].items()
+    }
+    server = None
+    if content.get("server"):
+        server = _network(_read_arrays(folder / _SERVER), {}, labels, None)
+    return Networks(content["algorithm"], found, server)
+
+
+def _network(
+    own: Mapping[str, NDArray[Any]],
+    shared: Mapping[str, NDArray[Any]],
+    labels: Labels,
+    architecture: Architecture | None,
+) -> ClientNetwork:
+    from intarsia.algorithms.hyfem.network import Composition, composition_of
+    from intarsia.algorithms.networks.user_modules import Named
+    from intarsia.models.networks import ClientNetwork
+
+    parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
+    features = tuple(own["features"].tolist())
+    own_module = "module" in own
+    # of a perceptron: patches fit any width, and of a module of the user's own nobody knows
+    first = None if own_module else parameters.get("embedding.0.weight")
+    width = len(features) if first is None else first.shape[1]
+    if not width == len(features) == len(own["means"]) == len(own["scales"]):
+        raise ValueError(f"a network takes {width} features and {len(features)} are named")
+    made_of: Architecture | Named | Composition | None = architecture
+    if own_module:
+        made_of = Named(str(own["module"]))
+    elif "composition" in own:
+        made_of = composition_of(json.loads(str(own["composition"])))
+        # modules of the user's own are found when the network predicts, or said to be missing
+        if not any(":" in one.kind for one in made_of.extractors):
+            parameters = {name: parameters[name] for name in made_of.names}
+    if made_of is None:
+        raise ValueError("a network has no architecture")
+    return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
+
+
+def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return what is in a client's file."""
+    from intarsia.algorithms.hyfem.network import Composition
+    from intarsia.algorithms.networks.user_modules import Named
+
+    own = {key: values for key, values in network.parameters.items() if key not in shared}
+    features = np.array(network.features, np.str_)
+    extra = {"features": features, "means": network.means, "scales": network.scales}
+    if isinstance(network.architecture, Named):
+        extra["module"] = np.array(network.architecture.module)
+    if isinstance(network.architecture, Composition):
+        extra["composition"] = np.array(json.dumps(asdict(network.architecture)))
+    return _arrays({**own, **extra})
+
+
+def _arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:  # as np.savez does, which would pickle objects
+        for name, values in arrays.items():
+            with file.open(f"{name}.npy", "w") as member:
+                write_array(member, values, allow_pickle=False)
+    return data.getvalue()
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise ValueError(f"{path.name} is not there")
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

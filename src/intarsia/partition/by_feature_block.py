@@ -1,0 +1,295 @@
+"""Feature blocks and classes dealt to clients: who holds which views of which kinds of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.data.dataset import Dataset
+from intarsia.errors import ExperimentError
+from intarsia.partition.block_patterns import PATTERNS, Held, Pattern, drawn
+from intarsia.partition.checks import Positions, check_count, check_range, classes_of, floats
+from intarsia.spelling import listed, nearest
+
+__all__ = ["SamplesAt", "blocks"]
+
+SamplesAt = Literal["shared", "disjoint"]
+
+
+def blocks(
+    dataset: Dataset,
+    *,
+    pattern: str | None = None,
+    clients: int | None = None,
+    blocks: int | Sequence[int] | None = None,
+    classes: int | Sequence[int] | None = None,
+    common: Sequence[str] = (),
+    client: Sequence[Mapping[str, Any]] = (),
+    samples: SamplesAt = "shared",
+    seed: int = 0,
+) -> dict[ClientId, Block]:
+    """Deal feature blocks and classes: each client has some of both.
+
+    Which ones is said by a named `pattern`; or drawn, by `clients`, `blocks` and `classes`; or
+    listed, a table for each `client`. A sample without any value in a block that a client holds is
+    not at this client. Features in no block are at nobody. A test part goes to all clients whole,
+    all classes of it, each with its own blocks.
+
+    Parameters
+    ----------
+    pattern
+        One of `block_patterns.PATTERNS`, or "centralised": one client with all, to compare with.
+    clients, blocks, classes
+        How many clients, and how many blocks and classes each of them holds: a number, or the
+        fewest and the most.
+    common
+        Names of blocks that every client holds, where they are drawn.
+    client
+        Tables with `blocks` and `classes` (names), and optionally `name`.
+    samples
+        "shared": every client has all samples of its classes; "disjoint": those who hold a class
+        share its samples equally.
+
+    Notes
+    -----
+    Zhang, Yin, Hong and Chen (2024), section 4 and appendix C, whose clients share samples.
+
+    Raises
+    ------
+    ExperimentError
+        If the data set has no such blocks or classes, a client would have nothing, or a class is
+        with nobody.
+    """
+    names = tuple(dataset.groups)
+    if not names:
+        raise ExperimentError(
+            f"The data set {dataset.name!r} has no named feature blocks; set groups in [dataset] "
+            '(or blocks = "quadrants", for images).'
+        )
+    if samples not in get_args(SamplesAt):
+        raise ExperimentError(
+            f"The partition has samples = {samples!r}; {nearest(str(samples), get_args(SamplesAt))}"
+            "."
+        )
+    y, codes, meaning = classes_of(dataset)
+    if (pattern is not None) + (clients is not None) + bool(client) != 1:
+        raise ExperimentError(
+            f"The partition of kind 'blocks' has pattern = {pattern!r}, clients = {clients!r} and "
+            f"{len(client)} [[partition.client]]; expected exactly one of the three."
+        )
+    if clients is None and (blocks is not None or classes is not None or common):
+        raise ExperimentError(
+            f"The partition has blocks = {blocks!r}, classes = {classes!r} and common = "
+            f"{common!r}, which are for clients that are drawn; set clients, or remove them."
+        )
+    if pattern is not None:
+        holders = _by_pattern(dataset, pattern, names, meaning)
+    elif clients is not None:
+        holders = _by_draw(clients, blocks, classes, common, names, meaning, seed)
+    else:
+        holders = _by_list(client, names, meaning)
+    _check_classes(holders, meaning)
+    tests = dataset.test is not None and bool(dataset.test.all())
+    rows = _rows(dataset, y, codes, holders, meaning, samples, seed, tests=tests)
+    return {
+        name: _block(dataset, name, y, rows[name], [names[at] for at in held.blocks], tests=tests)
+        for name, held in holders.items()
+    }
+
+
+# who holds what
+
+
+def _by_pattern(
+    dataset: Dataset, name: str, blocks: Sequence[str], classes: Sequence[str]
+) -> dict[ClientId, Held]:
+    if name == "centralised":
+        return {"all": Held(tuple(range(len(blocks))), tuple(range(len(classes))))}
+    if not isinstance(name, str) or name not in PATTERNS:
+        known = ("centralised", *PATTERNS)
+        raise ExperimentError(f"The partition has pattern = {name!r}; {nearest(str(name), known)}.")
+    pattern = PATTERNS[name]
+    if (pattern.blocks, pattern.classes) != (len(blocks), len(classes)):
+        raise ExperimentError(
+            f"The pattern {name!r} deals {pattern.blocks} blocks of {pattern.classes} classes, and "
+            f"{dataset.name!r} has {len(blocks)} blocks ({listed(blocks)}) of {len(classes)} "
+            "classes; set another pattern, or other blocks or classes (only) in [dataset]."
+        )
+    return _numbered(pattern)
+
+
+def _by_draw(
+    clients: int,
+    blocks: int | Sequence[int] | None,
+    classes: int | Sequence[int] | None,
+    common: Sequence[str],
+    names: Sequence[str],
+    meaning: Sequence[str],
+    seed: int,
+) -> dict[ClientId, Held]:
+    check_count("clients", clients, 10**6, "clients that can be simulated")
+    if not isinstance(common, Sequence):
+        raise ExperimentError(
+            f"The partition has common = {common!r}; expected names of blocks, of {listed(names)}."
+        )
+    fixed = (common,) if isinstance(common, str) else tuple(common)
+    places = tuple(_place(str(one), names, "common", "block") for one in fixed)
+    pattern = drawn(
+        len(names),
+        len(meaning),
+        clients=clients,
+        blocks_each=_each("blocks", blocks, max(1, len(places)), len(names)),
+        classes_each=_each("classes", classes, 1, len(meaning)),
+        common=places,
+        seed=seed,
+    )
+    return _numbered(pattern)
+
+
+def _each(key: str, value: int | Sequence[int] | None, least: int, most: int) -> tuple[int, int]:
+    """Return the fewest and the most that each client holds."""
+    if value is None:
+        raise ExperimentError(
+            f"The partition has clients but no {key}; set how many {key} each holds, from {least} "
+            f"to {most}: a number, or the fewest and the most."
+        )
+    if isinstance(value, Sequence):
+        check_range(key, value, least, most)
+        return value[0], value[1]
+    check_count(key, value, most, key)
+    if value < least:
+        raise ExperimentError(
+            f"The partition has {key} = {value}; expected at least {least}, as many as all clients "
+            "have in common."
+        )
+    return value, value
+
+
+def _numbered(pattern: Pattern) -> dict[ClientId, Held]:
+    width = len(str(len(pattern.clients) - 1))
+    return {f"client{at:0{width}}": held for at, held in enumerate(pattern.clients)}
+
+
+def _by_list(
+    clients: Sequence[Mapping[str, Any]], blocks: Sequence[str], classes: Sequence[str]
+) -> dict[ClientId, Held]:
+    found: dict[ClientId, Held] = {}
+    width = len(str(len(clients) - 1))
+    known = ("name", "blocks", "classes")
+    for number, table in enumerate(clients):
+        if not isinstance(table, Mapping):
+            raise ExperimentError(
+                f"The partition has client = {clients!r}; expected tables [[partition.client]]."
+            )
+        for key in table:
+            if key not in known:
+                raise ExperimentError(
+                    f"[[partition.client]] {number} has no key {key!r}; {nearest(key, known)}."
+                )
+        name = str(table.get("name", f"client{number:0{width}}"))
+        if name in found:
+            raise ExperimentError(
+                f"Two [[partition.client]] have the name {name!r}; rename one of them."
+            )
+        held = []
+        for key, names in (("blocks", blocks), ("classes", classes)):
+            given = table.get(key, ())
+            given = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else given
+            where = f"[[partition.client]] {name!r}"
+            if not given:
+                raise ExperimentError(
+                    f"{where} has no {key}, so that it would hold nothing; give it some of "
+                    f"{listed(names)}, or remove it."
+                )
+            places = {_place(str(one), names, f"{where} {key}", key[:-1]) for one in given}
+            held.append(tuple(sorted(places)))
+        found[name] = Held(*held)
+    return found
+
+
+def _place(name: str, known: Sequence[str], where: str, what: str) -> int:
+    """Return the position of a block or a class by its name."""
+    if name not in known:
+        what = {"classe": "class"}.get(what, what)
+        raise ExperimentError(
+            f"{where} names the {what} {name!r}, which the data set does not have; "
+            f"{nearest(name, known)}."
+        )
+    return known.index(name)
+
+
+def _check_classes(holders: Mapping[ClientId, Held], classes: Sequence[str]) -> None:
+    held = {one for some in holders.values() for one in some.classes}
+    nobody = [name for at, name in enumerate(classes) if at not in held]
+    if nobody:
+        raise ExperimentError(
+            f"Nobody of {len(holders)} clients holds the class {listed(nobody)}, so that nothing "
+            "could be learnt of it; give it to a client (deal more classes to each), or leave its "
+            "samples out by only in [dataset]."
+        )
+
+
+# what they hold
+
+
+def _rows(
+    dataset: Dataset,
+    y: Array,
+    codes: Array,
+    holders: Mapping[ClientId, Held],
+    classes: Sequence[str],
+    samples: SamplesAt,
+    seed: int,
+    *,
+    tests: bool,
+) -> dict[ClientId, Positions]:
+    """Return every client's rows; of a test part all."""
+    if tests:
+        return dict.fromkeys(holders, np.arange(len(y)))
+    shuffle = np.random.default_rng([seed, 1])
+    parts: dict[ClientId, list[Positions]] = {name: [] for name in holders}
+    for at, code in enumerate(codes.tolist()):
+        rows = np.flatnonzero(y == code)
+        some = [name for name, held in holders.items() if at in held.classes]
+        if samples == "disjoint" and len(rows) < len(some):
+            raise ExperimentError(
+                f"The class {classes[at]!r} of {dataset.name!r} has {len(rows)} training samples "
+                f'and {len(some)} clients that would share them; set samples = "shared", or give '
+                "the class to fewer."
+            )
+        dealt = (
+            np.array_split(shuffle.permutation(rows), len(some))
+            if samples == "disjoint"
+            else [rows] * len(some)
+        )
+        for name, part in zip(some, dealt, strict=True):
+            parts[name].append(part)
+    return {name: np.sort(np.concatenate(some)) for name, some in parts.items()}
+
+
+def _block(
+    dataset: Dataset, name: ClientId, y: Array, rows: Positions, held: list[str], *, tests: bool
+) -> Block:
+    """Return a client's block: its rows that have values in all its feature blocks."""
+    place = {feature: at for at, feature in enumerate(dataset.features)}
+    own = [np.array([place[one] for one in dataset.groups[some]], np.intp) for some in held]
+    columns = np.sort(np.concatenate(own))
+    if dataset.sparse:
+        x: Any = dataset.x[rows][:, columns].astype(np.float64)
+    else:
+        if dataset.x.dtype.kind == "f":
+            for some in own:  # one at a time: a block may be most of the data set
+                rows = rows[~np.isnan(dataset.x[np.ix_(rows, some)]).all(axis=1)]
+        x = floats(dataset.x, rows, columns, len(columns), dataset.scale)
+    if not len(rows) and not tests:
+        raise ExperimentError(
+            f"Client {name!r} would have no training sample: {dataset.name!r} has none of its "
+            f"classes with values in {listed(held)}; give it other classes or blocks."
+        )
+    features = tuple(dataset.features[at] for at in columns.tolist())
+    groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
+    wanted = {some: groups[some] for some in groups if some in held}
+    return Block(dataset.samples[rows], features, x, y[rows], wanted, shapes=shapes)

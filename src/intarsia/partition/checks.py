@@ -1,0 +1,161 @@
+"""What all ways of dealing a data set out have in common: checks of keys, values as a block's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Array
+from intarsia.data.dataset import Dataset
+from intarsia.errors import ExperimentError
+
+__all__ = [
+    "Counts",
+    "Positions",
+    "apportioned",
+    "check_count",
+    "check_fraction",
+    "check_range",
+    "classes_of",
+    "floats",
+    "numbers",
+    "runs",
+]
+
+Counts = NDArray[np.int64]
+Positions = NDArray[np.intp]
+_CHUNK = 1024  # rows converted to float64 at a time
+
+
+def floats(
+    x: NDArray[Any], rows: Positions, run: slice | Positions, width: int, scale: float
+) -> Array:
+    """Return the values at rows and at a run of columns, (rows, width)."""
+    values = np.empty((len(rows), width))
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        part = x[chunk, run] if isinstance(run, slice) else x[np.ix_(chunk, run)]
+        np.multiply(part, scale, out=values[start : start + _CHUNK], dtype=np.float64)
+    return values
+
+
+def numbers(dataset: Dataset) -> Array:
+    """Return the labels as a block holds them, (samples,).
+
+    Raises
+    ------
+    ExperimentError
+        If they are text.
+    """
+    if dataset.y.dtype.kind not in "biuf":
+        raise ExperimentError(
+            f"The labels of {dataset.name!r} are text (first: {str(dataset.y[0])!r}) and a block "
+            "holds numbers; encode them first with `encoded`."
+        )
+    return dataset.y.astype(np.float64)
+
+
+def classes_of(dataset: Dataset) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return the labels, the values of the classes, ascending, and what these mean.
+
+    Raises
+    ------
+    ExperimentError
+        If the labels are text, or numbers to predict.
+    """
+    y = numbers(dataset)
+    if dataset.classes:
+        known = np.array(dataset.classes)
+        return y, known, dataset.class_names or _text(known)
+    if dataset.class_names or (dataset.y.dtype.kind == "f" and (y % 1 != 0).any()):
+        raise ExperimentError(
+            f"The labels of {dataset.name!r} are numbers to predict (regression) and the partition "
+            "deals classes; set labels.task for classes."
+        )
+    known = np.unique(y)
+    return y, known, _text(known)
+
+
+def _text(values: Array) -> tuple[str, ...]:
+    return tuple(f"{value:g}" for value in values.tolist())
+
+
+def check_count(key: str, value: Any, available: int, what: str) -> None:
+    """Raise unless a value is a whole number from 1 to what there is.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= available:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a whole number from 1 to {available}, "
+            f"the number of {what}."
+        )
+
+
+def check_fraction(key: str, value: Any) -> None:
+    """Raise unless a value is a fraction.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected a fraction from 0 to 1."
+        )
+
+
+def check_range(key: str, value: Any, least: float, most: float, *, whole: bool = True) -> None:
+    """Raise unless a value is a smallest and a largest number.
+
+    Raises
+    ------
+    ExperimentError
+        With the value.
+    """
+    kinds = (int,) if whole else (int, float)
+    sound = isinstance(value, Sequence) and len(value) == 2 and not isinstance(value, str)
+    if sound:
+        sound = all(isinstance(one, kinds) and not isinstance(one, bool) for one in value)
+    if not sound or not least <= value[0] <= value[1] <= most:
+        raise ExperimentError(
+            f"The partition has {key} = {value!r}; expected the smallest and the largest "
+            f"{'whole number' if whole else 'fraction'}, from {least:g} to {most:g}."
+        )
+
+
+def apportioned(shares: Array, sizes: Counts) -> Counts:
+    """Return how many samples of each class each client gets, (clients, classes).
+
+    All samples of a class are dealt. A client's number of a class differs by less than 1 from its
+    share, and what rounding owes it of one class it gets of another.
+    """
+    found = np.zeros(shares.shape, np.int64)
+    owed = np.zeros(len(shares))
+    for at, size in enumerate(sizes.tolist()):
+        exact = shares[:, at] * size
+        found[:, at] = np.floor(exact + 1e-9)
+        left = size - int(found[:, at].sum())
+        owed += exact - found[:, at]
+        some = np.flatnonzero(exact - found[:, at] > 1e-9)
+        chosen = some[np.argsort(-owed[some], kind="stable")[:left]]
+        found[chosen, at] += 1
+        owed[chosen] -= 1
+    return found
+
+
+def runs(members: int, groups: int) -> NDArray[np.intp]:
+    """Return the group of each member, in runs of one size up to one.
+
+    The longer runs are spread among the others, so that runs of runs are nearly of one size too.
+    """
+    return (2 * np.arange(members) + 1) * groups // (2 * members)

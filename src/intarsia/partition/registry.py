@@ -1,0 +1,331 @@
+"""Splits of one data set over clients, for simulations: who would hold which rectangle.
+
+Rows are dealt after a shuffle by the seed; columns stay in the data set's order, in contiguous
+runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0"; where
+whole samples are dealt by their classes, by a number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.data.dataset import Dataset
+from intarsia.errors import ExperimentError
+from intarsia.partition.by_feature_block import blocks
+from intarsia.partition.checks import Positions, check_count, check_fraction, floats, numbers
+from intarsia.partition.client_clusters import Structure
+from intarsia.partition.flower import FlowerDeal, flower
+from intarsia.partition.label_skew import ClassShares, clusters, dirichlet, iid, levels
+from intarsia.partition.prior_shift import prior_shift
+from intarsia.spelling import nearest
+
+__all__ = [
+    "KINDS",
+    "Deal",
+    "LabelsAt",
+    "blocks",
+    "clusters",
+    "deal",
+    "dirichlet",
+    "flower",
+    "grid",
+    "horizontal",
+    "iid",
+    "levels",
+    "natural",
+    "overlap",
+    "partition",
+    "prior_shift",
+    "vertical",
+]
+
+LabelsAt = Literal["all", "first"]
+
+
+def grid(
+    dataset: Dataset,
+    *,
+    rows: int,
+    columns: int,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal the data set to rows × columns clients that share no entry.
+
+    Clients of one row group hold the same samples, clients of one column group the same features.
+    Sizes differ by at most one. `labels` says who holds labels: "all" clients, or those of the
+    "first" column group only.
+
+    Raises
+    ------
+    ExperimentError
+        If a number is out of range, or the labels are text.
+    """
+    return overlap(
+        dataset,
+        rows=rows,
+        columns=columns,
+        shared_rows=0.0,
+        shared_columns=0.0,
+        seed=seed,
+        labels=labels,
+        shuffle_columns=shuffle_columns,
+    )
+
+
+def horizontal(dataset: Dataset, *, clients: int, seed: int = 0) -> dict[ClientId, Block]:
+    """Deal whole rows to clients: all features at each, no shared sample."""
+    check_count("clients", clients, dataset.shape[0], "samples")
+    return grid(dataset, rows=clients, columns=1, seed=seed)
+
+
+def vertical(
+    dataset: Dataset,
+    *,
+    clients: int,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal whole columns to clients: all samples at each, no shared feature.
+
+    `labels="first"` is vertical federated learning with one label holder.
+    """
+    check_count("clients", clients, dataset.shape[1], "features")
+    return grid(
+        dataset,
+        rows=1,
+        columns=clients,
+        seed=seed,
+        labels=labels,
+        shuffle_columns=shuffle_columns,
+    )
+
+
+def natural(
+    dataset: Dataset, *, clients: int | None = None, seed: int = 0
+) -> dict[ClientId, Block]:
+    """Deal each sample to the client whose it is by nature.
+
+    `clients` is how many take part, drawn from all; None: all, and nothing is drawn.
+
+    Raises
+    ------
+    ExperimentError
+        If the data set does not say whose its samples are, there are fewer clients than asked for,
+        or the labels are text.
+    """
+    if dataset.clients is None:
+        raise ExperimentError(
+            f"The data set {dataset.name!r} does not say whose its samples are; deal them by "
+            'kind = "horizontal".'
+        )
+    names = np.unique(dataset.clients)
+    if clients is not None:
+        check_count("clients", clients, len(names), "those whose the samples are")
+        names = np.sort(np.random.default_rng([seed, 0]).permutation(names)[:clients])
+    y, columns = numbers(dataset), np.arange(dataset.shape[1])
+    found: dict[ClientId, Block] = {}
+    for name in names.tolist():
+        rows = np.flatnonzero(dataset.clients == name)
+        found[name] = next(block for _, block in _blocks(dataset, y, [rows], [columns], "all"))
+    return found
+
+
+def overlap(
+    dataset: Dataset,
+    *,
+    rows: int,
+    columns: int,
+    shared_rows: float,
+    shared_columns: float,
+    seed: int = 0,
+    labels: LabelsAt = "all",
+    shuffle_columns: bool = False,
+) -> dict[ClientId, Block]:
+    """Deal the data set to a grid of clients whose neighbours share samples and features.
+
+    The grid comes first: row group g owns a run of n_g shuffled rows. Then every row group also
+    gets the first round(shared_rows · n_{g+1}) rows of the next group; the last group's next one
+    is the first. So each pair of neighbours shares these rows, a row is held by at most two row
+    groups, and 1.0 gives every row to exactly two. Columns likewise with `shared_columns`. With a
+    single row (column) group there is no neighbour and nothing more is shared.
+
+    The entries that two clients share are their common rows × their common columns:
+
+    - same row group, neighbouring column groups: all its rows × the shared columns;
+    - same column group, neighbouring row groups: the shared rows × all its columns;
+    - diagonal neighbours: the shared rows × the shared columns.
+
+    Both hold identical copies. With two row groups each is next to the other, so that they share
+    the first part of both runs.
+
+    Raises
+    ------
+    ExperimentError
+        If a number is out of range, or the labels are text.
+    """
+    samples, features = dataset.shape
+    check_count("rows", rows, samples, "samples")
+    check_count("columns", columns, features, "features")
+    check_fraction("shared_rows", shared_rows)
+    check_fraction("shared_columns", shared_columns)
+    if labels not in get_args(LabelsAt):
+        raise ExperimentError(
+            f"The partition has labels = {labels!r}; {nearest(str(labels), get_args(LabelsAt))}."
+        )
+    y = numbers(dataset)
+    # rows and columns have a stream each, so that a train and a test part get the same columns
+    row_order = np.random.default_rng([seed, 0]).permutation(samples)
+    column_order = np.arange(features)
+    if shuffle_columns:
+        column_order = np.random.default_rng([seed, 1]).permutation(features)
+    row_groups = _groups(row_order, rows, shared_rows)
+    column_groups = _groups(column_order, columns, shared_columns)
+    return dict(_blocks(dataset, y, row_groups, column_groups, labels))
+
+
+def _groups(order: Positions, number: int, shared: float) -> list[Positions]:
+    runs = np.array_split(order, number)
+    if number == 1:
+        return [np.sort(order)]
+    groups = []
+    for group, run in enumerate(runs):
+        following = runs[(group + 1) % number]
+        # ascending, so that reading the table is sequential and column runs stay slices
+        groups.append(np.sort(np.concatenate([run, following[: round(shared * len(following))]])))
+    return groups
+
+
+def _blocks(
+    dataset: Dataset,
+    y: Array,
+    row_groups: list[Positions],
+    column_groups: list[Positions],
+    labels: LabelsAt,
+) -> Iterator[tuple[ClientId, Block]]:
+    """Yield one client's block after another, so that only one compact copy lives at a time."""
+    for r, rows in enumerate(row_groups):
+        table = dataset.x[rows] if dataset.sparse else dataset.x
+        samples, targets = dataset.samples[rows], y[rows]  # once for all clients of the row group
+        for c, columns in enumerate(column_groups):
+            run = _run(columns)
+            if dataset.sparse:
+                values = table[:, run].astype(np.float64)
+            else:
+                values = floats(table, rows, run, len(columns), dataset.scale)
+            features = tuple(dataset.features[column] for column in columns)
+            groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
+            own = targets if labels == "all" or c == 0 else None
+            yield f"r{r}c{c}", Block(samples, features, values, own, groups, shapes=shapes)
+
+
+def _run(columns: Positions) -> slice | Positions:
+    """Return contiguous columns as a slice, which is read without a copy."""
+    first, last = int(columns[0]), int(columns[-1])
+    return slice(first, last + 1) if last - first + 1 == len(columns) else columns
+
+
+Parts = Dataset | Sequence[Dataset]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How a data set is dealt: both its parts alike."""
+
+    to_clients: Callable[[Parts], dict[ClientId, Block]]
+    structure: Structure | None = None  # who is dealt alike; None: the kind says nothing of it
+
+
+# kind -> (function, its keys in [partition]); `seed` comes from [experiment] unless given
+KINDS: Mapping[str, tuple[Callable[..., Any], frozenset[str]]] = MappingProxyType(
+    {
+        function.__name__: (
+            function,
+            frozenset(inspect.signature(function).parameters) - {"dataset"},
+        )
+        for function in (
+            *(blocks, clusters, dirichlet, flower, grid, horizontal, iid),
+            *(levels, natural, overlap, prior_shift, vertical),
+        )
+    }
+)
+_PLANNED = frozenset({"clusters", "dirichlet", "flower", "iid", "levels"})
+
+
+def partition(kind: str, dataset: Parts, **keys: Any) -> dict[ClientId, Block]:
+    """Deal a data set by the split of the given kind.
+
+    Parameters
+    ----------
+    kind
+        One of `KINDS`.
+    dataset
+        With labels as numbers: encoded as in `Labels`, or a regression's targets. Several are for
+        "prior_shift" only.
+    keys
+        The arguments of the function of that name.
+
+    Raises
+    ------
+    ExperimentError
+        If the kind or a key is unknown, a key is missing, or a value is out of range.
+    """
+    return deal(kind, dataset, **keys).to_clients(dataset)
+
+
+def deal(kind: str, training: Parts, **keys: Any) -> Deal:
+    """Return how to deal the training part of a data set, and the test part like it.
+
+    Parameters
+    ----------
+    kind, keys
+        As in `partition`.
+    training
+        The training part: its sizes decide what is possible.
+
+    Raises
+    ------
+    ExperimentError
+        If the kind or a key is unknown, a key is missing, or a value is out of range.
+    """
+    if kind not in KINDS:
+        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(kind, KINDS)}.")
+    function, allowed = KINDS[kind]
+    for key in keys:
+        if key not in allowed:
+            raise ExperimentError(
+                f"[partition] of kind {kind!r} has no key {key!r}; {nearest(key, allowed)}."
+            )
+    for key, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty and key != "dataset" and key not in keys:
+            raise ExperimentError(
+                f"[partition] of kind {kind!r} lacks the key {key!r}; "
+                f"expected {', '.join(sorted(allowed))}."
+            )
+    if kind in _PLANNED:
+        plan: ClassShares | FlowerDeal = function(_only(kind, training), **keys)
+        return Deal(lambda part: plan.deal(_only(kind, part)), plan.structure)
+    if function is prior_shift:
+        return Deal(lambda part: prior_shift(part, **keys))
+    return Deal(lambda part: function(_only(kind, part), **keys))
+
+
+def _only(kind: str, dataset: Parts) -> Dataset:
+    """Return the one data set that all kinds but one deal."""
+    if isinstance(dataset, Dataset):
+        return dataset
+    if len(dataset) > 1:
+        raise ExperimentError(
+            f"[dataset] names {len(dataset)} data sets ({', '.join(one.name for one in dataset)}), "
+            f'and [partition] of kind {kind!r} deals one; set kind = "prior_shift".'
+        )
+    return dataset[0]

@@ -1,0 +1,213 @@
+"""Which clients belong together at which level, as a picture: as dealt and as learned.
+
+The one of FeMAM (2024), Figures 4 and C.2: a row is a level and a cell a client; cells of one
+colour in a row are one group, and a white cell has no part in the level. Black lines are where
+neighbours are of different groups.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from intarsia.errors import FederationError
+from intarsia.partition.client_clusters import Structure, Structures
+from intarsia.plots.picture_file import write_picture
+
+__all__ = ["structure_picture"]
+
+Groups = tuple[int | None, ...]
+Pixels = NDArray[np.float64]
+
+_DPI = 140
+_INK = "#222222"
+_CELL = 0.26  # inches of a client's width, where there is room
+_ROW = 0.42  # inches of a level's height
+_WIDEST = 13.0  # inches of all cells
+_MOST_NAMED = 60  # clients whose names are written
+_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
+_ALL = "#c3cbd6"  # a group of all clients says nothing
+
+
+def structure_picture(
+    structures: Structures, path: str | Path, *, title: str | None = None
+) -> Path:
+    """Draw the true structure above the learned one as a PNG; return its path.
+
+    A learned group has the colour of the true group with which it has most clients in common, at
+    the true level that its level is most like. Beside each learned level stands how alike the two
+    are (adjusted Rand index).
+
+    Raises
+    ------
+    FederationError
+        If there is neither a true nor a learned structure.
+    """
+    known = structures.truth or structures.learned
+    if known is None or not known.clients:
+        raise FederationError(
+            "There is no structure to draw: the partition says nothing of who is dealt alike, and "
+            "the algorithm finds no groups of clients."
+        )
+    truth = structures.truth
+    learned = None if structures.learned is None else structures.learned.among(known.clients)
+    panels = [(name, one) for name, one in (("as dealt", truth), ("as learned", learned)) if one]
+    clients = len(known.clients)
+    width = min(_CELL * clients, _WIDEST)
+    named = clients <= _MOST_NAMED
+    below = 0.25 + 0.075 * max(len(name) for name in known.clients) * named
+    heights = [_ROW * max(len(one.levels), 1) for _, one in panels]
+    found = structures.agreement
+    matches = _matches(found)
+    said = {
+        (name, level): _said(groups, matches.get(level) if one is learned else None)
+        for name, one in panels
+        for level, groups in one.levels.items()
+    }
+    longest = max((len(one.said(level)) for _, one in panels for level in one.levels), default=0)
+    left, above, between = max(1.15, 0.3 + 0.075 * longest), 0.95, 0.5
+    right = 0.3 + 0.075 * max([len(text) for text in said.values()], default=0)
+    whole = (
+        left + max(width, 3.2) + right,
+        above + sum(heights) + between * (len(panels) - 1) + below,
+    )
+    figure = Figure(figsize=whole, dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    top = whole[1] - above
+    for (name, one), height in zip(panels, heights, strict=True):
+        box = (left / whole[0], (top - height) / whole[1], width / whole[0], height / whole[1])
+        axes = figure.add_axes(box)
+        _draw(axes, one, truth, matches if one is learned else {})
+        for row, level in enumerate(one.levels):
+            beside = (clients - 0.5 + 0.1 * clients / width, row, said[name, level])
+            axes.text(*beside, fontsize=8.5, color=_INK, va="center", parse_math=False)
+        axes.set_title(name, loc="left", fontsize=10, color=_INK, pad=5)
+        last = one is panels[-1][1]
+        if last and named:
+            axes.set_xticks(
+                np.arange(clients),
+                known.clients,
+                rotation=90,
+                fontsize=min(8.0, 55 * width / clients),
+                color=_INK,
+                parse_math=False,
+            )
+        top -= height + between
+    heading = title or f"Who belongs together: {clients} clients"
+    figure.text(
+        0.15 / whole[0],
+        1 - 0.34 / whole[1],
+        heading,
+        size=13,
+        weight="bold",
+        color=_INK,
+        parse_math=False,
+    )
+    return write_picture(figure, path)
+
+
+def _matches(found: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:
+    """Return the true level that each learned one is most like, and how much."""
+    best: dict[str, tuple[str, float]] = {}
+    for true_name, row in found.items():
+        for name, index in row.items():
+            if name not in best or index > best[name][1]:
+                best[name] = (true_name, index)
+    return best
+
+
+def _draw(
+    axes: Axes,
+    structure: Structure,
+    truth: Structure | None,
+    matches: Mapping[str, tuple[str, float]],
+) -> None:
+    clients, rows = len(structure.clients), len(structure.levels)
+    pixels = np.ones((max(rows, 1), clients, 3))
+    for row, (name, groups) in enumerate(structure.levels.items()):
+        colours = _colours(len(set(groups) - {None}))
+        number = _numbers(groups)
+        if truth is not None and name in matches:
+            model = truth.levels[matches[name][0]]
+            number = _numbers_like(groups, model)
+            colours = _colours(max([*number.values(), *_numbers(model).values()], default=0) + 1)
+        if len(set(groups)) == 1 and clients > 1:
+            colours = [_rgb(_ALL)] * len(colours)
+        for at, group in enumerate(groups):
+            if group is not None:
+                pixels[row, at] = colours[number[group]]
+    axes.imshow(pixels, aspect="auto", interpolation="nearest")
+    axes.set_xticks([])
+    named = [structure.said(level) for level in structure.levels]
+    axes.set_yticks(np.arange(rows), named, fontsize=9, color=_INK, parse_math=False)
+    axes.tick_params(length=0)
+    for row, groups in enumerate(structure.levels.values()):
+        for at in range(1, clients):
+            if groups[at] != groups[at - 1]:
+                axes.plot([at - 0.5] * 2, [row - 0.5, row + 0.5], color=_INK, linewidth=1.3)
+        if row:
+            axes.plot([-0.5, clients - 0.5], [row - 0.5] * 2, color="white", linewidth=2.5)
+    axes.set(xlim=(-0.5, clients - 0.5), ylim=(max(rows, 1) - 0.5, -0.5))
+    if not rows:
+        axes.text((clients - 1) / 2, 0, "no groups", ha="center", va="center", color=_INK)
+
+
+def _said(groups: Groups, match: tuple[str, float] | None) -> str:
+    number = len(set(groups) - {None})
+    if not number:
+        return "nobody"
+    said = f"{number} group{'' if number == 1 else 's'}"
+    if None in groups:
+        said += f", {groups.count(None)} without"
+    if match is not None and len(set(groups)) > 1:
+        said += f"; index {match[1]:.2f} with {match[0]}"
+    return said
+
+
+def _numbers(groups: Groups) -> dict[int, int]:
+    """Return a colour's number for each group, in the order of the clients."""
+    order = dict.fromkeys(group for group in groups if group is not None)
+    return {group: at for at, group in enumerate(order)}
+
+
+def _numbers_like(groups: Groups, model: Groups) -> dict[int, int]:
+    """Return for each group the number of the group of a model that it has most in common with."""
+    of_model = _numbers(model)
+    common = Counter(
+        (group, of_model[other])
+        for group, other in zip(groups, model, strict=True)
+        if group is not None and other is not None
+    )
+    found: dict[int, int] = {}
+    for (group, number), _ in sorted(common.items(), key=lambda one: (-one[1], one[0])):
+        if group not in found and number not in found.values():
+            found[group] = number
+    free = len(of_model)
+    for group in _numbers(groups):
+        if group not in found:
+            found[group], free = free, free + 1
+    return found
+
+
+def _colours(number: int) -> list[tuple[float, float, float]]:
+    """Return so many colours; neighbours in number differ most."""
+    if number <= len(_COLOURS):
+        return [_rgb(code) for code in _COLOURS[:number]]
+    golden = 0.61803398875
+    return [
+        colorsys.hls_to_rgb((0.6 + at * golden) % 1, (0.47, 0.66, 0.57)[at % 3], 0.45)
+        for at in range(number)
+    ]
+
+
+def _rgb(code: str) -> tuple[float, float, float]:
+    red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue

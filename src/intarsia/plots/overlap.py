@@ -1,0 +1,450 @@
+"""Who holds what, as a picture.
+
+It is drawn from a `Schema` (public) or from the blocks themselves; only blocks can say which
+values are missing, and nothing but fractions of them is shown.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from intarsia.core.block import Array, Block, ClientId, Holding, Schema
+from intarsia.core.schema import Index
+from intarsia.inspection.overlap import (
+    Parties,
+    feature_index,
+    holdings_of,
+    missing_percent,
+    owners_of,
+)
+from intarsia.plots.overlap_labels import (
+    DPI,
+    blocks_of,
+    classes_of,
+    font_size,
+    name_below,
+    name_left,
+    write,
+)
+from intarsia.plots.picture_file import write_picture
+
+__all__ = ["holdings_picture"]
+
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_SIZE = (12.5, 7.8)  # inches
+_WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
+_STRIPE = 8  # pixels
+_LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
+_INK = "#222222"
+_NOBODY = (0.935, 0.935, 0.93)
+_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
+_MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
+_MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
+_MOST_FEATURE_NAMES = 100
+_MOST_PARTS = 150  # that each say whose they are
+_MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
+
+
+def holdings_picture(
+    parties: Parties,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    classes: Sequence[str] = (),
+    which: str = "",
+) -> Path:
+    """Draw who holds what as a PNG and return its path.
+
+    Rows are all samples, columns all features, ordered so that entries with the same owners lie
+    together. Every client has a colour; entries of several clients are striped in theirs, missing
+    values are pale, what nobody holds is grey. The strip beside it says who holds the labels.
+    Parts too thin to be seen are drawn a little wider than to scale; of very many clients the
+    first are drawn. Named feature blocks are written below, and of tables with values the `classes`
+    at the left, where the same clients hold all of a class; then each part says whose it is.
+    Title and legend say `which` samples these are, such as "training rows".
+
+    Raises
+    ------
+    FederationError
+        If there is no client, or ids are text at one party and numbers at another.
+    """
+    everyone = holdings_of(parties)
+    holdings = dict(islice(everyone.items(), _MOST_CLIENTS))
+    blocks = {} if isinstance(parties, Schema) else parties
+    rows, columns = _sample_side(holdings), _feature_side(holdings)
+    missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
+    colours = _colours(len(holdings))
+    image, strip = _paint(rows, columns, colours, missing)
+
+    figure = Figure(figsize=_SIZE, dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    left, bottom = 0.055, 0.17
+    width, height = _WIDTH / DPI / _SIZE[0], _HEIGHT / DPI / _SIZE[1]
+    main = figure.add_axes((left, bottom, width, height))
+    beside = figure.add_axes((left + width + 0.006, bottom, _STRIP / DPI / _SIZE[0], height))
+    for axes, pixels in ((main, image), (beside, strip)):
+        axes.imshow(pixels, aspect="auto", interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    beside.set_title("labels", fontsize=9, color=_INK)
+    in_rows = classes_of(blocks, classes, rows.ids, rows.cell_of)
+    name_left(main, [in_rows.get(cell) for cell in rows.cell_at.tolist()])
+    in_blocks = blocks_of(holdings)
+    main.set_ylabel(
+        "class" if in_rows else f"{rows.entries:,} samples", fontsize=11, color=_INK,
+        labelpad=8 + 4.6 * max(map(len, in_rows.values()), default=0),
+    )  # fmt: skip
+    _name_features(main, columns, in_blocks)
+    if in_rows and len(in_rows) * len(columns.owners) <= _MOST_PARTS:
+        _name_parts(main, rows, columns, tuple(holdings))
+    else:
+        _name_clients(main, rows, columns, holdings)
+    drawn = "" if len(holdings) == len(everyone) else f"the first {len(holdings)} of "
+    heading = title or (
+        f"Who holds what: {drawn}{_plural(len(everyone), 'client')}, "
+        f"{_plural(rows.entries, 'sample')} × "
+        f"{_plural(columns.entries, 'feature')}" + f" ({which})" * bool(which)
+    )
+    figure.text(left, 0.955, heading, size=14, weight="bold", color=_INK, parse_math=False)
+    _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
+    return write_picture(figure, path)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+# ids, their cells and their owners
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """All samples (or features) in the order of the picture, and the pixels that show them."""
+
+    ids: NDArray[Any]  # (entries,) in the picture's order
+    cell_of: NDArray[np.intp]  # (entries,)
+    owners: Mask  # (cells, clients)
+    labels: Mask  # (cells, clients) who holds the labels; all False for features
+    cell_at: NDArray[np.intp]  # (pixels,)
+    entry_at: NDArray[np.intp]  # (pixels,)
+
+    @property
+    def entries(self) -> int:
+        """Return how many samples (or features) there are."""
+        return len(self.ids)
+
+    def find(self, some: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the positions of some ids, (some,)."""
+        order = np.argsort(self.ids, kind="stable")
+        return order[np.searchsorted(self.ids[order], some)]
+
+
+def _sample_side(holdings: Mapping[ClientId, Holding]) -> _Side:
+    names = tuple(holdings)
+    marks = tuple(f"{name}\0labels" for name in names)
+    held = {name: holding.samples for name, holding in holdings.items()}
+    # the label holders as owners too, so that a cell is labelled as a whole
+    labelled = {
+        mark: holding.samples[holding.labelled]
+        for mark, holding in zip(marks, holdings.values(), strict=True)
+    }
+    index = Index.of({**held, **labelled})
+    return _side(index, owners_of(index, names), owners_of(index, marks), _HEIGHT)
+
+
+def _feature_side(holdings: Mapping[ClientId, Holding]) -> _Side:
+    index = feature_index(holdings)
+    owners = owners_of(index, tuple(holdings))
+    # in a cell as the tables have them, not by name
+    tables = [name for holding in holdings.values() for name in holding.features]
+    place = {name: at for at, name in enumerate(dict.fromkeys(tables))}
+    at = np.array([place[name] for name in index.ids.tolist()], np.intp)
+    order = np.lexsort((at, index.cell_of))
+    return _side(replace(index, ids=index.ids[order]), owners, np.zeros_like(owners), _WIDTH)
+
+
+def _side(index: Index, owners: Mask, labels: Mask, pixels: int) -> _Side:
+    order = _neighbours(owners, labels)
+    cells = [index.cells[place] for place in order]
+    sizes = np.array([cell.stop - cell.start for cell in cells], np.int64)
+    ids = np.concatenate([index.ids[cell.start : cell.stop] for cell in cells] or [index.ids])
+    cell_at, entry_at = _pixels(sizes, pixels)
+    cell_of = np.repeat(np.arange(len(cells)), sizes)
+    return _Side(ids, cell_of, owners[order], labels[order], cell_at, entry_at)
+
+
+def _neighbours(owners: Mask, labels: Mask) -> list[int]:
+    """Return an order of cells in which neighbours differ in few owners, so that runs are long."""
+    cells = len(owners)
+    if cells > _MOST_CELLS_IN_ORDER:
+        return [int(place) for place in np.lexsort(~owners.T[::-1])]
+    marks = np.concatenate([owners, 0.1 * labels], axis=1, dtype=np.float64)
+    left = sorted(range(cells), key=lambda cell: np.flatnonzero(owners[cell]).tolist())
+    order: list[int] = []
+    while left:
+        if order:
+            distance = np.abs(marks[left] - marks[order[-1]]).sum(axis=1)
+            chosen = int(np.argmin(distance))
+        else:
+            first = owners[left[0]].argmax()  # begin where the first client is most alone
+            chosen = int(np.argmin(owners[left].sum(axis=1) + owners.size * ~owners[left, first]))
+        order.append(left.pop(chosen))
+    return order
+
+
+def _pixels(sizes: Counts, pixels: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the cell and the entry that each pixel shows."""
+    if not sizes.sum():
+        nothing = np.empty(0, np.intp)
+        return nothing, nothing
+    share = sizes / sizes.sum() * pixels
+    if 8 * len(sizes) <= pixels:
+        share = np.maximum(share, 3.0)
+    edges = np.concatenate([[0.0], np.cumsum(share)])
+    centres = (np.arange(pixels) + 0.5) / pixels * edges[-1]
+    cell = np.clip(np.searchsorted(edges, centres, "right") - 1, 0, len(sizes) - 1)
+    inside = (centres - edges[cell]) / share[cell]
+    starts = np.cumsum(sizes) - sizes
+    entry = starts[cell] + np.minimum((inside * sizes[cell]).astype(np.intp), sizes[cell] - 1)
+    return cell.astype(np.intp), entry.astype(np.intp)
+
+
+# missing values
+
+
+def _missing_fractions(
+    blocks: Mapping[ClientId, Block], names: tuple[ClientId, ...], rows: _Side, columns: _Side
+) -> dict[int, Array]:
+    """Return per client with missing values their fraction, (row cells, features)."""
+    fractions: dict[int, Array] = {}
+    for number, name in enumerate(names):
+        if name not in blocks or not missing_percent(blocks[name]):
+            continue
+        block = blocks[name]
+        cell = rows.cell_of[rows.find(block.samples)]
+        place = columns.find(np.array(block.features, np.str_))
+        fractions[number] = np.zeros((len(rows.owners), columns.entries))
+        for one in np.unique(cell):
+            fractions[number][one, place] = np.isnan(block.x[cell == one]).mean(axis=0)
+    return fractions
+
+
+# painting
+
+
+def _colours(clients: int) -> Array:
+    """Return a colour per client, (clients, 3); neighbours in number differ most."""
+    if clients <= len(_COLOURS):
+        chosen = [[int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)] for code in _COLOURS]
+        return np.array(chosen[:clients])
+    golden = 0.61803398875
+    return np.array(
+        [
+            colorsys.hls_to_rgb((0.6 + n * golden) % 1, (0.47, 0.62, 0.55)[n % 3], 0.45)
+            for n in range(clients)
+        ]
+    )
+
+
+def _paint(
+    rows: _Side, columns: _Side, colours: Array, missing: Mapping[int, Array]
+) -> tuple[Array, Array]:
+    """Return the picture (height, width, 3) and the strip of labels (height, strip, 3)."""
+    image = np.tile(_NOBODY, (_HEIGHT, _WIDTH, 1))
+    strip = np.tile(_NOBODY, (_HEIGHT, _STRIP, 1))
+    if not rows.entries or not columns.entries:
+        return image, strip
+    column_owners = columns.owners[columns.cell_at]  # (width, clients)
+    wide = 8 * max(len(rows.owners), len(columns.owners)) <= _HEIGHT
+    thick = np.bincount(columns.cell_at)[columns.cell_at] >= _LEAST_JOINED  # (width,)
+    above: tuple[Mask, int] | None = None
+    for cell in np.unique(rows.cell_at):
+        band = np.flatnonzero(rows.cell_at == cell)
+        owners = column_owners & rows.owners[cell]
+        pale = np.zeros((_WIDTH, len(colours)))
+        for client, fraction in missing.items():
+            pale[:, client] = fraction[cell][columns.entry_at]
+        image[band] = _stripes(owners, colours, band, pale)
+        labels = np.tile(rows.labels[cell], (_STRIP, 1))
+        strip[band] = _stripes(labels, colours, band, np.zeros(labels.shape))
+        if wide:  # white joints, where the owners change
+            parted = (owners[1:] != owners[:-1]).any(axis=1) & thick[1:] & thick[:-1]
+            joints = np.flatnonzero(parted)
+            image[np.ix_(band, np.concatenate([joints, joints + 1]))] = 1.0
+            if above is not None and min(len(band), above[1]) >= _LEAST_JOINED:
+                image[band[0] - 1 : band[0] + 1, (owners != above[0]).any(axis=1)] = 1.0
+            above = owners, len(band)
+    return image, strip
+
+
+def _stripes(owners: Mask, colours: Array, band: NDArray[np.intp], pale: Array) -> Array:
+    """Return the pixels of a band, (band, width, 3): one colour, or the owners' in turn."""
+    width = len(owners)
+    count = owners.sum(axis=1)
+    ranked = np.argsort(~owners, axis=1, kind="stable")  # owners first
+    turn = (band[:, None] + np.arange(width)) // _STRIPE % np.maximum(count, 1)
+    owner = ranked[np.arange(width), turn]  # (band, width)
+    pixels = colours[owner] * np.where(count > 1, 0.9, 1.0)[:, None]
+    faded = 0.85 * pale[np.arange(width), owner][..., None]
+    pixels = pixels * (1 - faded) + 0.98 * faded
+    pixels[:, count == 0] = _NOBODY
+    return np.asarray(pixels, np.float64)
+
+
+# words
+
+
+def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> None:
+    """Write the features below, or their blocks where they are many."""
+    few = 0 < columns.entries <= _MOST_FEATURE_NAMES
+    what, depth = _plural(columns.entries, "feature"), 0.0
+    if blocks and not few:
+        ids = columns.ids.tolist()
+        depth = name_below(axes, [blocks.get(str(ids[at])) for at in columns.entry_at.tolist()])
+        what = f"feature block ({what})"
+    axes.set_xlabel(what, fontsize=11, color=_INK, labelpad=4 + depth)
+    if not few:
+        return
+    centres = [
+        float(np.flatnonzero(columns.entry_at == at).mean()) for at in range(columns.entries)
+    ]
+    names = [name if len(name) <= 16 else f"{name[:15]}…" for name in columns.ids.tolist()]
+    size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / DPI)
+    axes.set_xticks(centres, names, rotation=90, fontsize=size, color=_INK, parse_math=False)
+    axes.tick_params(length=0, pad=2)
+
+
+def _name_clients(
+    axes: Axes, rows: _Side, columns: _Side, holdings: Mapping[ClientId, Holding]
+) -> None:
+    """Write each client's name where it alone holds most, or else where it holds most."""
+    if not rows.entries or not columns.entries:
+        return
+    step = 4  # coarser pixels are enough to place a word
+    by_row = rows.owners[rows.cell_at[::step]]
+    by_column = columns.owners[columns.cell_at[::step]]
+    holders = by_row.astype(np.float32) @ by_column.T.astype(np.float32)
+    free = np.ones(holders.shape, bool)
+    for number, (name, held) in enumerate(holdings.items()):
+        whole = np.outer(by_row[:, number], by_column[:, number]) & free
+        alone = whole & (holders == 1)
+        area = alone if alone.any() else whole
+        if not area.any():
+            continue
+        row, column = _middle(area)
+        width = step * _run_length(area[row], column)
+        height = step * _run_length(area[:, column], row)
+        # beside a size, a part of it that is no more than half would be taken for the whole
+        sized = 2 * alone.sum() > np.outer(by_row[:, number], by_column[:, number]).sum()
+        lines = [name, *([f"{len(held.samples):,} × {len(held.features):,}"] * bool(sized))]
+        size = font_size(lines, width, height)
+        if size < 7:
+            lines = lines[:1]
+            size = font_size(lines, width, height)
+        if size < 4.5:
+            continue
+        write(axes, step * row, step * column, lines, size)
+        half = round(size * DPI / 72 / step)
+        box = np.s_[
+            max(0, row - half) : row + half + 1, max(0, column - 3 * half) : column + 3 * half
+        ]
+        free[box] &= ~whole[box]  # another client of the same area writes beside it
+
+
+def _name_parts(axes: Axes, rows: _Side, columns: _Side, names: Sequence[ClientId]) -> None:
+    """Write into each part, of samples and features with the same owners, who these are."""
+    for row, column in np.ndindex(len(rows.owners), len(columns.owners)):
+        owners = np.flatnonzero(rows.owners[row] & columns.owners[column])
+        high, wide = (np.flatnonzero(side.cell_at == at) for side, at in
+                      ((rows, row), (columns, column)))  # fmt: skip
+        lines = [names[owner] for owner in owners.tolist()]
+        size = min(9.0, font_size(lines, len(wide), len(high))) if lines and len(wide) else 0.0
+        if size >= 4.5:
+            write(axes, float(high.mean()), float(wide.mean()), lines, size)
+
+
+def _middle(area: Mask) -> tuple[int, int]:
+    """Return the pixel of an area that is farthest from its edge, the middle one of several."""
+    padded = np.pad(area, 1)
+    depth = ndimage.distance_transform_edt(padded, sampling=(2.5, 1.0))[1:-1, 1:-1]
+    ridge, _ = ndimage.label(depth >= 0.98 * depth.max(), np.ones((3, 3)))
+    place = np.argwhere(ridge == ridge[np.unravel_index(np.argmax(depth), depth.shape)])
+    row, column = np.rint(place.mean(axis=0)).astype(int)
+    if not area[row, column]:
+        row, column = place[len(place) // 2]
+    return int(row), int(column)
+
+
+def _run_length(line: Mask, at: int) -> int:
+    """Return the length of the longest run that is centred on a position."""
+    gaps = np.flatnonzero(~line)
+    place = int(np.searchsorted(gaps, at))
+    before = at - (int(gaps[place - 1]) if place else -1)
+    after = (int(gaps[place]) if place < len(gaps) else len(line)) - at
+    return 2 * min(before, after) - 1
+
+
+def _legend(
+    figure: Figure,
+    left: float,
+    holdings: Mapping[ClientId, Holding],
+    colours: Array,
+    rows: _Side,
+    columns: _Side,
+    missing: bool,
+    which: str,
+) -> None:
+    entries: list[Patch] = []
+    if len(holdings) <= _MOST_IN_LEGEND:
+        apart = "\n" if len(holdings) <= 8 else ": "
+        for colour, (name, held) in zip(colours, holdings.items(), strict=True):
+            labels = f", {int(held.labelled.sum()):,} labels" if held.labelled.any() else ""
+            size = f"{len(held.samples):,} × {len(held.features):,}{labels}"
+            entries.append(Patch(color=tuple(colour.tolist()), label=f"{name}{apart}{size}"))
+    else:
+        for what, counts in (
+            ("samples", [len(held.samples) for held in holdings.values()]),
+            ("features", [len(held.features) for held in holdings.values()]),
+            ("labels", [int(held.labelled.sum()) for held in holdings.values()]),
+        ):
+            low, high = min(counts), max(counts)
+            span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            entries.append(Patch(alpha=0, label=f"{span} {what} per client"))
+    holders = rows.owners.astype(np.float32) @ columns.owners.T.astype(np.float32)
+    if (holders > 1).any():
+        entries.append(
+            Patch(facecolor="#8f8f8f", edgecolor="#d8d8d8", hatch="////", label="held by several")
+        )
+    if missing:
+        entries.append(Patch(facecolor="#f7f7f7", edgecolor="#cccccc", label="pale: missing"))
+    if (holders == 0).any():
+        entries.append(Patch(color=_NOBODY, label="held by nobody"))
+    legend = figure.legend(
+        handles=entries,
+        title=f"{which} × columns" if which and len(holdings) <= _MOST_IN_LEGEND else None,
+        title_fontsize=9.5,
+        alignment="left",
+        loc="upper left",
+        bbox_to_anchor=(left, 0.925),
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=_INK,
+        labelspacing=0.9,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)

@@ -1,0 +1,329 @@
+"""A party's folder of keys: its identity, and the keys that it shares with the other clients.
+
+`identity.key`, `shared.key` and `ckks.key` lie in it, each readable by its owner only. What is
+forwarded between parties (cards, bundles) holds nothing that the forwarder can open. A bundle is
+the shared key of one generation wrapped for one party, with the CKKS secret key where there is one
+(see `intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from intarsia.errors import KeyMaterialError
+from intarsia.privacy.keys.key_exchange import (
+    Card,
+    Identity,
+    unwrap,
+    unwrap_secret,
+    wrap,
+    wrap_secret,
+)
+from intarsia.privacy.keys.secret_file import read_private, write_private
+from intarsia.privacy.keys.shared_key import SharedKey, fingerprint
+
+__all__ = ["CKKS_KEY", "CkksSecret", "Drawn", "KeyFolder"]
+
+CKKS_KEY: Final = "CKKS key"  # the kind of the file
+_BUNDLE: Final = "intarsia wrapped keys"
+_VERSION: Final = 1
+_PURPOSE: Final = "ckks"
+
+
+@dataclass(frozen=True)
+class CkksSecret:
+    """The secret key of the mode "ckks", which goes with a generation of the shared key."""
+
+    secret: bytes = field(repr=False)
+    federation: str
+    generation: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what parties read to one another to see that they have the same key."""
+        return fingerprint(CKKS_KEY, self.federation, self.secret)
+
+    @property
+    def range(self) -> float:
+        """Return the largest |total| that the key was made for."""
+        from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+
+        return CkksKeys.from_secret_bytes(self.secret).parameters.range
+
+    @property
+    def error(self) -> float:
+        """Return how far a total of as many parties as the key was made for may be off."""
+        from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+
+        found = CkksKeys.from_secret_bytes(self.secret).parameters
+        return found.error(found.addends)
+
+    @classmethod
+    def load(cls, path: Path) -> CkksSecret:
+        """Return the key in a file.
+
+        Raises
+        ------
+        KeyMaterialError
+            If others than its owner may read the file, or it is not as it was written.
+        """
+        public, secret = read_private(path, CKKS_KEY)
+        return cls(secret, public["federation"], public.get("generation", 0))
+
+    def store(self, path: Path) -> None:
+        """Write the key to a file that only its owner can read, in place of an older one.
+
+        Raises
+        ------
+        KeyMaterialError
+            If the file cannot be written.
+        """
+        public = {"federation": self.federation, "generation": self.generation}
+        write_private(path, CKKS_KEY, public, self.secret)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Keys that were drawn and wrapped, but are not in use before the keeper keeps them."""
+
+    shared: SharedKey
+    ckks: CkksSecret | None
+    bundles: dict[str, bytes] = field(repr=False)  # by the name of the party
+
+
+@dataclass(frozen=True)
+class KeyFolder:
+    """A party's folder of keys."""
+
+    path: Path
+
+    @property
+    def identity_file(self) -> Path:
+        """Return where the party's own key pair is."""
+        return self.path / "identity.key"
+
+    @property
+    def shared_file(self) -> Path:
+        """Return where the shared key is."""
+        return self.path / "shared.key"
+
+    @property
+    def ckks_file(self) -> Path:
+        """Return where the CKKS secret key is."""
+        return self.path / "ckks.key"
+
+    def create(self, name: str, federation: str, *, replace: bool = False) -> Identity:
+        """Make the party's identity.
+
+        Raises
+        ------
+        KeyMaterialError
+            If there is one and `replace` is not set, a name is wrong, or nothing can be written.
+        """
+        if self.identity_file.exists() and not replace:
+            raise KeyMaterialError(
+                f"{self.path} holds an identity already; name another folder with --folder, or "
+                "replace it with --replace: then all parties confirm the new card."
+            )
+        for text in (name, federation):
+            if text != text.strip() or not text.isprintable():
+                raise KeyMaterialError(
+                    f"The name {text!r} has spaces at an end or characters that do not print; "
+                    "people compare it, so give one that can be read out."
+                )
+        made = Identity.create(name, federation)
+        _ = made.card  # refuses empty names
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeyMaterialError(
+                f"The folder {self.path} cannot be made ({error.strerror}); name another one."
+            ) from error
+        made.store(self.identity_file)
+        return made
+
+    def identity(self) -> Identity:
+        """Return the party's identity.
+
+        Raises
+        ------
+        KeyMaterialError
+            If there is none, or its file is not sound.
+        """
+        if not self.identity_file.exists():
+            raise KeyMaterialError(
+                f"{self.path} holds no identity; make one with `intarsia keys create NAME "
+                "--federation NAME`, or name the folder that holds it."
+            )
+        return Identity.load(self.identity_file)
+
+    def shared(self) -> SharedKey | None:
+        """Return the shared key in use, None before there is one."""
+        return SharedKey.load(self.shared_file) if self.shared_file.exists() else None
+
+    def ckks(self) -> CkksSecret | None:
+        """Return the CKKS secret key in use, None if there is none."""
+        return CkksSecret.load(self.ckks_file) if self.ckks_file.exists() else None
+
+    def draw(
+        self,
+        cards: Sequence[Card],
+        *,
+        rotate: bool = False,
+        range: float | None = None,
+        error: float | None = None,
+    ) -> Drawn:
+        """Draw the shared key (or its next generation) and wrap it for each card but one's own.
+
+        Nothing is kept before `keep`, so that a key which could not be handed out is not in use.
+
+        Parameters
+        ----------
+        cards
+            The confirmed cards of the other parties; one's own may be among them.
+        rotate
+            Draw the next generation of the key in use.
+        range
+            Draw CKKS keys as well, for totals up to it. A rotation always replaces CKKS keys, and
+            keeps their range where none is given.
+        error
+            Of a total under the CKKS keys, at most; None: as little as the range allows, also
+            where the keys before were made for a larger one.
+
+        Raises
+        ------
+        KeyMaterialError
+            If there is a key and it is not to be rotated, or the other way round; if the cards do
+            not fit together; or if another party comes first by name.
+        ExperimentError
+            If CKKS cannot have the range within the error.
+        """
+        me, present = self.identity(), self.shared()
+        others = [card for card in cards if card != me.card]
+        if not others:
+            raise KeyMaterialError(
+                f"{me.name!r} has nobody to share a key with; give the cards of the other parties."
+            )
+        if rotate and present is None:
+            raise KeyMaterialError(
+                f"{self.path} holds no shared key that could be rotated; draw the first one with "
+                "`intarsia keys share`."
+            )
+        if present is not None and not rotate:
+            raise KeyMaterialError(
+                f"{self.path} holds generation {present.generation} of the shared key already; "
+                "draw the next one with --rotate."
+            )
+        shared = SharedKey.draw(me.federation) if present is None else present.rotate()
+        wrapped = wrap(shared, me, others)
+        former = self.ckks() if range is None else None
+        if former is not None:
+            range = former.range
+        ckks = None if range is None else _ckks(shared, range, len(others) + 1, error)
+        bundles = {
+            card.name: _bundle(
+                me,
+                card,
+                shared.generation,
+                wrapped[card.name],
+                None
+                if ckks is None
+                else wrap_secret(ckks.secret, _PURPOSE, shared.generation, me, card),
+            )
+            for card in others
+        }
+        return Drawn(shared, ckks, bundles)
+
+    def keep(self, drawn: Drawn) -> None:
+        """Take keys into use in place of older ones."""
+        # The shared key last: if the process ends between, the same keys can be accepted again.
+        if drawn.ckks is None:
+            self.ckks_file.unlink(missing_ok=True)  # of the generation before
+        else:
+            drawn.ckks.store(self.ckks_file)
+        drawn.shared.store(self.shared_file)
+
+    def accept(self, bundle: bytes, sender: Card) -> Drawn:
+        """Open a bundle that a keeper made for this party, and take its keys into use.
+
+        Parameters
+        ----------
+        bundle
+            What was forwarded.
+        sender
+            The confirmed card of the keeper.
+
+        Raises
+        ------
+        TamperedError
+            If the keys were altered, or are not from this sender to this party.
+        KeyMaterialError
+            If this is no bundle, one for or from another, or of a generation that is not newer.
+        """
+        me, present = self.identity(), self.shared()
+        content = _opened(bundle)
+        for key, expected, whose in (
+            ("receiver", me.name, "this identity is"),
+            ("sender", sender.name, "the card is that of"),
+            ("federation", me.federation, "this identity is of"),
+        ):
+            if content[key] != expected:
+                raise KeyMaterialError(
+                    f"The {key} of these wrapped keys is {content[key]!r}, but {whose} "
+                    f"{expected!r}; take the file and the card that belong together."
+                )
+        newer_than = 0 if present is None else present.generation
+        shared = unwrap(content["shared"], me, sender, newer_than=newer_than)
+        ckks = None
+        if content["ckks"] is not None:
+            secret = unwrap_secret(content["ckks"], _PURPOSE, shared.generation, me, sender)
+            ckks = CkksSecret(secret, me.federation, shared.generation)
+        found = Drawn(shared, ckks, {})
+        self.keep(found)
+        return found
+
+
+def _ckks(shared: SharedKey, range: float, clients: int, error: float | None) -> CkksSecret:
+    from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+
+    secret = CkksKeys.create(parameters(range, clients, error=error)).secret_bytes()
+    return CkksSecret(secret, shared.federation, shared.generation)
+
+
+def _bundle(me: Identity, card: Card, generation: int, shared: bytes, ckks: bytes | None) -> bytes:
+    content = {
+        "kind": _BUNDLE,
+        "version": _VERSION,
+        "federation": me.federation,
+        "sender": me.name,
+        "receiver": card.name,
+        "generation": generation,
+        "shared": base64.b64encode(shared).decode(),
+        "ckks": None if ckks is None else base64.b64encode(ckks).decode(),
+    }
+    return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _opened(bundle: bytes) -> dict[str, Any]:
+    """Return the parts of a bundle; what is beside the wrapped keys is checked in them again."""
+    try:
+        content = json.loads(bundle)
+        if (content["kind"], content["version"]) != (_BUNDLE, _VERSION):
+            raise ValueError("another kind or version")
+        found = {key: content[key] for key in ("federation", "sender", "receiver")}
+        for key in ("shared", "ckks"):
+            value = content[key]
+            found[key] = None if value is None else base64.b64decode(value, validate=True)
+        if found["shared"] is None:
+            raise ValueError("no shared key")
+    except (ValueError, KeyError, TypeError) as error:
+        raise KeyMaterialError(
+            f"{len(bundle)} bytes are no wrapped keys of version {_VERSION} ({error}); they were "
+            "cut or altered on their way, or are another file: ask the keeper for them again."
+        ) from error
+    return found

@@ -1,0 +1,207 @@
+"""Score new samples whose columns are spread over parties, by a model that all parties know.
+
+    linear:   z_i = b + Σ_j w_j x̄_j + Σ_p Σ_(j at p) w_j (x_ij - x̄_j) / n_ij
+    network:  z_i = f(s Σ_p Σ_(block b at p) W_1b h_b(x_ib) / n_ib + s Σ_(b at nobody) W_1b h_b(0))
+
+with n_ij the parties that hold value j of sample i. What nobody holds counts as its mean.
+
+1. `count_values`, linear, where parties hold the same values: how many hold each. Sealed; only the
+   sample's owners open it.
+2. `add_part`: each party adds its part of the scores, or of the network's first layer.
+3. The server reveals the total: of a sample of one party alone that is this party's part.
+4. `say_alone`, where a party's own network is to say what others are absent for: its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.algorithm import Clients, PerSample, RandomKey, client_function
+from intarsia.core.block import Array, Block, ClientId, Schema
+
+__all__ = ["Linear", "Network", "Party", "lacking", "linear_scores", "network_layer", "own_scores"]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A party's part of a linear model, in the order of its block's features."""
+
+    weights: Array  # (outputs, features)
+    means: Array  # (features,)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A party's part of a network: what its blocks add to the first layer, by block."""
+
+    part: Callable[[Block], Mapping[str, Array]]  # each (units, samples)
+    units: int
+
+
+@dataclass(frozen=True)
+class Party:
+    """What a party predicts with."""
+
+    of_all: Linear | Network
+    alone: Callable[[Block], Array] | None = None  # its own network, (outputs, samples)
+
+
+@dataclass(frozen=True)
+class CountValues:
+    """Ask which of the features that several parties hold have a value."""
+
+    columns: NDArray[np.int64]  # (shared features,) of the party's block, -1: not there
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Which values are there: 1, or 0."""
+
+    values: PerSample  # (shared features, samples)
+
+
+@dataclass(frozen=True)
+class Holders:
+    """How many parties have each value, for the owners of the sample."""
+
+    columns: NDArray[np.int64]
+    values: PerSample | None  # None: as the public index sets say
+
+
+@dataclass(frozen=True)
+class Part:
+    """A party's part of the scores, or of the first layer."""
+
+    z: PerSample  # (outputs or units, samples)
+
+
+@dataclass(frozen=True)
+class SayAlone:
+    """Ask for the scores of some samples by the party's own network."""
+
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Said:
+    """The scores of these samples."""
+
+    z: Array  # (outputs, rows)
+
+
+def lacking(schema: Schema, units: Mapping[str, Sequence[ClientId]]) -> dict[int, tuple[str, ...]]:
+    """Return which units nobody holds of the samples of each cell; cells that lack none are out.
+
+    `units` are the model's features, or its blocks, and who holds each.
+    """
+    found = {
+        cell: tuple(name for name, holders in units.items() if owners.isdisjoint(holders))
+        for cell, owners in enumerate(schema.samples.owner_sets)
+    }
+    return {cell: names for cell, names in found.items() if names}
+
+
+def linear_scores(clients: Clients, schema: Schema) -> Array:
+    """Return Σ_p Σ_j w_j (x_ij - x̄_j) / n_ij of each sample, (outputs, samples)."""
+    shared = [
+        name
+        for cell in schema.features.cells
+        if len(cell.owners) > 1
+        for name in schema.features.ids[cell.start : cell.stop]
+    ]
+    columns = {name: _columns(schema, name, shared) for name in clients.ids}
+    values = None
+    if shared and any(len(owners) > 1 for owners in schema.samples.owner_sets):
+        asked = {name: CountValues(own) for name, own in columns.items()}
+        values = clients.sum(count_values, asked).values
+    return _revealed(clients, {name: Holders(own, values) for name, own in columns.items()})
+
+
+def network_layer(clients: Clients) -> Array:
+    """Return Σ_p Σ_b W_1b h_b(x_ib) / n_ib of each sample, (units, samples)."""
+    nothing = Holders(np.zeros(0, np.int64), None)
+    return _revealed(clients, dict.fromkeys(clients.ids, nothing))
+
+
+def _revealed(clients: Clients, messages: Mapping[ClientId, Holders]) -> Array:
+    # discloses the scores, which are asked for, or for networks what they are made of; where a
+    # sample has one owner, this is the part of that owner
+    total: Array = clients.reveal(clients.sum(add_part, messages)).z
+    return total
+
+
+def own_scores(
+    clients: Clients, rows: Mapping[ClientId, NDArray[np.int64]]
+) -> Mapping[ClientId, Array]:
+    """Return the scores of some of the parties' samples by their own networks.
+
+    `rows` are positions in the party's own order, and not empty.
+    """
+    asked = {name: SayAlone(own) for name, own in rows.items()}
+    # discloses what each party's own network says of samples whose scores are asked for
+    return {name: said.z for name, said in clients.ask(say_alone, asked).items()}
+
+
+def _columns(schema: Schema, client: ClientId, shared: Sequence[str]) -> NDArray[np.int64]:
+    own = schema.features.ids[schema.features.own(client)]
+    place = {name: column for column, name in enumerate(own)}
+    return np.array([place.get(name, -1) for name in shared], np.int64)
+
+
+@client_function
+def count_values(
+    state: Party, block: Block, message: CountValues, rng: RandomKey
+) -> tuple[Party, Counted]:
+    """Say which values are there."""
+    held = message.columns >= 0
+    values = np.zeros((len(held), block.shape[0]))
+    if block.sparse:  # what it does not write out is 0
+        values[held] = 1.0
+    else:
+        values[held] = ~np.isnan(block.x[:, message.columns[held]]).T
+    return state, Counted(values)
+
+
+@client_function
+def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tuple[Party, Part]:
+    """Give the party's part of the total, each value by its share."""
+    if isinstance(state.of_all, Network):
+        total = np.zeros((state.of_all.units, block.shape[0]))
+        for name, term in state.of_all.part(block).items():
+            total += term / _block_holders(block, block.groups[name][0])
+        return state, Part(total)
+    weights, means = state.of_all.weights, state.of_all.means
+    copies = block.copies
+    if copies is not None and message.values is not None:
+        observed = copies.dense().copy()
+        held = message.columns >= 0
+        # whole numbers, up to the rounding of encrypted sums
+        observed[:, message.columns[held]] = np.rint(message.values[held]).T
+        copies = replace(copies, observed=observed)
+    if block.sparse and not means.any():  # as features are that were sparse in training
+        values = block.x if copies is None else copies.divide(block.x)
+        return state, Part(np.ascontiguousarray((values @ weights.T).T))
+    values = block.x.toarray() if block.sparse else block.x
+    x = np.where(np.isnan(values), 0.0, values - means)
+    return state, Part(weights @ (x if copies is None else copies.divide(x)).T)
+
+
+@client_function
+def say_alone(state: Party, block: Block, message: SayAlone, rng: RandomKey) -> tuple[Party, Said]:
+    """Give the scores of some samples by the party's own network."""
+    assert state.alone is not None
+    return state, Said(state.alone(block.take(message.rows)))
+
+
+def _block_holders(block: Block, feature: str) -> Any:
+    """Return how many parties hold a feature of each sample, (samples,)."""
+    if block.copies is None:
+        return 1.0
+    return block.copies.counts[
+        block.copies.rows, block.copies.columns[block.features.index(feature)]
+    ]

@@ -1,0 +1,418 @@
+"""Prepare every party's table for training: copies counted once, features standardised, by sums.
+
+0. `label_agreement`: labels of one sample that differ between clients are refused.
+1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
+   hold, the clients that share a sample add up who has a value, and then random projections of
+   the values that all of them have. A value with c copies counts 1/c at each of them; a projection
+   that is not c times one's own is a conflict. Projections are whole numbers modulo M = 4,096, so
+   that sums of them are exact however they are sealed, and are taken of values on a scale that is
+   logarithmic but near 0, so that a feature of small values counts as one of large values does.
+2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
+   are summed over the clients that hold it; only they open the totals. The server learns no mean;
+   of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
+
+What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
+and, where copies differ, three random combinations of the difference, modulo M; the server learns
+how many samples disagree, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
+
+from intarsia.core.algorithm import (
+    ClientFunction,
+    Clients,
+    PerFeature,
+    PerSample,
+    RandomKey,
+    client_function,
+)
+from intarsia.core.block import INTERCEPT, Array, Block, Schema, Values
+from intarsia.core.schema import Cell
+from intarsia.errors import TableError
+from intarsia.protocols import label_agreement
+from intarsia.protocols.label_agreement import check_agreement
+
+__all__ = ["FUNCTIONS", "INTERCEPT", "Preparation", "add_intercept", "prepare", "prepared"]
+
+_FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
+_MODULUS = 2.0**12  # M: 2,048 clients may add up such numbers within the default privacy.range
+_PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
+_CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a client knows about its own features after the preparation."""
+
+    mean: Array  # (features,)
+    scale: Array  # (features,) 0 = constant feature
+    observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    # part -> (samples, features): holders that have a value; only where some holder lacks one
+    row_scale: Array | None = None  # (training samples,) by what their rows are clipped
+
+
+@dataclass(frozen=True)
+class SharedFeatures:
+    """The columns of one set of shared features."""
+
+    part: str
+    columns: NDArray[np.int64]  # the client's positions of these features
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Which of the shared values this client has."""
+
+    observed: PerSample  # (columns, samples) 1 where there is a value
+    holders: PerSample  # (1, samples) 1: this client holds the sample
+
+
+@dataclass(frozen=True)
+class CopiedTotals:
+    """The totals of Copied over the owners, for the owners."""
+
+    part: str
+    columns: NDArray[np.int64]
+    directions: Array  # (projections, columns) the same at every owner
+    observed: PerSample
+    holders: PerSample
+    projections: PerSample | None  # None: send this client's
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Random projections of the values that every holder of the sample has."""
+
+    projections: PerSample  # (projections, samples) whole numbers from -M/2 to M/2
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """Shared samples whose copies differ, counted as 1/holders at each of them."""
+
+    samples: float
+
+
+@dataclass(frozen=True)
+class MeasureFeatures:
+    """Ask for the moments of the features."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over observed values, each counted once."""
+
+    count: PerFeature  # (1, features)
+    total: PerFeature  # (1, features)
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Sums over observed values of the squared deviation, each counted once."""
+
+    squares: PerFeature  # (1, features)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The totals that settle_scale mean and scale at the owners."""
+
+    squares: PerFeature
+    count: PerFeature
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Which features are constant over the federation."""
+
+    features: PerFeature  # (1, features) 1 where constant
+
+
+def initial(block: Block) -> Preparation:
+    """Return the preparation that changes nothing."""
+    return Preparation(np.zeros(block.shape[1]), np.ones(block.shape[1]))
+
+
+def prepare(
+    clients: Clients, schemas: Mapping[str, Schema], *, standardise: bool, rng: RandomKey
+) -> tuple[str, ...]:
+    """Run the exchanges of the preparation; return notes for the user.
+
+    Each client's `Preparation` state then says what `prepared` makes of its blocks.
+
+    Raises
+    ------
+    FederationError
+        If two clients have different labels of a sample.
+    TableError
+        If the squares of a feature are too large for 64-bit numbers.
+    """
+    notes: list[str] = []
+    # step 0: labels
+    check_agreement(clients, schemas["train"], rng.fold_in("labels"))
+    # step 1: one exchange and its check for every set of shared features
+    for part, schema in schemas.items():
+        for cell in _shared_features(schema):
+            key = rng.fold_in(part, cell.start)
+            notes += _count_shared(clients, schema, part, cell, key)
+    # step 2: nobody but the owners of a feature opens its count, total and squares
+    if standardise:
+        moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
+        message = Moments(count=moments.count, total=moments.total)
+        squares = clients.sum(centre, dict.fromkeys(clients.ids, message))
+        spread = Spread(squares=squares.squares, count=moments.count)
+        constant = clients.sum(settle_scale, dict.fromkeys(clients.ids, spread))
+        # discloses which features have one value over all clients' training samples
+        zero = clients.reveal(constant).features[0] > 0
+        names = [str(name) for name in schemas["train"].features.ids[zero]]
+        if names:
+            notes.append(f"Constant over all training samples, so left at 0: {_listed(names)}.")
+    return tuple(notes)
+
+
+def _shared_features(schema: Schema) -> list[Cell]:
+    """Return the feature cells of which two owners share a sample."""
+    together = [set(cell.owners) for cell in schema.samples.cells if len(cell.owners) > 1]
+    return [
+        cell
+        for cell in schema.features.cells
+        if not (cell.stop == cell.start + 1 and schema.features.ids[cell.start] == INTERCEPT)
+        and any(len(owners & {*cell.owners}) > 1 for owners in together)
+    ]
+
+
+def _count_shared(
+    clients: Clients, schema: Schema, part: str, cell: Cell, rng: RandomKey
+) -> list[str]:
+    directions = rng.generator().standard_normal((_PROJECTIONS, cell.stop - cell.start))
+    positions = np.arange(cell.start, cell.stop)
+    asked = {
+        name: SharedFeatures(
+            part, np.searchsorted(schema.features.own(name), positions).astype(np.int64)
+        )
+        for name in cell.owners
+    }
+    totals = clients.sum(_at(count_copies, part), asked)
+
+    def counted(projections: Any) -> dict[str, CopiedTotals]:
+        return {
+            name: CopiedTotals(
+                part=part,
+                columns=message.columns,
+                directions=directions,
+                observed=totals.observed,
+                holders=totals.holders,
+                projections=projections,
+            )
+            for name, message in asked.items()
+        }
+
+    projected = clients.sum(_at(project_copies, part), counted(None))
+    checked = counted(projected.projections)
+    # discloses how many shared samples disagree in this set of features, over its owners
+    conflicts = round(clients.reveal(clients.sum(_at(weigh_copies, part), checked)).samples)
+    if not conflicts:
+        return []
+    names = [str(name) for name in schema.features.ids[positions]]
+    shown = _listed([name for name in names if name != INTERCEPT])
+    return [
+        f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one or "
+        f"more of the features {shown}; their average is used: compare these tables."
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _at(fn: ClientFunction, part: str) -> ClientFunction:
+    return replace(fn, part="test") if part == "test" else fn
+
+
+@client_function
+def count_copies(
+    state: Preparation, block: Block, message: SharedFeatures, rng: RandomKey
+) -> tuple[Preparation, Copied]:
+    """Say which values are there; a sparse table has them all."""
+    samples = block.shape[0]
+    if block.sparse:
+        observed = np.ones((0, samples))
+    else:
+        observed = (~np.isnan(block.x[:, message.columns])).T.astype(np.float64)
+    return state, Copied(observed, np.ones((1, samples)))
+
+
+def _common(block: Block, message: CopiedTotals) -> Values:
+    """Return the shared columns, 0 where a holder of the sample lacks the value."""
+    own = block.x[:, message.columns]
+    if block.sparse:
+        return own
+    return np.where((message.observed == message.holders).T, own, 0.0)
+
+
+@client_function
+def project_copies(
+    state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
+) -> tuple[Preparation, Projected]:
+    """Project the values that every holder of the sample has."""
+    return state, Projected(_projections(block, message))
+
+
+def _projections(block: Block, message: CopiedTotals) -> Array:
+    """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone."""
+    own, found = _common(block, message), []
+    entries = own.data if isinstance(own, csr_array) else own
+    with np.errstate(divide="ignore"):  # of 0 the logarithm is -inf, and g is 0
+        # g(x) = sign(x) log(1 + |x| / finest) / finest, where x / finest itself may be too large
+        sizes = np.logaddexp(0.0, np.log(abs(entries)) - np.log(_FINEST))
+    sizes *= np.sign(entries) / _FINEST
+    for direction in message.directions:
+        if isinstance(own, csr_array):
+            terms = own.copy()
+            terms.data = _remainder(sizes * direction[own.indices])
+        else:
+            terms = _remainder(sizes * direction)
+        found.append(np.asarray(terms.sum(axis=1), np.float64))
+    return _remainder(np.rint(np.stack(found)))
+
+
+def _remainder(values: Array) -> Array:
+    """Return values modulo M, from -M/2 to M/2."""
+    return values - _MODULUS * np.rint(values / _MODULUS)
+
+
+@client_function
+def weigh_copies(
+    state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
+) -> tuple[Preparation, Conflicts]:
+    """Count the samples whose copies differ; note how many holders have each value."""
+    held = message.holders[0]
+    assert message.projections is not None
+    apart = _remainder(message.projections - held * _projections(block, message))
+    # copies that differ by less than a value's finest may be rounded to neighbouring whole numbers
+    differs = (abs(apart) > held - 1).any(axis=0)
+    conflicts = float((1 / held[differs & (held > 1)]).sum())
+    if (message.observed != held).any():
+        assert block.copies is not None
+        observed = state.observed.get(message.part, block.copies.dense()).copy()
+        observed[:, message.columns] = message.observed.T
+        state = replace(state, observed={**state.observed, message.part: observed})
+    return state, Conflicts(conflicts)
+
+
+@client_function
+def measure_features(
+    state: Preparation, block: Block, message: MeasureFeatures, rng: RandomKey
+) -> tuple[Preparation, Moments]:
+    """Add up the observed values of each feature."""
+    block = _with_observed(state, "train", block)
+    count, total = _sums(block, np.zeros(block.shape[1]), power=1)
+    return state, Moments(count[None, :], total[None, :])
+
+
+@client_function
+def centre(
+    state: Preparation, block: Block, message: Moments, rng: RandomKey
+) -> tuple[Preparation, Squares]:
+    """Take the mean over the federation; add up the squared deviations from it."""
+    block = _with_observed(state, "train", block)
+    mean = message.total[0] / np.maximum(message.count[0], 1.0)
+    if block.sparse:  # centring would fill every entry: a sparse feature is only scaled
+        mean = np.zeros_like(mean)
+    mean[_is_intercept(block)] = 0.0
+    _, squares = _sums(block, mean, power=2)
+    return replace(state, mean=mean), Squares(squares[None, :])
+
+
+@client_function
+def settle_scale(
+    state: Preparation, block: Block, message: Spread, rng: RandomKey
+) -> tuple[Preparation, Constant]:
+    """Take the standard deviation over the federation as the scale; 0 for a constant feature."""
+    wrong = np.flatnonzero(~np.isfinite(message.squares[0]))
+    if len(wrong):
+        raise TableError(
+            f"The squares of feature {block.features[wrong[0]]!r} add up to "
+            f"{message.squares[0, wrong[0]]}: its values are too large for 64-bit numbers; divide "
+            "them by a power of ten at every client."
+        )
+    deviation = np.sqrt(message.squares[0] / np.maximum(message.count[0], 1.0))
+    scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
+    scale[_is_intercept(block)] = 1.0
+    return replace(state, scale=scale), Constant((scale == 0).astype(np.float64)[None, :])
+
+
+def _is_intercept(block: Block) -> NDArray[np.bool_]:
+    return np.array([name == INTERCEPT for name in block.features], bool)
+
+
+def _with_observed(state: Preparation, part: str, block: Block) -> Block:
+    if part not in state.observed or block.copies is None:
+        return block
+    return replace(block, copies=replace(block.copies, observed=state.observed[part]))
+
+
+def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
+    """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
+    if block.sparse:
+        shares = block.counted_once().x
+        total = shares if power == 1 else shares.multiply(block.x)
+        # an absent entry is an observed 0
+        return _row_shares(block), np.asarray(total.sum(axis=0), np.float64)
+    observed = ~np.isnan(block.x)
+    deviation = np.where(observed, block.x - mean, 0.0)
+    share = observed / block.copies.dense() if block.copies is not None else observed
+    return share.sum(axis=0).astype(np.float64), (share * deviation**power).sum(axis=0)
+
+
+def _row_shares(block: Block) -> Array:
+    """Return Σ over the samples of 1/holders for each feature, (features,)."""
+    if block.copies is None:
+        return np.full(block.shape[1], float(block.shape[0]))
+    kinds = np.bincount(block.copies.rows, minlength=len(block.copies.counts))
+    return (kinds @ (1 / block.copies.counts))[block.copies.columns]
+
+
+def prepared(state: Preparation, part: str, block: Block) -> Block:
+    """Return a client's block, standardised, missing values replaced by the mean (0)."""
+    block = _with_observed(state, part, block)
+    if block.sparse:
+        inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+        if (inverse == 1).all():
+            return block
+        x = block.x.copy()
+        x.data = x.data * inverse[x.indices]
+        return replace(block, x=x)
+    plain = not state.mean.any() and (state.scale == 1).all()
+    if plain and not np.isnan(block.x).any():
+        return block
+    x = block.x - state.mean
+    x *= np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+    np.nan_to_num(x, copy=False)
+    return replace(block, x=x)
+
+
+def add_intercept(block: Block) -> Block:
+    """Return the block with a constant feature 1; every client holds it, and it counts once."""
+    ones = np.ones((block.shape[0], 1))
+    x = csr_array(hstack([block.x, ones])) if block.sparse else np.hstack([block.x, ones])
+    return replace(block, x=x, features=(*block.features, INTERCEPT))
+
+
+FUNCTIONS = (
+    *label_agreement.FUNCTIONS,
+    count_copies,
+    project_copies,
+    weigh_copies,
+    measure_features,
+    centre,
+    settle_scale,
+)

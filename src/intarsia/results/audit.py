@@ -1,0 +1,235 @@
+"""What the server and the clients could read in a run, by type of message.
+
+The figures are counted by the engine as things cross (`intarsia.engines.transcript.Crossings`); a
+transcript byte by byte is written on request (`transcript = true` in [privacy]).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import ClientId
+from intarsia.errors import CheckpointError
+from intarsia.results.checkpoint import Checkpoints
+
+__all__ = ["Audit", "AuditLine", "load", "write"]
+
+_OF = {
+    "samples": "a client's samples",
+    "features": "a client's features",
+    "selected": "a client's selected samples",
+    "counts": "numbers of a client's samples",
+    "blocks": "a client's feature blocks",
+    "entry": "entry by entry",
+}
+_PROTECTION = {
+    "plain": "none: the mode is plain",
+    "masked": "additive masks modulo 2^64",
+    "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
+}
+_ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """Something that one side could read, or held sealed, and how often."""
+
+    reader: str  # "server" or "client"
+    # of the server: "reply", "revealed", "contribution"; of clients: "message", "total", "refresh"
+    how: str
+    function: str  # what ran at the clients; "" for what was revealed or refreshed
+    what: str  # Type.field
+    values: str  # what the values are of
+    readable: bool
+    protection: str
+    times: int  # exchanges
+    # how often each client was in it: as the one that sent, or the one that opened; none for what
+    # was revealed or refreshed, which any owner of the entries opens
+    clients: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All that crossed in a run."""
+
+    mode: str
+    clients: tuple[ClientId, ...]
+    lines: tuple[AuditLine, ...]
+    checkpoint: int | None = None  # the round up to which a run is covered that was stopped
+
+    @property
+    def read_by_server(self) -> tuple[AuditLine, ...]:
+        """Return what the server could read: replies, revealed totals, contributions if plain."""
+        return tuple(one for one in self.lines if one.reader == "server" and one.readable)
+
+    @property
+    def sealed_at_server(self) -> tuple[AuditLine, ...]:
+        """Return what the server held and could not read."""
+        return tuple(one for one in self.lines if one.reader == "server" and not one.readable)
+
+    def read_by(self, client: ClientId) -> tuple[AuditLine, ...]:
+        """Return what a client could read, with how often it did."""
+        return tuple(
+            replace(one, times=one.clients.get(client, 0) if one.clients else one.times)
+            for one in self.read_by_clients
+            if client in one.clients or not one.clients
+        )
+
+    @property
+    def read_by_clients(self) -> tuple[AuditLine, ...]:
+        """Return what clients could read: messages, and their own entries of totals."""
+        return tuple(one for one in self.lines if one.reader == "client")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "mode": self.mode,
+            "clients": list(self.clients),
+            "checkpoint": self.checkpoint,
+            "lines": [asdict(line) for line in self.lines],
+        }
+
+
+def write(folder: Path, mode: str, crossings: Mapping[str, Any]) -> None:
+    """Write what crossed in a finished run."""
+    text = json.dumps({"mode": mode, "crossings": crossings}, ensure_ascii=False, indent=1)
+    write_atomically(folder / "audit.json", f"{text}\n".encode())
+
+
+def load(folder: Path) -> Audit:
+    """Return what crossed in the run in a folder; one that was stopped, up to its checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or one from before audits were kept.
+    """
+    path = folder / "audit.json"
+    try:
+        if path.is_file():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return _audit(found["mode"], found["crossings"])
+        path = folder / "checkpoints"
+        extra = Checkpoints(folder).latest_extra() if folder.is_dir() else None
+        if extra is not None and "crossings" in extra:
+            found = _audit(extra["mode"], extra["crossings"])
+            return replace(found, checkpoint=int(extra["standing"]["round"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CheckpointError(
+            f"{path} cannot be read as an audit ({type(problem).__name__}: {problem}); run the "
+            "experiment again with --overwrite."
+        ) from None
+    raise CheckpointError(
+        f"{folder} holds neither audit.json nor a checkpoint with what crossed; give the output "
+        "folder of a run."
+    )
+
+
+def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
+    clients = tuple(crossings["clients"])
+    lines: list[AuditLine] = []
+    for one in crossings["exchanges"].values():
+        took_part = {
+            name: one["with_all"] + one["with"].get(name, 0)
+            for name in clients
+            if one["with_all"] or name in one["with"]
+        }
+        lines += (replace(line, clients=took_part) for line in _exchange(mode, one))
+    for what, count in crossings["reveals"].items():
+        lines.append(
+            AuditLine(
+                reader="server",
+                how="revealed",
+                function="",
+                what=what,
+                values=_numbers(count["values"]) + " of the total",
+                readable=True,
+                protection="none: the algorithm reveals the total",
+                times=count["times"],
+            )
+        )
+    for what, times in crossings["refreshes"].items():
+        lines.append(
+            AuditLine(
+                reader="client",
+                how="refresh",
+                function="",
+                what=what,
+                values="an owner's entries of it, which that client seals anew",
+                readable=True,
+                protection="none: the total is for the owners of its entries",
+                times=times,
+            )
+        )
+    return Audit(mode, clients, tuple(_merged(lines)))
+
+
+def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
+    """Return the lines of a client function, without who took part."""
+    asked = one["kind"] == "ask"
+    for name, layout in one["fields"].items():
+        open_ = asked or mode == "plain" or layout == "counts"
+        protection = "none: the server asked for it" if asked else _PROTECTION[mode]
+        if mode == "ckks" and layout in ("entry", "blocks") and not asked:
+            protection = _PROTECTION["masked"]
+        if layout == "counts" and not asked:
+            protection = "none: the server needs them to add"
+        yield AuditLine(
+            reader="server",
+            how="reply" if asked else "contribution",
+            function=one["function"],
+            what=f"{one['reply']}.{name}",
+            values=_OF[layout],
+            readable=open_,
+            protection=protection,
+            times=one["exchanges"],
+        )
+    for name in one["plain"]:
+        yield AuditLine(
+            reader="client",
+            how="message",
+            function=one["function"],
+            what=f"{one['message']}.{name}",
+            values="what the server sends",
+            readable=True,
+            protection="none: the server wrote it",
+            times=one["exchanges"],
+        )
+    for name, origin in one["opened"].items():
+        yield AuditLine(
+            reader="client",
+            how="total",
+            function=one["function"],
+            what=f"{one['message']}.{name}",
+            values=f"its own entries of {origin or 'an earlier total'}",
+            readable=True,
+            protection="none: the total is for the owners of its entries",
+            times=one["exchanges"],
+        )
+
+
+def _numbers(count: int) -> str:
+    return f"{count:,} number{'' if count == 1 else 's'}"
+
+
+def _merged(lines: list[AuditLine]) -> list[AuditLine]:
+    """Return lines that differ in their counts only as one, the readable ones first."""
+    found: dict[tuple[Any, ...], AuditLine] = {}
+    for line in lines:
+        key = (line.reader, line.how, line.function, line.what, line.values, line.readable)
+        before = found.get(key)
+        if before is not None:
+            names = {**before.clients, **line.clients}
+            clients = {
+                name: before.clients.get(name, 0) + line.clients.get(name, 0) for name in names
+            }
+            line = replace(line, times=before.times + line.times, clients=clients)
+        found[key] = line
+    return sorted(
+        found.values(), key=lambda one: (one.reader != "server", not one.readable, _ORDER[one.how])
+    )

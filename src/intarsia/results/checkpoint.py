@@ -1,0 +1,288 @@
+"""Keep the state of a run on disk so that a killed run goes on to the same bits.
+
+A checkpoint is a folder `checkpoints/round-00000012`: server.state, clients.state with a record for
+each client (its length, then its name and its state), and extra.json. It is filled under another
+name and renamed when it is whole, so that a run that dies while writing leaves the checkpoint
+before it in force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import struct
+import warnings
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intarsia.core.atomic_files import UNFINISHED, sync, write, write_atomically
+from intarsia.core.block import ClientId
+from intarsia.engines import codec
+from intarsia.engines.record_file import append
+from intarsia.errors import CheckpointError, CodecError
+
+__all__ = ["Checkpoint", "Checkpoints"]
+
+_KEPT = 2  # the newest, and one to fall back to
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round."""
+
+    round: int
+    server: Any
+    clients: Mapping[ClientId, Any]
+    extra: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints and the history in a run's output folder.
+
+    Parameters
+    ----------
+    folder
+        The output folder; `checkpoints/` and `history.jsonl` are made in it when needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "checkpoints"
+        self._history = folder / "history.jsonl"
+        self._place: int | None = None  # the output folder, held open from the first writing on
+
+    @property
+    def folder(self) -> Path:
+        """Return the output folder."""
+        return self._history.parent
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Return the rounds with a checkpoint, in ascending order."""
+        names = [path.name for path in self._folder.glob("round-*") if path.is_dir()]
+        return tuple(sorted(int(name[6:]) for name in names if name[6:].isdigit()))
+
+    def save(
+        self, round: int, server: Any, clients: Mapping[ClientId, Any], extra: Mapping[str, Any]
+    ) -> None:
+        """Write a checkpoint and remove all older ones but the one before it.
+
+        Parameters
+        ----------
+        round
+            The number of rounds that are done.
+        server, clients
+            States that the codec can write.
+        extra
+            What else the run needs to go on, as JSON types.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder was removed, or another took its place.
+        """
+        self._check_place()
+        final = self._path(round)
+        filling = final.with_name(final.name + UNFINISHED)
+        self._clean()
+        try:
+            self._fill(filling, round, server, clients, extra)
+            if final.exists():
+                _discard(final)
+            filling.rename(final)
+            sync(self._folder)
+        except OSError as problem:
+            shutil.rmtree(filling, ignore_errors=True)  # it takes room, which may be what lacks
+            problem.filename, problem.filename2 = str(final), None
+            raise
+        for old in self.rounds[:-_KEPT]:
+            _discard(self._path(old))
+
+    def _fill(
+        self,
+        filling: Path,
+        round: int,
+        server: Any,
+        clients: Mapping[ClientId, Any],
+        extra: Mapping[str, Any],
+    ) -> None:
+        filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the parties
+        filling.mkdir()
+        write(filling / "server.state", [codec.encode(server)])
+        # one file: for thousands of clients, making a file durable takes longer than all the rest
+        write(filling / "clients.state", _records(clients))
+        content = {"round": round, "clients": len(clients), "extra": dict(extra)}
+        write(filling / "extra.json", [_with_checksum(content)])
+        sync(filling)
+        if self._history.exists():
+            # The lines up to this round must not be newer than the checkpoint that follows them.
+            with self._history.open("rb") as history:
+                os.fsync(history.fileno())
+
+    def latest(self, classes: Sequence[type]) -> Checkpoint | None:
+        """Return the newest whole checkpoint, or None where none was ever finished.
+
+        Parameters
+        ----------
+        classes
+            The dataclasses that the states may hold.
+
+        Raises
+        ------
+        CheckpointError
+            If there are checkpoints, but every one is damaged.
+        """
+        self._clean()
+        problems: list[str] = []
+        for round in reversed(self.rounds):
+            try:
+                found = self._read(round, classes)
+            except (OSError, ValueError, KeyError, TypeError) as problem:
+                problems.append(f"round {round}: {problem}")
+                continue
+            if problems:
+                warnings.warn(
+                    f"A checkpoint in {self._folder} is damaged ({problems[0]}); going on from "
+                    f"round {round} instead.",
+                    stacklevel=2,
+                )
+            return found
+        if problems:
+            raise CheckpointError(
+                f"All {len(problems)} checkpoints in {self._folder} are damaged "
+                f"({'; '.join(problems)}); run the experiment again with --overwrite."
+            )
+        return None
+
+    def latest_extra(self) -> dict[str, Any] | None:
+        """Return what the newest sound checkpoint holds beside the states; None without one."""
+        for round in reversed(self.rounds):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found: dict[str, Any] = _checked((self._path(round) / "extra.json").read_bytes())
+                return dict(found["extra"])
+        return None
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the lines of the history; a line that was cut short is left out."""
+        return [line for line, _ in self._lines()]
+
+    def append_history(self, line: Mapping[str, Any]) -> None:
+        """Add one line to the history; CheckpointError as for `save`."""
+        self._check_place()
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        with self._history.open("ab", buffering=0) as history:
+            append(self._history, history.fileno(), text.encode())
+
+    def truncate_history(self, round: int) -> None:
+        """Drop the lines after a round, as if the run had stopped there."""
+        kept = [text for line, text in self._lines() if line["round"] <= round]
+        write_atomically(self._history, b"".join(kept))
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if not self._history.exists():
+            return
+        with self._history.open("rb") as history:
+            for text in history:
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    return  # cut short: nothing whole can follow
+                yield line, text
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"round-{round:08d}"
+
+    def _read(self, round: int, classes: Sequence[type]) -> Checkpoint:
+        path = self._path(round)
+        content = _checked((path / "extra.json").read_bytes())
+        server = codec.decode((path / "server.state").read_bytes(), *classes)
+        clients = _Clients(path / "clients.state", classes)
+        if len(clients) != content["clients"]:
+            raise CodecError(
+                f"clients.state holds {len(clients)} clients where {content['clients']} were saved"
+            )
+        return Checkpoint(content["round"], server, clients, content["extra"])
+
+    def _check_place(self) -> None:
+        """Raise where the folder is not the one that was written into before."""
+        folder = self.folder
+        if self._place is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._place = os.open(folder, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._place)
+        try:
+            same = os.path.samestat(os.fstat(self._place), folder.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise CheckpointError(
+                f"{folder} was removed or replaced while the run went on, so that nothing more of "
+                "it is written there; start it again."
+            )
+
+    def _clean(self) -> None:
+        """Remove what a run that died while writing left behind."""
+        for path in self._folder.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(path)
+
+
+class _Clients(Mapping[ClientId, Any]):
+    """The clients' states in a file: all are checked at first, and read when they are asked for."""
+
+    def __init__(self, path: Path, classes: Sequence[type]) -> None:
+        self._path, self._classes = path, classes
+        self._places: dict[ClientId, tuple[int, int]] = {}
+        end = path.stat().st_size
+        with path.open("rb") as file:
+            while (start := file.tell() + _LENGTH.size) <= end:
+                (size,) = _LENGTH.unpack(file.read(_LENGTH.size))
+                client, _ = codec.decode(file.read(min(size, end)), *classes)
+                self._places[client] = start, size
+        if start != end + _LENGTH.size:
+            raise CodecError(f"clients.state was cut in its last {_LENGTH.size} bytes")
+
+    def __getitem__(self, client: ClientId) -> Any:
+        start, size = self._places[client]
+        with self._path.open("rb") as file:
+            file.seek(start)
+            return codec.decode(file.read(size), *self._classes)[1]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes]:
+    for client, state in clients.items():
+        record = codec.encode((client, state))
+        yield _LENGTH.pack(len(record))
+        yield record
+
+
+def _discard(path: Path) -> None:
+    # Renamed first: a folder that is half removed must not pass for a damaged checkpoint.
+    doomed = path.with_name(f"{path.name}.old{UNFINISHED}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _with_checksum(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    return f"{zlib.crc32(text.encode()):08x}\n{text}\n".encode()
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    checksum, _, text = data.partition(b"\n")
+    text = text.removesuffix(b"\n")
+    if f"{zlib.crc32(text):08x}".encode() != checksum:
+        raise CodecError(f"the checksum of extra.json ({len(data)} bytes) does not match")
+    content: dict[str, Any] = json.loads(text)
+    return content

@@ -1,0 +1,278 @@
+"""What a reader sees of results: comparisons, and figures as text."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from intarsia.experiment.config import to_dict
+from intarsia.experiment.published import Published, matching
+from intarsia.results import run_folder
+from intarsia.results.result import Result, Score
+
+__all__ = [
+    "Group",
+    "Row",
+    "Spread",
+    "compare",
+    "duration",
+    "gap",
+    "measure_of",
+    "number",
+    "percent",
+    "size",
+    "three_way",
+    "transferred",
+    "value_of",
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the three-way comparison."""
+
+    name: str
+    standalone: Score | None
+    federated: Score | None
+    centralised: Score | None
+
+    @property
+    def samples(self) -> int | None:
+        """Return over how many samples the scores are, None where they are means of scores."""
+        scores = (self.federated, self.standalone, self.centralised)
+        return next((one.samples for one in scores if one is not None), None)
+
+
+def three_way(result: Result) -> list[Row]:
+    """Return stand-alone, federated and centralised scores: by client, their mean, the whole."""
+    metrics = result.metrics
+    names = [
+        *metrics.clients,
+        *(name for name in metrics.standalone if name not in metrics.clients),
+    ]
+    rows = [
+        Row(name, metrics.standalone.get(name), metrics.clients.get(name), None) for name in names
+    ]
+    if len(names) > 1:
+        rows.append(Row("mean of clients", metrics.standalone_mean, metrics.clients_mean, None))
+    rows.append(Row("all samples", None, metrics.server, metrics.centralised))
+    return rows
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of one figure over runs."""
+
+    mean: float
+    deviation: float | None  # None: one run
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Return the spread of the figures that are known, or None."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+    def __str__(self) -> str:
+        if self.deviation is None:
+            return number(self.mean)
+        return f"{number(self.mean)} ± {number(self.deviation)}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment with one algorithm and its settings, over their seeds."""
+
+    experiment: str
+    algorithm: str
+    settings: Mapping[str, Any]  # those that differ between groups of this name
+    seeds: tuple[int, ...]
+    measure: str  # "accuracy", "R²" or "loss": what the three are
+    standalone: Spread | None  # the mean over clients
+    federated: Spread | None  # over all samples, pooled; of each client's network on its own
+    centralised: Spread | None  # over all samples
+    clients: Spread | None  # what is federated, as the mean over clients
+    published: Published | None  # what others came to in this setting, as the mean over clients
+    loss: Spread | None  # over all samples; as the mean over clients where that is all there is
+    gap_relative: Spread | None
+    rounds: Spread | None
+    exchanges: Spread | None
+    bytes: Spread | None
+    seconds: Spread | None  # the training's
+    worst: Spread | None = None  # what is federated, of the client for whom it is worst
+    macro_f1: Spread | None = None  # the mean over clients
+    samples: Spread | None = None  # that the scores over all samples are over
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A finished run, and what tells it from others of its experiment and algorithm."""
+
+    result: Result
+    tables: Mapping[str, Mapping[str, Any]]  # its settings
+    figures: tuple[Published, ...]
+
+    @classmethod
+    def of(cls, result: Result) -> _Run:
+        """Return a run with the settings that its folder holds."""
+        described = None if result.folder is None else run_folder.described(result.folder)
+        own: dict[str, Mapping[str, Any]] = {"algorithm": result.hyperparameters}
+        if described is None:
+            return cls(result, own, ())
+        tree = to_dict(described)
+        setting = {key: tree["experiment"][key] for key in ("rounds", "participation")}
+        data = {name: tree[name] for name in _DATA_TABLES if name in tree}
+        return cls(result, {**own, "experiment": setting, **data}, described.published)
+
+    def setting(self, key: str) -> Any:
+        table, _, name = key.rpartition(".")
+        return self.tables.get(table or "algorithm", {}).get(name)
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the names of its settings; those of the algorithm without their table."""
+        return [
+            key if table == "algorithm" else f"{table}.{key}"
+            for table, settings in self.tables.items()
+            for key in settings
+        ]
+
+
+_DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "privacy")
+
+
+def compare(results: Iterable[Result]) -> list[Group]:
+    """Return mean and deviation over seeds, in the results' order.
+
+    A group has one experiment, one algorithm and one set of hyperparameters; where the runs'
+    folders are there, also one way of dealing the data out, and the figure published for it.
+    """
+    named: dict[tuple[str, str], list[_Run]] = {}
+    for result in results:
+        named.setdefault((result.experiment, result.algorithm), []).append(_Run.of(result))
+    return [
+        _group(key, settings, alike)
+        for key, runs in named.items()
+        for settings, alike in _by_settings(runs)
+    ]
+
+
+def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:
+    """Return runs with the same settings together, beside those that tell them apart."""
+    keys = dict.fromkeys(key for run in runs for key in run.keys)
+    values = {key: [run.setting(key) for run in runs] for key in keys}
+    differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
+    groups: list[tuple[dict[str, Any], list[_Run]]] = []
+    for run in runs:
+        settings = {key: run.setting(key) for key in differing}
+        alike = next((some for known, some in groups if known == settings), None)
+        if alike is None:
+            groups.append((settings, [run]))
+        else:
+            alike.append(run)
+    return groups
+
+
+def measure_of(scores: Iterable[Score | None]) -> str:
+    """Return what scores are best compared by: accuracy, R², or the loss where neither is known."""
+    known = [score for score in scores if score is not None]
+    if any(score.accuracy is not None for score in known):
+        return "accuracy"
+    return "R²" if any(score.r2 is not None for score in known) else "loss"
+
+
+def value_of(score: Score | None, measure: str) -> float | None:
+    """Return one figure of a score."""
+    if score is None:
+        return None
+    return {"accuracy": score.accuracy, "R²": score.r2, "loss": score.loss}[measure]
+
+
+def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_Run]) -> Group:
+    runs = [run.result for run in group]
+    figures = [matching(run.figures, key[1], run.tables) for run in group]
+    # Two figures, also of one model: in the one each row counts alike, in the other each client.
+    federated = [run.metrics.server for run in runs]
+    known = [run.metrics.server or run.metrics.clients_mean for run in runs]
+    measure = measure_of(known)
+
+    def spread(scores: Iterable[Score | None]) -> Spread | None:
+        return Spread.of(value_of(score, measure) for score in scores)
+
+    return Group(
+        *key,
+        settings=settings,
+        seeds=tuple(run.seed for run in runs),
+        measure=measure,
+        standalone=spread(run.metrics.standalone_mean for run in runs),
+        federated=spread(federated),
+        centralised=spread(run.metrics.centralised for run in runs),
+        clients=spread(run.metrics.clients_mean for run in runs),
+        published=figures[0] if all(one == figures[0] for one in figures) else None,
+        loss=Spread.of(value_of(score, "loss") for score in known),
+        gap_relative=Spread.of(
+            None if run.certificate is None else run.certificate.gap_relative for run in runs
+        ),
+        rounds=Spread.of(float(run.rounds) for run in runs),
+        exchanges=Spread.of(float(run.exchanges) for run in runs),
+        bytes=Spread.of(float(transferred(run.bytes)) for run in runs),
+        seconds=Spread.of(run.seconds.get("training", run.seconds.get("total")) for run in runs),
+        worst=spread(run.metrics.clients_worst for run in runs),
+        macro_f1=Spread.of(
+            None if run.metrics.clients_mean is None else run.metrics.clients_mean.macro_f1
+            for run in runs
+        ),
+        samples=Spread.of(
+            None if score is None else score.samples
+            for score in (run.metrics.server or run.metrics.centralised for run in runs)
+        ),
+    )
+
+
+def transferred(traffic: Mapping[str, float]) -> float:
+    """Return the bytes in both directions."""
+    return traffic.get("up", 0) + traffic.get("down", 0)
+
+
+def number(value: float | None) -> str:
+    """Return a figure with four significant digits."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in per cent, with two digits."""
+    return f"{100 * fraction:.2f} %"
+
+
+def gap(value: float | None) -> str:
+    """Return a relative gap with two digits."""
+    return "–" if value is None else f"{value:.1e}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in a unit that suits it (1 kB = 1000 bytes)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time: "0.42 s", "12 s", "3:05 min", "2:10 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"

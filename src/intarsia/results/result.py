@@ -1,0 +1,330 @@
+"""What a run came to: certificate, scores, cost, and where it was made."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import ClientId
+from intarsia.errors import CheckpointError
+from intarsia.partition.client_clusters import Structure, Structures
+
+__all__ = [
+    "Certificate",
+    "Finished",
+    "Guarantee",
+    "Metrics",
+    "Result",
+    "Score",
+    "better_alone",
+    "deciles",
+    "load",
+    "mean",
+    "worst",
+]
+
+Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one model does on one set of samples."""
+
+    loss: float  # mean over the samples, without the regularisation
+    accuracy: float | None = None  # fraction of right classes; None for regression
+    r2: float | None = None  # coefficient of determination; None for classes
+    macro_f1: float | None = None  # mean over the classes that are there or are said
+    samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
+
+
+def mean(scores: Mapping[ClientId, Score]) -> Score | None:
+    """Return the unweighted mean over clients, or None without a client."""
+    return _over(scores, lambda values, _: float(np.mean(values)))
+
+
+def worst(scores: Mapping[ClientId, Score]) -> Score | None:
+    """Return the worst of each figure over clients, or None without a client."""
+    return _over(scores, lambda values, sign: sign * min(sign * value for value in values))
+
+
+def deciles(scores: Mapping[ClientId, Score]) -> tuple[Score, ...]:
+    """Return each figure at 10 %, 20 % … 90 % of the clients, from the worst on; () below two."""
+    if len(scores) < 2:
+        return ()
+
+    def at(share: float) -> Score | None:
+        return _over(
+            scores,
+            lambda values, sign: sign * float(np.quantile(sign * np.array(values), share)),
+        )
+
+    return tuple(score for tenth in range(1, 10) if (score := at(tenth / 10)) is not None)
+
+
+def _over(
+    scores: Mapping[ClientId, Score], reduce: Callable[[Sequence[float], int], float]
+) -> Score | None:
+    """Return one figure for each of the scores' figures; the sign is that of better."""
+    if not scores:
+        return None
+    every = list(scores.values())
+
+    def figure(name: str) -> float | None:
+        known = [value for score in every if (value := getattr(score, name)) is not None]
+        return reduce(known, 1) if known else None
+
+    return Score(
+        reduce([score.loss for score in every], -1),
+        figure("accuracy"),
+        figure("r2"),
+        figure("macro_f1"),
+    )
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The federated model beside its two yardsticks, on the test part where there is one."""
+
+    server: Score | None = None  # the federated model on every party's columns
+    clients: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
+    clients_mean: Score | None = None
+    centralised: Score | None = None  # all data pooled
+    standalone: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
+    standalone_mean: Score | None = None  # each party alone
+    clients_worst: Score | None = None  # of each figure
+    clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
+
+
+def better_alone(metrics: Metrics) -> tuple[str, ...]:
+    """Return a sentence for each client whose federated model is worse than its own alone."""
+    found = []
+    for client, alone in metrics.standalone.items():
+        own = metrics.clients.get(client)
+        if own is None:
+            continue
+        name, mine, other, worse = "loss", own.loss, alone.loss, own.loss > alone.loss
+        for label, given, beside in (
+            ("accuracy", own.accuracy, alone.accuracy),
+            ("R²", own.r2, alone.r2),
+        ):
+            if given is not None and beside is not None:
+                name, mine, other, worse = label, given, beside, given < beside
+        if worse:
+            found.append(
+                f"{client} is better off alone on these rows: {name} {other:.4g} alone and "
+                f"{mine:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bounds of the training objective: the optimum lies between dual and primal."""
+
+    primal: float
+    dual: float
+    gap_relative: float  # (primal - dual) / |primal|
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What was sealed, and what differential privacy holds for what was released."""
+
+    mode: str = "plain"  # of the sums: "plain", "masked", "ckks"
+    epsilon: float | None = None  # None: nothing was released with noise
+    delta: float | None = None
+    mechanism: str | None = None
+    unit: str | None = None  # whose data may change: one "sample", or one "client"
+    noise: float | None = None  # standard deviation, of each weight or each summed update
+    sensitivity: float | None = None  # in the 2-norm, of one release
+    clip: float | None = None  # largest norm of a row, or of an update
+    releases: int | None = None  # that one unit had a part in
+    covers: tuple[str, ...] = ()
+    does_not_cover: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run; `to_dict` is what stands in result.json."""
+
+    algorithm: str
+    experiment: str
+    seed: int
+    rounds: int
+    finished: Finished  # why it stopped
+    seconds: Mapping[str, float]  # "total" and by part
+    bytes: Mapping[str, Any]  # "up", "down", "by_message"
+    exchanges: int
+    certificate: Certificate | None
+    metrics: Metrics
+    environment: Mapping[str, Any]  # version, commit, machine, threads, python, started
+    hyperparameters: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    model: Any = None  # the fitted estimator; beside result.json, not in it
+    folder: Path | None = None
+    privacy: Guarantee = Guarantee()
+    structure: Structures = field(default_factory=Structures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
+        return {
+            "algorithm": self.algorithm,
+            "experiment": self.experiment,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "finished": self.finished,
+            "seconds": _plain(self.seconds),
+            "bytes": _plain(self.bytes),
+            "exchanges": self.exchanges,
+            "certificate": _plain(self.certificate),
+            "metrics": _plain(self.metrics),
+            "environment": _plain(self.environment),
+            "hyperparameters": _plain(self.hyperparameters),
+            "privacy": _plain(self.privacy),
+            "structure": _structures(self.structure),
+            "notes": list(self.notes),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write result.json into an existing folder: whole, or not at all."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomically(folder / "result.json", f"{text}\n".encode())
+
+
+def load(folder: Path | str) -> Result:
+    """Return the result in an output folder, without its model.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no result, or one that cannot be read.
+    """
+    folder = Path(folder)
+    path = folder / "result.json"
+    if not path.is_file():
+        raise CheckpointError(_missing(folder))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        certificate, metrics = found["certificate"], found["metrics"]
+        return Result(
+            **{key: found[key] for key in _PLAIN_KEYS},
+            certificate=None if certificate is None else Certificate(**certificate),
+            metrics=Metrics(
+                server=_score(metrics["server"]),
+                clients={name: _known(score) for name, score in metrics["clients"].items()},
+                clients_mean=_score(metrics["clients_mean"]),
+                clients_worst=_score(metrics.get("clients_worst")),
+                clients_deciles=tuple(_known(one) for one in metrics.get("clients_deciles", ())),
+                centralised=_score(metrics["centralised"]),
+                standalone={name: _known(score) for name, score in metrics["standalone"].items()},
+                standalone_mean=_score(metrics["standalone_mean"]),
+            ),
+            notes=tuple(found["notes"]),
+            privacy=_guarantee(found.get("privacy", {})),
+            structure=_known_structures(found.get("structure")),
+            folder=folder,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CheckpointError(
+            f"{path} is not a result that this version wrote ({type(problem).__name__}: "
+            f"{problem}); run the experiment again with --overwrite."
+        ) from problem
+
+
+_PLAIN_KEYS = tuple(
+    entry.name
+    for entry in fields(Result)
+    if entry.name
+    not in {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
+)
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder; give the output folder of a finished run."
+    if (folder / "experiment.json").is_file():
+        return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
+    return f"{folder} holds no result.json; give the output folder of a finished run."
+
+
+def _guarantee(found: Mapping[str, Any]) -> Guarantee:
+    lists = ("covers", "does_not_cover")
+    values: dict[str, Any] = {
+        key: tuple(value) if key in lists else value for key, value in found.items()
+    }
+    return Guarantee(**values)
+
+
+def _structures(found: Structures) -> dict[str, Any] | None:
+    """Return the structures with the groups in the order of the clients."""
+    known = found.truth or found.learned
+    if known is None:
+        return None
+    truth, learned = (
+        None if one is None else _plain(one.among(known.clients).levels)
+        for one in (found.truth, found.learned)
+    )
+    return {
+        "clients": list(known.clients),
+        "truth": truth,
+        "learned": learned,
+        "words": {} if found.learned is None else dict(found.learned.words),
+        "agreement": found.agreement,  # the adjusted Rand index of each pair of levels
+        "agreement_of_members": found.agreement_of_members,
+    }
+
+
+def _known_structures(found: Mapping[str, Any] | None) -> Structures:
+    if found is None:
+        return Structures()
+
+    def one(levels: Mapping[str, Sequence[int | None]] | None) -> Structure | None:
+        if levels is None:
+            return None
+        own = {name: tuple(groups) for name, groups in levels.items()}
+        return Structure(tuple(found["clients"]), own)
+
+    learned = one(found["learned"])
+    if learned is not None:
+        learned = replace(learned, words=found.get("words", {}))
+    return Structures(one(found["truth"]), learned)
+
+
+def _known(score: Mapping[str, Any]) -> Score:
+    loss = score["loss"]
+    return Score(
+        math.nan if loss is None else loss,
+        score["accuracy"],
+        score["r2"],
+        score.get("macro_f1"),
+        score.get("samples"),
+    )
+
+
+def _score(score: Mapping[str, Any] | None) -> Score | None:
+    return None if score is None else _known(score)
+
+
+def _plain(value: Any) -> Any:
+    """Return records, mappings, sequences and NumPy scalars as JSON types."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Score | Metrics | Certificate | Guarantee):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return _plain(value.item())
+    number = float(value)
+    return number if math.isfinite(number) else None

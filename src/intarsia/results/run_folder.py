@@ -1,0 +1,381 @@
+"""A run's output folder: claimed, cleared, started, and found again.
+
+A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
+history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds
+groups of clients) and result.json. Clients that join it later
+have folders of their own in joined/. A run over sites has run.id, set-up.state, journal/, away.json
+and conclusion.state too. run.lock stays: it is held by the process that works on the run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from intarsia.core.algorithm import SecretKey
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import Block, ClientId
+from intarsia.errors import CheckpointError, KeyMaterialError
+from intarsia.experiment import config as experiment
+from intarsia.experiment.config import Experiment
+from intarsia.inspection.overlap import Parties, missing_percent
+from intarsia.privacy.keys.secret_file import read_private, write_private
+from intarsia.results.checkpoint import Checkpoints
+from intarsia.results.lock import alone
+from intarsia.results.result import Result
+from intarsia.spelling import listed
+
+__all__ = [
+    "AWAY",
+    "CONCLUSION",
+    "JOURNAL",
+    "RUN",
+    "SET_UP",
+    "alone_in",
+    "check_fingerprints",
+    "claim",
+    "describe",
+    "described",
+    "draw",
+    "draw_missing",
+    "finish",
+    "is_over_sites",
+    "keep_client_secrets",
+    "keep_fingerprints",
+    "keep_secret",
+    "read_client_secrets",
+    "read_secret",
+    "reopen",
+    "start",
+    "write_whole",
+]
+
+
+RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their order
+SET_UP: Final = "set-up.state"  # what its set-up came to
+JOURNAL: Final = "journal"  # what its sites answered
+AWAY: Final = "away.json"  # sites that it goes on without, while there are some
+CONCLUSION: Final = "conclusion.state"  # the weights that its server has
+
+
+def alone_in(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from the run in a folder, which is made where it is not there.
+
+    Raises
+    ------
+    BusyError
+        On entry, if another process works on the run and does not come to an end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return alone(
+        folder / "run.lock",
+        f"Another process works on the run in {folder}; wait until it is done, or end it and try "
+        "again.",
+    )
+
+
+def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
+    """Raise if the folder holds a run that a new one would replace.
+
+    `settings` are those by which the user chooses another folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it holds a result or an unfinished run, or is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is a file, and a run's output is a folder; choose another one with "
+            f"{settings}."
+        )
+    if (folder / "result.json").is_file():
+        raise CheckpointError(
+            f"{folder} already holds a result; choose another folder with {settings}, or replace "
+            "it with --overwrite."
+        )
+    if (folder / "experiment.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, or replace "
+            "it with --overwrite."
+        )
+
+
+def start(
+    folder: Path,
+    description: Experiment,
+    fingerprint: str,
+    *,
+    overwrite: bool,
+    sites: Mapping[str, Any] | None = None,
+) -> Checkpoints:
+    """Remove what a run before left in the folder, and write down what this one is.
+
+    `sites` are the id and the clients of a run over sites.
+
+    Raises
+    ------
+    CheckpointError
+        If another process left a run there since the folder was claimed, but with `overwrite`; or
+        if the folder holds no run, and folders of the names that a run writes.
+    """
+    if not overwrite:
+        claim(folder)
+    _clear(folder)
+    if sites is not None:
+        write_atomically(folder / RUN, json.dumps(sites).encode())
+    _describe(folder, description, fingerprint)
+    return Checkpoints(folder)
+
+
+def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
+    """Write what was done in one go: there is nothing to resume before it is done."""
+    with alone_in(folder):
+        _clear(folder)
+        finish(folder, result)
+        _describe(folder, description, fingerprint)
+
+
+def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
+    tree = experiment.to_dict(description)
+    tree["experiment"]["out"] = "."
+    write_atomically(folder / _TABLES, fingerprint.encode())
+    # last: a folder with this file is one that can be resumed
+    text = json.dumps(tree, indent=2, ensure_ascii=False)
+    write_atomically(folder / "experiment.json", text.encode())
+    (folder / "experiment.json").chmod(0o600)  # a url may hold a password
+
+
+_SECRET = "key of pseudonyms"
+_CLIENT_SECRETS = "secrets of the clients' random numbers"
+_CLIENTS = "clients.secret"  # their file
+_FILES = (  # first those without which nobody goes on with the run
+    "result.json",
+    "experiment.json",
+    RUN,
+    SET_UP,
+    AWAY,
+    CONCLUSION,
+    "keys.json",
+    "history.jsonl",
+    "holdings.png",
+    "structure.png",
+    "audit.json",
+    "transcript.bin",
+)
+_TABLES = "tables.crc"  # the checksum of the parties' tables
+_SIGNS = ("result.json", "experiment.json", RUN, _TABLES)  # that a run is, or was, in a folder
+_FOLDERS = ("checkpoints", JOURNAL, "joined", "keys", "model")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run writes, and nothing else that may lie in the folder.
+
+    The checksum of the tables goes last: while it is there, the rest is a run's.
+
+    Raises
+    ------
+    CheckpointError
+        If folders of these names are there and no run's.
+    """
+    there = [name for name in _FOLDERS if (folder / name).is_dir()]
+    if there and not any((folder / name).is_file() for name in _SIGNS):
+        raise CheckpointError(
+            f"{folder} has {listed(there)} and holds no run, which would write under that name; "
+            "choose another folder with -c experiment.out=..."
+        )
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in there:
+        shutil.rmtree(folder / name)
+    (folder / _TABLES).unlink(missing_ok=True)
+
+
+def describe(folder: Path) -> Experiment:
+    """Return the experiment of the run in a folder.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run.
+    """
+    path = folder / "experiment.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
+        )
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} is no JSON ({problem}); run the experiment again with --overwrite."
+        ) from None
+    if not isinstance(tree, dict):
+        raise CheckpointError(
+            f"{path} holds no tables of an experiment; run the experiment again with --overwrite."
+        )
+    return replace(experiment.from_dict(tree, folder), out=str(folder))
+
+
+def is_over_sites(folder: Path) -> bool:
+    """Return whether a folder holds a run over sites that can go on: all of its start is there."""
+    return all((folder / name).is_file() for name in (RUN, "experiment.json"))
+
+
+def described(folder: Path) -> Experiment | None:
+    """Return the experiment of the run in a folder, or None where the folder does not say."""
+    return describe(folder) if (folder / "experiment.json").is_file() else None
+
+
+def reopen(folder: Path, fingerprint: str) -> Checkpoints:
+    """Return the checkpoints of a run that was stopped.
+
+    Raises
+    ------
+    CheckpointError
+        If the tables changed since it was started.
+    """
+    known = folder / _TABLES
+    if not known.is_file() or known.read_text(encoding="utf-8") != fingerprint:
+        raise CheckpointError(
+            f"The tables of {folder} are not those the run was started with; put them back, "
+            "or start again with --overwrite."
+        )
+    return Checkpoints(folder)
+
+
+def keep_secret(folder: Path, secret: bytes | None) -> None:
+    """Keep what the pseudonyms of a run come from, for the clients alone; None: they need none."""
+    if secret is not None:
+        write_private(_keys(folder) / "pseudonyms.key", _SECRET, {}, secret)
+
+
+def read_secret(folder: Path) -> bytes | None:
+    """Return what `keep_secret` kept."""
+    path = folder / "keys" / "pseudonyms.key"
+    return read_private(path, _SECRET)[1] if path.is_file() else None
+
+
+def keep_client_secrets(folder: Path, found: Mapping[ClientId, SecretKey]) -> None:
+    """Keep the simulated clients' own secrets: a run that goes on has the same ones."""
+    whole = b"".join(one.to_file() for one in found.values())
+    public = {"clients": list(found)}
+    write_private(_keys(folder) / _CLIENTS, _CLIENT_SECRETS, public, whole)
+
+
+def read_client_secrets(folder: Path) -> dict[ClientId, SecretKey] | None:
+    """Return what `keep_client_secrets` kept; None: nothing, as in runs of earlier versions."""
+    path = folder / "keys" / _CLIENTS
+    if not path.is_file():
+        return None
+    public, whole = read_private(path, _CLIENT_SECRETS)
+    size = SecretKey.SIZE
+    return {
+        name: SecretKey(whole[size * k : size * (k + 1)])
+        for k, name in enumerate(public["clients"])
+    }
+
+
+def _keys(folder: Path) -> Path:
+    """Return the folder of a run's secrets, which is made where it is not there."""
+    own = folder / "keys"
+    own.mkdir(mode=0o700, exist_ok=True)
+    return own
+
+
+def keep_fingerprints(folder: Path, description: Experiment) -> None:
+    """Note which keys a run was started with, by their fingerprints."""
+    found = _fingerprints(folder, description)
+    if found:
+        write_atomically(folder / "keys.json", f"{json.dumps(found, indent=2)}\n".encode())
+
+
+def check_fingerprints(folder: Path, description: Experiment) -> None:
+    """Refuse to go on with other keys than a run was started with.
+
+    Raises
+    ------
+    KeyMaterialError
+        If a key is another one, or is gone.
+    """
+    path = folder / "keys.json"
+    if not path.is_file():
+        return
+    started = json.loads(path.read_text(encoding="utf-8"))
+    for name, file in _key_files(folder, description).items():
+        if name not in started:
+            continue
+        if not file.is_file():
+            raise KeyMaterialError(
+                f"{file} is gone, the key that the run in {folder} was started with; what it "
+                "sealed cannot be opened without it: bring the file back, or start a new run."
+            )
+        found = _fingerprint(file)
+        if found != started[name]:
+            raise KeyMaterialError(
+                f"The key in {file} has the fingerprint {found}, but the run in {folder} was "
+                f"started with {started[name]}; go on with that key, or start a new run."
+            )
+
+
+def _fingerprints(folder: Path, description: Experiment) -> dict[str, str]:
+    files = _key_files(folder, description).items()
+    return {name: _fingerprint(file) for name, file in files if file.is_file()}
+
+
+def _key_files(folder: Path, description: Experiment) -> dict[str, Path]:
+    """Return where the keys of a run lie, by the setting that names them."""
+    found: dict[str, Path] = {}
+    if description.privacy.mode != "plain":
+        own = folder / "keys" / "shared.key"
+        found["privacy.key"] = Path(description.privacy.key) if description.privacy.key else own
+    if description.alignment.key is not None:
+        found["alignment.key"] = Path(description.alignment.key)
+    return found
+
+
+def _fingerprint(file: Path) -> str:
+    from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
+
+    return SharedKey.load(file).fingerprint
+
+
+def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:
+    """Draw who holds what if a value is missing, and return whether one is.
+
+    Only the blocks know that. Otherwise the index sets will do, when the blocks are gone.
+    """
+    missing = any(missing_percent(block) > 0 for block in blocks.values())
+    if missing:
+        draw(folder, blocks)
+    return missing
+
+
+def draw(folder: Path, parties: Parties) -> None:
+    """Draw who holds what of the training rows into the folder."""
+    from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
+
+    holdings_picture(parties, folder / "holdings.png", which="training rows")
+
+
+def finish(folder: Path, result: Result) -> None:
+    """Write the model, the structure, and last the result, which says that the run is done."""
+    if result.model is not None:
+        from intarsia.models.serialization import (  # here: it imports what the model is made of
+            write_model,
+        )
+
+        write_model(result.model, folder / "model")
+    if result.structure.learned is not None:
+        from intarsia.plots.client_clusters import (  # here: the library takes 150 MB
+            structure_picture,
+        )
+
+        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
+        structure_picture(result.structure, folder / "structure.png", title=title)
+    result.write(folder)

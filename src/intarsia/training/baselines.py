@@ -1,0 +1,305 @@
+"""The two yardsticks of a result: all data pooled, and each party alone.
+
+They need the pooled data, so they exist for simulations and tests only. Linear models are trained
+on the prepared features to a certified gap: by centralised dual coordinate ascent, and by
+one-client HyFDCA where that is too slow. An algorithm on networks that says how a client learns
+alone has both by its own steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.core.algorithm import Algorithm, SecretKey
+from intarsia.core.block import Array, Block, ClientId, Labels, Schema, Values, targets
+from intarsia.core.feature_blocks import feature_blocks
+from intarsia.engines.simulation import InProcess
+from intarsia.errors import ConvergenceError
+from intarsia.maths.linear import losses, sdca
+from intarsia.maths.linear.products import scores
+from intarsia.protocols.evaluation import Grades, evaluate, evaluate_own, grade_scores, grading_loss
+from intarsia.protocols.server_evaluation import whole_samples
+
+__all__ = [
+    "Optimum",
+    "alone",
+    "centralised",
+    "graded",
+    "network_of_all",
+    "networks_alone",
+    "optimum",
+    "pooled",
+]
+
+Part = Literal["train", "test"]
+
+_TOLERANCE = 1e-5  # relative gap: far below what a score shows
+_ALONE = 1e-4  # the same for each of many small models
+_EPOCHS = 50  # passes of dual coordinate ascent before Newton's method takes over
+_STEPS = 300  # of Newton's method
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """A centralised solution with the bounds of its objective."""
+
+    w: Array  # (outputs, features)
+    primal: float
+    dual: float
+    passes: int  # over the rows, or steps of Newton's method
+
+    @property
+    def gap(self) -> float:
+        """Return the relative duality gap."""
+        return (self.primal - self.dual) / max(abs(self.primal), float(np.finfo(float).tiny))
+
+
+def optimum(
+    block: Block,
+    labels: Labels,
+    *,
+    loss: str,
+    regularisation: float,
+    seed: int,
+    tolerance: float = _TOLERANCE,
+    epochs: int = _EPOCHS,
+) -> Optimum:
+    """Return the best model of one table, every sample of which has a label.
+
+    The result is as good as its gap says, which may be above the tolerance.
+    """
+    found = sdca.fit(
+        block.x,
+        targets(block, labels.outputs),
+        loss=losses.loss_code(loss),
+        regularisation=regularisation,
+        tolerance=tolerance,
+        epochs=epochs,
+        rng=np.random.default_rng(seed),
+    )
+    first = Optimum(found.w, found.primal, found.dual, found.epochs)
+    if found.converged:
+        return first
+    try:
+        second = _by_newton(block, labels, loss, regularisation, seed, tolerance)
+    except ConvergenceError:
+        return first
+    return min(first, second, key=lambda one: one.gap)
+
+
+def _by_newton(
+    block: Block, labels: Labels, loss: str, regularisation: float, seed: int, tolerance: float
+) -> Optimum:
+    # numbered features are in their index's order already, so that no value is copied
+    names = tuple(f"{number:09d}" for number in range(block.shape[1]))
+    samples = np.arange(block.shape[0])
+    block = replace(block, samples=samples, features=names, groups={}, copies=None)
+    schema = Schema.of({"all": block}, labels)
+    # in one place there is nobody to hide from, and two runs are to come to the same bits
+    known = {"all": SecretKey(bytes(SecretKey.SIZE))}
+    engine = InProcess({"train": (schema, {"all": block})}, seed, secrets=known)
+    options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation)
+    key = engine.key("init")
+    state = HYFDCA.init_client(options, schema, "all", engine.block("all"), key)
+    engine.set_states({"all": state})
+    server = HYFDCA.setup(HYFDCA.init_server(options, schema, key), engine, key)
+    gap, step = np.inf, 0
+    while gap > tolerance and step < _STEPS:
+        step += 1
+        engine.begin_round(step)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        gap = np.inf if info.gap_relative is None else info.gap_relative
+    found = HYFDCA.conclude(server, engine, engine.key("conclude"))
+    if found.weights is None or found.info.primal is None or found.info.dual is None:
+        raise ConvergenceError("Newton's method on the pooled table ended without a certificate.")
+    return Optimum(found.weights, found.info.primal, found.info.dual, step)
+
+
+def pooled(engine: InProcess, part: Part = "train") -> Block:
+    """Return the samples of all parties as one table, in the schema's order."""
+    schema = engine.schema(part)
+    shape = (len(schema.samples), len(schema.features))
+    y = np.full(shape[0], np.nan)
+    rows: list[Any] = []
+    columns: list[Any] = []
+    data: list[Any] = []
+    sparse = any(engine.block(name, part).sparse for name in schema.clients)
+    x: Values = np.zeros((0, 0)) if sparse else np.zeros(shape)
+    for name in schema.clients:
+        block = engine.block(name, part).counted_once()
+        own, features = schema.samples.own(name), schema.features.own(name)
+        if block.y is not None:
+            known = ~np.isnan(block.y)
+            y[own[known]] = block.y[known]
+        if sparse:
+            entries = csr_array(block.x).tocoo()
+            rows.append(own[entries.coords[0]])
+            columns.append(features[entries.coords[1]])
+            data.append(entries.data)
+        else:
+            x[np.ix_(own, features)] += block.x
+    if sparse:
+        places = (np.concatenate(rows), np.concatenate(columns))
+        x = sdca.as_rows(csr_array((np.concatenate(data), places), shape=shape))
+    return Block(schema.samples.ids, tuple(map(str, schema.features.ids)), x, y)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A client's part of a given model."""
+
+    w: Array  # (outputs, features)
+
+
+def graded(
+    engine: InProcess, w: Array, loss: str, part: Part
+) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades of a given model, over all samples and over each client's own."""
+    schema = engine.schema("train")
+    kept = engine.get_states()
+    engine.set_states({name: _Weights(w[:, schema.features.own(name)]) for name in schema.clients})
+    engine.begin_round(engine.books.round)
+    try:
+        with engine.books.unmetered():
+            return evaluate(
+                engine,
+                engine.schema(part),
+                lambda state, block: scores(block.x, state.w),
+                losses.loss_code(loss),
+                part=part,
+            )
+    finally:
+        engine.set_states(kept)
+
+
+def centralised(
+    engine: InProcess, part: Part, *, loss: str, regularisation: float, seed: int
+) -> tuple[Grades | None, tuple[str, ...]]:
+    """Return the grades of the model of all data pooled, and notes."""
+    labels = engine.schema("train").labels
+    found = optimum(pooled(engine), labels, loss=loss, regularisation=regularisation, seed=seed)
+    notes: tuple[str, ...] = ()
+    if found.gap > _TOLERANCE:
+        notes = (
+            f"The centralised yardstick did not converge: its relative gap is {found.gap:.1e} "
+            f"(aim: {_TOLERANCE:.0e}), so that its scores are approximate.",
+        )
+    return graded(engine, found.w, loss, part)[0], notes
+
+
+def alone(
+    engine: InProcess, part: Part, *, loss: str, regularisation: float, seed: int
+) -> tuple[dict[ClientId, Grades], tuple[str, ...]]:
+    """Return the grades of each labelled client's own model on its own samples, and notes."""
+    labels = engine.schema("train").labels
+    grades: dict[ClientId, Grades] = {}
+    gaps: dict[ClientId, float] = {}
+    for name in engine.schema("train").clients:
+        own, tested = engine.whole_block(name, "train"), engine.whole_block(name, part)
+        known = np.zeros(0, bool) if own.y is None else ~np.isnan(own.y)
+        if not known.any():
+            continue
+        own = own if known.all() else own.take(np.flatnonzero(known))
+        found = optimum(
+            own, labels, loss=loss, regularisation=regularisation, seed=seed, tolerance=_ALONE
+        )
+        if found.gap > _ALONE:
+            gaps[name] = found.gap
+        result = grade_scores(tested, scores(tested.x, found.w), losses.loss_code(loss), labels)
+        if result is not None:
+            grades[name] = result
+    return grades, _unfinished(gaps)
+
+
+def _unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
+    if not gaps:
+        return ()
+    worst = max(gaps, key=lambda name: gaps[name])
+    return (
+        f"The stand-alone models of {len(gaps)} clients did not converge (largest relative gap: "
+        f"{gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
+        "approximate.",
+    )
+
+
+# ---- networks
+
+
+def network_of_all(
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    *,
+    blocks: Sequence[str],
+    rounds: int,
+    seed: int,
+) -> Grades | None:
+    """Return the grades of a network that learns in one place from all parties' samples.
+
+    A block that no party has of a sample counts as its mean there. Graded are the samples that a
+    server's network of `blocks` is graded on: those that somebody has each of them of; all, if
+    there is no such sample or no such network (no blocks).
+    """
+    known = feature_blocks(engine.schema("train")).values()
+    groups = {one.name: one.features for one in known}
+    shapes = {one.name: one.shape for one in known if one.shape}
+    learnt = replace(pooled(engine), groups=groups, shapes=shapes)
+    tested = learnt
+    if part == "test":
+        tested = replace(pooled(engine, part), groups=groups, shapes=shapes)
+    whole = whole_samples(engine.schema(part), blocks)
+    if tested.y is not None and not np.isnan(tested.y[whole]).all():
+        tested = replace(tested, y=np.where(whole, tested.y, np.nan))
+    parts: dict[Part, dict[ClientId, Block]] = {"train": {"all": learnt}, "test": {"all": tested}}
+    return _learnt(parts, engine, algorithm, options, "test", rounds, seed).get("all")
+
+
+def networks_alone(
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    *,
+    rounds: int,
+    seed: int,
+) -> dict[ClientId, Grades]:
+    """Return the grades of each party's network that learns from its own samples."""
+    names = engine.schema("train").clients
+    used: tuple[Part, ...] = ("train",) if part == "train" else ("train", part)
+    parts = {one: {name: engine.block(name, one) for name in names} for one in used}
+    return _learnt(parts, engine, algorithm, options, part, rounds, seed)
+
+
+def _learnt(
+    parts: Mapping[Part, Mapping[ClientId, Block]],
+    engine: InProcess,
+    algorithm: Algorithm,
+    options: Any,
+    part: Part,
+    rounds: int,
+    seed: int,
+) -> dict[ClientId, Grades]:
+    labels = engine.schema("train").labels
+    other = InProcess({k: (Schema.of(own, labels), own) for k, own in parts.items()}, seed)
+    schema, key = other.schema("train"), other.key("init")
+    server = algorithm.init_server(options, schema, key)
+    other.make_states(
+        lambda name: algorithm.init_client(
+            options, schema, name, other.block(name), other.client_key(name)
+        )
+    )
+    server = algorithm.setup(server, other, key)
+    for number in range(1, rounds + 1):
+        other.begin_round(number)
+        server, _ = algorithm.round(server, other, other.key())
+    other.begin_round(rounds + 1)
+    algorithm.conclude(server, other, other.key("conclude"))
+    loss = grading_loss(options.loss)
+    return evaluate_own(other, other.schema(part), algorithm.predict, loss, part=part)[1]

@@ -1,0 +1,86 @@
+"""What a reader of a result must know beside its numbers: who could read what, what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.block import INTERCEPT, Schema
+from intarsia.experiment.config import Experiment
+from intarsia.spelling import listed
+from intarsia.training.baselines_part import Baseline
+
+__all__ = ["named_alike", "read_all_the_same", "unmeasured", "unsealed"]
+
+
+def unsealed(
+    description: Experiment, algorithm: Algorithm | Baseline, *, sites: bool = False
+) -> tuple[str, ...]:
+    """Return a note where parties with tables of their own would show a server what they send.
+
+    A simulation, and tables in the memory of one person, have no server to keep anything from;
+    `sites` have one, wherever their tables are.
+    """
+    apart = sites or any(source.path or source.url for source in description.clients)
+    if description.privacy.mode != "plain" or not apart or isinstance(algorithm, Baseline):
+        return ()
+    return (
+        "The sums are not sealed: whoever runs the server can read what each party contributes; "
+        'set privacy = "masked" to keep it from them.',
+    )
+
+
+def read_all_the_same(
+    description: Experiment, algorithm: Algorithm | Baseline, options: Any
+) -> tuple[str, ...]:
+    """Return a note where the server reads something of single clients though sums are sealed."""
+    if description.privacy.mode == "plain" or not isinstance(algorithm, Algorithm):
+        return ()
+    what = "" if algorithm.reads is None else algorithm.reads(options)
+    if not what:
+        return ()
+    return (f"The sums are sealed, but the server reads {what}: intarsia audit lists it.",)
+
+
+def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
+    """Return a note where the yardsticks are asked for and would not be of the same kind."""
+    if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
+        return ()
+    if algorithm.alone is not None:
+        return ()
+    other = '"standalone" with loss = "squared"'
+    if algorithm.network is not None:
+        other = '"local" (networks) or "standalone" (linear models)'
+    return (
+        f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
+        "each client's own: there are none beside it; to compare with each client alone run "
+        f"algorithm.name = {other}.",
+    )
+
+
+def named_alike(
+    description: Experiment, algorithm: Algorithm | Baseline, schema: Schema
+) -> tuple[str, ...]:
+    """Return a note where clients with columns of their own have some of the same name.
+
+    These are standardised together, which is right for the same quantity and wrong for others.
+    """
+    if isinstance(algorithm, Baseline) or not algorithm.spaces:
+        return ()
+    if not description.preprocessing.standardise or description.dataset is not None:
+        return ()
+    shared = [
+        (cell, schema.features.ids[cell.start : cell.stop].tolist())
+        for cell in schema.features.cells
+        if len(cell.owners) > 1
+    ]
+    names = sorted(name for _, some in shared for name in some if name != INTERCEPT)
+    if not names:
+        return ()
+    owners = [one for one in schema.clients if any(one in cell.owners for cell, _ in shared)]
+    several = len(names) > 1
+    return (
+        f"The column{'s' * several} {listed(names, 4)} {'are' if several else 'is'} at several of "
+        f"{listed(owners, 4)} and standardised over them together: rename what is not the same "
+        "quantity everywhere.",
+    )

@@ -1,0 +1,412 @@
+"""The rounds of a run: who is there, when to certify, to evaluate, to save, and when to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from intarsia.core.algorithm import Algorithm, Info, RandomKey
+from intarsia.core.block import ClientId, Schema
+from intarsia.engines.remote.server import Remote
+from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.errors import AbsentError, ConvergenceError
+from intarsia.experiment.config import Experiment
+from intarsia.protocols.evaluation import Grades, evaluate, evaluate_own, grading_loss
+from intarsia.protocols.server_evaluation import evaluate_server
+from intarsia.results.checkpoint import Checkpoints
+from intarsia.results.result import Finished
+from intarsia.training.timing import Clock
+
+__all__ = [
+    "Progress",
+    "Standing",
+    "Task",
+    "fewest",
+    "grade",
+    "present",
+    "server_blocks",
+    "stall",
+    "start",
+    "train",
+]
+
+_PATIENCE = 300  # rounds without a smaller gap after which training has stalled
+_ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
+_ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+_WRITING = 0.1  # share of the time that checkpoints of very many clients may take
+_STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, after a round."""
+
+    round: int
+    rounds: int
+    seconds: float  # of training
+    loss: float | None
+    gap_relative: float | None
+    accuracy: float | None
+    bytes: int
+    exchanges: int
+    phase: str
+    seconds_left: float | None  # None: not known yet
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a run trains, and with what."""
+
+    description: Experiment
+    algorithm: Algorithm
+    options: Any  # the algorithm's hyperparameters
+    engine: InProcess | Remote
+    part: Literal["train", "test"]  # what the model is evaluated on
+    store: Checkpoints | None
+    clock: Clock
+    progress: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where training stands after a round, apart from the states."""
+
+    round: int = 0
+    finished: Finished | None = None
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])  # of the last evaluation
+    best: float = math.inf  # smallest gap
+    best_round: int = 0
+    first: float = math.inf  # the first gap
+
+
+def start(task: Task) -> tuple[Any, Standing]:
+    """Return the server's state and where training stands: new, or as a checkpoint has it."""
+    algorithm, options, engine, store = task.algorithm, task.options, task.engine, task.store
+    schema = engine.schema("train")
+    found = None if store is None else store.latest((*algorithm.states, *RECORDS))
+    if store is not None and found is not None:
+        engine.set_states(found.clients)
+        engine.books.restore_traffic(found.extra["traffic"])
+        engine.books.crossings.restore(found.extra["crossings"])
+        task.clock.add(found.extra["seconds"])
+        store.truncate_history(found.round)
+        return engine.books.unseal(found.server), Standing(**found.extra["standing"])
+    if store is not None:
+        store.truncate_history(0)
+    with task.clock.part("training"):
+        key = engine.key("init")
+        server = algorithm.init_server(options, schema, key)
+        engine.begin(algorithm, options)
+        server = algorithm.setup(server, engine, key)
+    _save(task, server, Standing())
+    return server, Standing()
+
+
+def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
+    """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
+
+    It also ends where the gap stays as it is; what it has come to by then is kept.
+
+    Raises
+    ------
+    ConvergenceError
+        If training diverges.
+    """
+    description, engine, clock = task.description, task.engine, task.clock
+    clients = tuple(engine.ids)
+    saved, taken = time.perf_counter(), 0.0
+    warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
+    while standing.finished is None:
+        number = standing.round + 1
+        due = description.evaluate_every > 0 and number % description.evaluate_every == 0
+        with clock.part("training"):
+            engine.return_of(wait=False)
+            engine.begin_round(number, present(description, clients, number))
+            server, info = _round(task, server)
+        _check_finite(number, info)
+        absent = len(engine.ids) < len(clients)
+        before, certified = replace(standing, round=number), due and (absent or info.primal is None)
+        phase = info.phase
+        if certified and not engine.away:
+            # a gap counts only where all clients are up to date
+            server, info = _certified(task, server, number, clients)
+            info = replace(info, phase=info.phase or phase)
+        elif absent:
+            # these are sums over the clients that were there
+            info = replace(info, primal=None, dual=None, gap_relative=None)
+        standing = _judged(description, before, info)
+        if standing.finished == "tolerance" and not certified:
+            # a round may report the gap where it started, and end at a wider one
+            server, info = _certified(task, server, number, clients)
+            standing = _judged(description, before, info)
+        evaluated = due and standing.finished is None and not engine.away
+        if evaluated:
+            with clock.part("evaluation"):
+                scores = _plain_scores(grade(task)[0])
+            standing = replace(standing, scores=scores)
+        seconds = clock.seconds["training"]
+        warm = warm or (number, seconds)
+        if task.store is not None:
+            with clock.part("checkpoints"):
+                task.store.append_history(
+                    _line(standing, info, engine, seconds, evaluated=evaluated)
+                )
+            begin = time.perf_counter()
+            if _due(description, begin - saved, taken) or standing.finished is not None:
+                _save(task, server, standing)
+                saved = time.perf_counter()
+                taken = saved - begin
+        if task.progress is not None:
+            pace = _pace(number - warm[0], seconds - warm[1])
+            task.progress(_progress(description, standing, info, engine, seconds, pace))
+    return server, standing
+
+
+def _round(task: Task, server: Any) -> tuple[Any, Info]:
+    """Return the server's state after a round: one without those that do not answer, if it may."""
+    engine = task.engine
+    while True:
+        try:
+            after, info = task.algorithm.round(server, engine, engine.key())
+            return engine.books.settle(after), info
+        except AbsentError as absent:
+            if not engine.without(absent):
+                raise
+
+
+def _due(description: Experiment, since: float, taken: float) -> bool:
+    """Return whether to write a checkpoint, `since` seconds after one that took `taken`."""
+    if not description.checkpoint_seconds:
+        return True  # after every round, whatever it takes
+    return since >= max(description.checkpoint_seconds, taken / _WRITING)
+
+
+def _certified(
+    task: Task, server: Any, number: int, clients: Sequence[ClientId]
+) -> tuple[Any, Info]:
+    """Return the objectives over all clients at the state after a round."""
+    engine = task.engine
+    with task.clock.part("evaluation"):
+        engine.begin_round(number, clients)
+        server, info = task.algorithm.certify(server, engine, engine.key("certify"))
+    _check_finite(number, info)
+    return server, info
+
+
+def present(
+    description: Experiment, clients: Sequence[ClientId], number: int
+) -> tuple[ClientId, ...] | None:
+    """Return the clients that take part in a round, in the federation's order; None: all.
+
+    There is always at least one.
+    """
+    share, count = description.participation, len(clients)
+    if share == 1.0:
+        return None
+    if description.participation_pattern == "cyclic":
+        turns = _turns(description, count)
+        chosen = tuple(clients[k] for k in range(count) if k % turns == (number - 1) % turns)
+    else:
+        key = RandomKey((description.seed, number, "participation"))
+        drawn = key.generator().permutation(count)[: max(1, round(share * count))]
+        chosen = tuple(clients[k] for k in sorted(drawn.tolist()))
+    return None if len(chosen) == count else chosen
+
+
+def fewest(description: Experiment, clients: Sequence[ClientId]) -> int:
+    """Return how many clients a round has at least."""
+    cyclic = description.participation_pattern == "cyclic"
+    # drawn clients are as many in each round
+    rounds = _turns(description, len(clients)) if cyclic else 1
+    numbers = range(1, min(rounds, description.rounds) + 1)
+    return min(len(present(description, clients, number) or clients) for number in numbers)
+
+
+def _turns(description: Experiment, count: int) -> int:
+    """Return after how many rounds every client was there, in the cyclic pattern."""
+    return min(count, max(1, round(1 / description.participation)))
+
+
+def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    """Return the grades over all samples and over each client's; not exchanges of training.
+
+    Scores of a sample are added up where the algorithm says that they are. Of clients' own models
+    each says its client's samples by itself, and all samples are said by the server's network, if
+    the algorithm has one.
+    """
+    engine, algorithm = task.engine, task.algorithm
+    engine.begin_round(engine.books.round)
+    schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
+    with engine.books.unmetered():
+        if algorithm.additive:
+            return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
+        every, own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
+        server = algorithm.server_model
+        if server is None:
+            return every, own
+        blocks = server_blocks(algorithm, task.options, engine.schema("train"))
+        if blocks is None:
+            return None, own
+        return evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
+
+
+def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[str, ...] | None:
+    """Return the feature blocks of the server's network, None where the server has none."""
+    if algorithm.server_model is None or algorithm.architecture is None:
+        return None
+    made_of = algorithm.architecture(options, schema, None)
+    return None if made_of is None else tuple(made_of.blocks)
+
+
+def _check_finite(number: int, info: Info) -> None:
+    """Refuse an objective or a gap that is no number; a dual of -∞ is a bound."""
+    for name, value in (
+        ("objective", info.primal),
+        ("loss", info.loss),
+        ("gap", info.gap_relative),
+    ):
+        if value is not None and (math.isnan(value) or (name != "gap" and math.isinf(value))):
+            raise ConvergenceError(
+                f"The {name} is {value} in round {number}: the steps are too long for features of "
+                "this size, or the regularisation is too weak; set preprocessing.standardise = "
+                "true, raise algorithm.regularisation, or shorten the algorithm's steps."
+            )
+
+
+def _judged(description: Experiment, standing: Standing, info: Info) -> Standing:
+    """Decide whether training is done or has stalled."""
+    gap, tolerance = info.gap_relative, description.tolerance
+    if gap is not None:
+        if math.isinf(standing.first):
+            standing = replace(standing, first=gap)
+        if gap < 0.99 * standing.best:
+            standing = replace(standing, best=gap, best_round=standing.round)
+        stays = standing.round - standing.best_round >= _PATIENCE
+        if tolerance > 0 and gap <= tolerance:
+            return replace(standing, finished="tolerance")
+        if gap <= _ROUNDING or (stays and standing.best <= _ROUNDING_STALL):
+            return replace(standing, finished="algorithm")
+        if stays:
+            return replace(standing, finished="stalled")
+    if info.finished:
+        return replace(standing, finished="algorithm")
+    if standing.round >= description.rounds:
+        return replace(standing, finished="rounds")
+    return standing
+
+
+def stall(description: Experiment, standing: Standing) -> str:
+    """Return a sentence that says where training stalled, and the likely cause."""
+    if description.participation < 1:
+        cause = (
+            "with clients away it may not close, above all where a client is never there together "
+            "with one that has its samples' labels; raise experiment.participation or "
+            "experiment.tolerance"
+        )
+    else:
+        cause = (
+            "the problem is too badly conditioned for this method, or the tolerance is below what "
+            "float64 can show; raise experiment.tolerance or algorithm.regularisation"
+        )
+    return (
+        f"The relative duality gap has not come below {standing.best:.1e} for {_PATIENCE} rounds, "
+        f"above the tolerance {description.tolerance:.0e}; the model is that of round "
+        f"{standing.round}, with the certificate's gap: {cause}."
+    )
+
+
+def _plain_scores(found: Grades | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    return {key: value for key, value in dataclasses.asdict(found).items() if value is not None}
+
+
+def _line(
+    standing: Standing, info: Info, engine: InProcess | Remote, seconds: float, *, evaluated: bool
+) -> dict[str, Any]:
+    traffic = engine.books.traffic.summary()
+    return {
+        "round": standing.round,
+        "phase": info.phase,
+        "primal": info.primal,
+        "dual": info.dual,
+        "gap_relative": info.gap_relative,
+        "loss": info.primal if info.loss is None else info.loss,
+        "accuracy": standing.scores.get("accuracy") if evaluated else None,
+        "macro_f1": standing.scores.get("macro_f1") if evaluated else None,
+        "bytes": traffic["up"] + traffic["down"],
+        "exchanges": engine.books.traffic.exchanges,
+        "seconds": seconds,
+    }
+
+
+def _progress(
+    description: Experiment,
+    standing: Standing,
+    info: Info,
+    engine: InProcess | Remote,
+    seconds: float,
+    pace: float | None,
+) -> Progress:
+    traffic = engine.books.traffic
+    return Progress(
+        round=standing.round,
+        rounds=description.rounds,
+        seconds=seconds,
+        loss=info.primal if info.loss is None else info.loss,
+        gap_relative=info.gap_relative,
+        accuracy=standing.scores.get("accuracy"),
+        bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
+        exchanges=traffic.exchanges,
+        phase=info.phase,
+        seconds_left=_seconds_left(description, standing, pace),
+    )
+
+
+def _pace(rounds: int, seconds: float) -> float | None:
+    """Return the seconds that a round takes, None before that is known.
+
+    The rounds are those after the first, which compiles functions and fills caches.
+    """
+    known = rounds >= _STEADY[0] and seconds >= _STEADY[1]
+    return seconds / rounds if known else None
+
+
+def _seconds_left(description: Experiment, standing: Standing, pace: float | None) -> float | None:
+    """Return the time to the round limit, or to the tolerance if the gap falls on as it did.
+
+    None before the pace is known, and where the first evaluation may tell the gap.
+    """
+    if standing.finished is not None:
+        return 0.0
+    if pace is None:
+        return None
+    end: float = description.rounds
+    if description.tolerance > 0:
+        if math.isinf(standing.first) and standing.round < description.evaluate_every:
+            return None
+        if 0 < standing.best < standing.first < math.inf:
+            fallen = math.log(standing.first / standing.best)
+            asked = math.log(standing.first / description.tolerance)
+            end = min(end, max(standing.best_round * asked / fallen, standing.round + 1))
+    return pace * (end - standing.round)
+
+
+def _save(task: Task, server: Any, standing: Standing) -> None:
+    if task.store is None:
+        return
+    engine, clock = task.engine, task.clock
+    extra = {
+        "traffic": dataclasses.asdict(engine.books.traffic),
+        "mode": engine.books.mode,
+        "crossings": engine.books.crossings.summary(),
+        "seconds": clock.seconds,
+        "standing": dataclasses.asdict(standing),
+    }
+    with clock.part("checkpoints"):
+        task.store.save(standing.round, engine.books.seal(server), engine.states, extra)
+        engine.saved()

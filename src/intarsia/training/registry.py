@@ -1,0 +1,83 @@
+"""The algorithms by name: those of federations, and the baselines that pool the data."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.linear.cocoa import COCOA
+from intarsia.algorithms.linear.fedavg import FEDAVG
+from intarsia.core.algorithm import Algorithm
+from intarsia.errors import ExperimentError
+from intarsia.experiment.config import Experiment, hyperparameters
+from intarsia.spelling import nearest
+from intarsia.training.baselines_part import BASELINES, Baseline
+
+__all__ = ["ALGORITHMS", "choose", "kind_of"]
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
+)
+
+# Each client has a model of its own features. Name → module and object: imported by those who ask
+# for it, as the library torch, which all but one need, is an extra.
+_PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "ditto": ("intarsia.algorithms.personalised.ditto", "DITTO"),
+        "fedavg-ft": ("intarsia.algorithms.personalised.fedrep", "FEDAVG_FT"),
+        "fedhenn": ("intarsia.algorithms.personalised.fedhenn", "FEDHENN"),
+        "femam": ("intarsia.algorithms.femam.algorithm", "FEMAM"),
+        "femam-flic": ("intarsia.algorithms.femam.femam_flic", "FEMAM_FLIC"),
+        "fedprox": ("intarsia.algorithms.personalised.fedrep", "FEDPROX"),
+        "fedrep": ("intarsia.algorithms.personalised.fedrep", "FEDREP"),
+        "fesem": ("intarsia.algorithms.femam.fesem", "FESEM"),
+        "flic": ("intarsia.algorithms.flic.algorithm", "FLIC"),
+        "flic-linear": ("intarsia.algorithms.flic.linear", "FLIC_LINEAR"),
+        "hetfedrep": ("intarsia.algorithms.personalised.hetfedrep", "HETFEDREP"),
+        "hyfem": ("intarsia.algorithms.hyfem.algorithm", "HYFEM"),
+        "ifca": ("intarsia.algorithms.femam.fesem", "IFCA"),
+        "l2gd": ("intarsia.algorithms.personalised.l2gd", "L2GD"),
+        "local": ("intarsia.algorithms.personalised.hetfedrep", "LOCAL"),
+        "own-networks": ("intarsia.algorithms.personalised.custom_networks", "OWN_NETWORKS"),
+        "pfedme": ("intarsia.algorithms.personalised.pfedme", "PFEDME"),
+    }
+)
+
+
+def kind_of(description: Experiment) -> Algorithm | Baseline:
+    """Return the algorithm that an experiment names.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
+    name = description.algorithm
+    known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
+    if name in known:
+        return known[name]
+    if name in _PERSONAL:
+        module, found = _PERSONAL[name]
+        algorithm: Algorithm = getattr(importlib.import_module(module), found)
+        return algorithm
+    raise ExperimentError(
+        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_PERSONAL}))}."
+    )
+
+
+def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
+    """Return the algorithm that an experiment names, and its hyperparameters.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such algorithm, or a hyperparameter is wrong.
+    """
+    algorithm = kind_of(description)
+    options: Any = hyperparameters(
+        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
+    )
+    return algorithm, options

@@ -1,0 +1,632 @@
+"""The finishing phase of HyFDCA: certified optima, what the server sees, invariances."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array, hstack, issparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from federations import (
+    BINARY,
+    block,
+    by_name,
+    in_order,
+    initialise,
+    objective,
+    optimum,
+    rectangles,
+    solved,
+    started,
+    table,
+    train,
+)
+from intarsia.algorithms.hyfdca import newton
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.datasets import registry as datasets
+from intarsia.engines.simulation import InProcess
+from intarsia.engines.sums.sealed import SealedField, layouts
+from intarsia.maths.linear import losses, sdca
+
+EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+GRIDS = [(2, 2), (4, 4), (8, 2)]
+EVERY_GRID = pytest.mark.parametrize("grid", GRIDS, ids="{0[0]}x{0[1]}".format)
+
+
+# -- the optimum of real data
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    x: object
+    y: object
+    held: object  # the test part
+    held_y: object
+    regularisation: float
+
+
+def standardised(x, by):
+    scale = by.std(axis=0)
+    return (x - by.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+
+
+def spread(x, y, train, test, seed=0):
+    """Return a random part to train on and one to test on."""
+    order = np.random.default_rng(seed).permutation(x.shape[0])
+    first, second = np.sort(order[:train]), np.sort(order[train : train + test])
+    return x[first], y[first], x[second], y[second]
+
+
+@cache
+def problem(name: str, folder) -> Problem:
+    """Return a named set, its first class as -1; small parts of the larger ones."""
+    name, _, size = name.partition(" of ")
+    options = {
+        "covtype15k": {"positive": "2"},
+        "mnist": {"labels": "parity"},
+    }.get(name, {})
+    loaded, _ = datasets.encoded(datasets.load(name, folder=folder, **options))
+    x, y = loaded.x, loaded.y
+    weight = {"breast_cancer": 1e-3, "a9a": 1e-4, "covtype15k": 5e-5, "mnist": 1e-3}.get(name, 1e-5)
+    if loaded.test is not None:
+        parts = x[~loaded.test], y[~loaded.test], x[loaded.test], y[loaded.test]
+    else:
+        count = len(y)
+        most = int(size) if size else count * 4 // 5
+        if size:
+            weight *= count / most  # of λN the usual value
+        parts = spread(x, y, most, min(count - most, most), seed=0)
+    x, y, held, held_y = parts
+    if not issparse(x):
+        x, held = x * loaded.scale, held * loaded.scale
+        if name != "mnist":
+            x, held = standardised(x, x), standardised(held, x)
+    return Problem(x, y, held, held_y, weight)
+
+
+@cache
+def reference(name: str, folder, loss: str):
+    """Return the primal objective and the weights of an independent solver, and a lower bound.
+
+    Where liblinear is slow (the hinge), or a dense normal matrix is too large, long dual
+    coordinate ascent with its own certificate is taken instead.
+    """
+    one, code = problem(name, folder), losses.loss_code(loss)
+    wide = one.x.shape[1] > 5000
+    if loss == "hinge" or wide:
+        found = sdca.fit(
+            one.x,
+            one.y,
+            loss=code,
+            regularisation=one.regularisation,
+            tolerance=2e-7,
+            epochs=20_000,
+            rng=np.random.default_rng(0),
+        )
+        assert found.converged
+        return found.primal, found.w[0], found.dual
+    w = optimum(one.x, one.y, loss=code, regularisation=one.regularisation)
+    value = objective(one.x, one.y, w, loss=code, regularisation=one.regularisation)
+    return value, w, value * (1 - 1e-7)
+
+
+def check_optimum(name, folder, loss, grid, rounds=300):
+    """Check a federation's optimum, certificate and accuracy against the pooled data's."""
+    one, code = problem(name, folder), losses.loss_code(loss)
+    best, pooled, bound = reference(name, folder, loss)
+    blocks = rectangles(one.x, one.y, *grid)
+    options = HyFDCA(loss=loss, regularisation=one.regularisation)
+    engine, server = started(HYFDCA, options, blocks)
+    conclusion = train(HYFDCA, engine, server, rounds, tolerance=1e-6)
+    w = in_order(engine.schema("train"), conclusion.weights)[0]
+    primal = objective(one.x, one.y, w, loss=code, regularisation=one.regularisation)
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert 0 <= conclusion.info.gap_relative + 1e-12 <= 1e-6
+    assert primal <= best * (1 + 1e-6)
+    assert primal >= bound * (1 - 1e-9)
+    assert conclusion.info.dual <= best * (1 + 1e-9)
+    own, theirs = (np.sign(one.held @ v) == one.held_y for v in (w, pooled))
+    # weights within the certificate may still differ on a sample that lies on the border
+    assert abs(own.sum() - theirs.sum()) <= max(1, len(one.held_y) // 1000)
+
+
+@EVERY_LOSS
+@EVERY_GRID
+def test_breast_cancer_is_solved(loss, grid):
+    check_optimum("breast_cancer", None, loss, grid)
+
+
+@EVERY_LOSS
+@EVERY_GRID
+@pytest.mark.parametrize("name", ["a9a of 800", "covtype15k of 1000"])
+def test_parts_of_larger_tables_are_solved(data_folder, name, loss, grid):
+    check_optimum(name, data_folder, loss, grid)
+
+
+@pytest.mark.slow
+@EVERY_LOSS
+@EVERY_GRID
+@pytest.mark.parametrize("name", ["a9a", "covtype15k", "mnist", "20news"])
+def test_whole_tables_are_solved(data_folder, name, loss, grid):
+    check_optimum(name, data_folder, loss, grid, rounds=2000)
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("shape", ["tall", "wide", "very wide", "sparse", "sparse and wide"])
+def test_every_way_of_solving_reaches_the_optimum(loss, shape):
+    samples, features = {
+        "tall": (200, 10),
+        "wide": (80, 150),  # more features than the exact solve takes
+        "very wide": (60, 1100),  # cells of more than 512 features
+        "sparse": (200, 40),
+        "sparse and wide": (80, 300),
+    }[shape]
+    x, y = table(samples, features, seed=1)
+    if "sparse" in shape:
+        x = csr_array(x * (np.random.default_rng(0).random(x.shape) < 0.1))
+    code = losses.loss_code(loss)
+    options = HyFDCA(loss=loss, regularisation=0.01)
+    blocks = rectangles(x, y, 2, 2, shared_rows=10, shared_columns=3)
+    engine, server = started(HYFDCA, options, blocks)
+    conclusion = train(HYFDCA, engine, server, 300, tolerance=1e-8)
+    w = in_order(engine.schema("train"), conclusion.weights)[0]
+    primal = objective(x, y, w, loss=code, regularisation=0.01)
+    best = objective(
+        x, y, optimum(x, y, loss=code, regularisation=0.01), loss=code, regularisation=0.01
+    )
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert conclusion.info.gap_relative <= 1e-8
+    assert primal <= best * (1 + 1e-6)
+    assert conclusion.info.dual <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("regularisation", [1e-6, 1e-3, 10.0])
+@EVERY_LOSS
+def test_weak_and_strong_regularisation_are_solved(loss, regularisation):
+    x, y = table(150, 8, seed=2)
+    code = losses.loss_code(loss)
+    options = HyFDCA(loss=loss, regularisation=regularisation)
+    conclusion, _ = solved(HYFDCA, options, rectangles(x, y, 2, 2), tolerance=1e-6, rounds=300)
+    best = sdca.fit(
+        x,
+        y,
+        loss=code,
+        regularisation=regularisation,
+        tolerance=1e-6,
+        epochs=1,
+        rng=np.random.default_rng(0),
+    )
+    assert conclusion.info.gap_relative <= 1e-6
+    assert conclusion.info.primal <= best.primal * (1 + 1e-6)
+    assert conclusion.info.primal >= best.dual * (1 - 1e-6)
+
+
+# -- rare columns that a sample of the rows leaves out
+
+
+def rare(samples, levels, *, seed, categories=2):
+    """Return three numeric and several categorical columns, many of whose levels have few rows.
+
+    The categorical ones are written out in a sparse table, a column each level; the scores are
+    what labels may follow from.
+    """
+    rng = np.random.default_rng(seed)
+    numeric = rng.standard_normal((samples, 3))
+    columns, scores = [csr_array(numeric)], numeric @ np.array([1.0, -0.7, 0.4])
+    chance = np.arange(1, levels + 1) ** -1.3
+    for _ in range(categories):
+        level = rng.choice(levels, samples, p=chance / chance.sum())
+        level = np.unique(level, return_inverse=True)[1]
+        width = level.max() + 1
+        places = np.arange(samples), level
+        columns.append(csr_array((np.ones(samples), places), shape=(samples, width)))
+        scores = scores + 1.5 * rng.standard_normal(width)[level]
+    x = csr_array(hstack(columns))
+    x.indices, x.indptr = x.indices.astype(np.int32), x.indptr.astype(np.int32)
+    return x, scores + rng.logistic(size=samples)
+
+
+def liblinear(x, y, loss, regularisation):
+    """Return the weights of liblinear's Newton method in the primal."""
+    options = {"C": 1 / (regularisation * len(y)), "fit_intercept": False, "tol": 1e-9}
+    if loss == "logistic":
+        machine = LogisticRegression(solver="liblinear", max_iter=10_000, **options)
+    else:
+        machine = LinearSVC(loss="squared_hinge", dual=False, max_iter=10_000, **options)
+    return machine.fit(x, y).coef_[0]
+
+
+def check_rare(x, y, loss, grid, *, regularisation, rounds):
+    """Check a federation's optimum against liblinear's within a few rounds."""
+    options = HyFDCA(loss=loss, regularisation=regularisation)
+    engine, server = started(HYFDCA, options, rectangles(x, y, *grid))
+    conclusion = train(HYFDCA, engine, server, rounds, tolerance=1e-6)
+    given = {"loss": losses.loss_code(loss), "regularisation": regularisation}
+    best = objective(x, y, liblinear(x, y, loss, regularisation), **given)
+    primal = objective(x, y, in_order(engine.schema("train"), conclusion.weights)[0], **given)
+    assert conclusion.info.gap_relative <= 1e-6
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert primal == pytest.approx(best, rel=2e-6)
+
+
+CURVED = pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+
+
+@CURVED
+def test_rare_columns_outside_the_sample_do_not_stop_the_descent(loss):
+    x, scores = rare(5000, 400, seed=1)
+    assert x.shape[1] > 512  # conjugate gradients
+    check_rare(x, np.sign(scores), loss, (2, 2), regularisation=1e-6, rounds=40)
+
+
+@pytest.mark.slow
+@CURVED
+@pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("regularisation", [1e-5, 1e-6])
+def test_rare_columns_of_larger_tables_are_solved(loss, grid, regularisation):
+    x, scores = rare(20_000, 600, seed=3, categories=3)
+    check_rare(x, np.sign(scores), loss, grid, regularisation=regularisation, rounds=200)
+
+
+def test_one_class_with_rare_columns_is_solved_beside_easy_ones():
+    x, scores = rare(4000, 400, seed=1)
+    # the third class follows from the first column alone
+    classes = np.where(x[:, [0]].toarray()[:, 0] > 0.5, 2.0, scores > 0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-5)
+    blocks = rectangles(x, classes, 2, 2)
+    labels = Labels("multiclass", ("a", "b", "c"))
+    conclusion, _ = solved(HYFDCA, options, blocks, labels, tolerance=1e-6, rounds=40)
+    assert conclusion.info.gap_relative <= 1e-6
+    best = 0.0
+    for number in range(3):
+        y = np.where(classes == number, 1.0, -1.0)
+        w = liblinear(x, y, "squared_hinge", 1e-5)
+        best += objective(x, y, w, loss=losses.SQUARED_HINGE, regularisation=1e-5)
+    assert conclusion.info.primal == pytest.approx(best, rel=2e-6)
+
+
+def test_a_standstill_is_no_end_while_samples_are_left_out():
+    x, y = table(120, 8)
+    engine, server = started(HYFDCA, HyFDCA(), rectangles(x, y, 2, 2))
+    engine.begin_round(1)
+    phase = HYFDCA.round(server, engine, engine.key())[0].phase
+    stands = dataclasses.replace(phase, still=9)
+    assert not newton.info(dataclasses.replace(stands, budget=119)).finished
+    assert newton.info(dataclasses.replace(stands, budget=120)).finished
+
+
+# -- what does not change the result
+
+
+def close(one, two, tolerance=1e-9):
+    scale = max(float(abs(v).max()) for v in one.values())
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_allclose(two[name], one[name], rtol=0, atol=tolerance * scale)
+
+
+TIGHT = {"tolerance": 1e-14, "rounds": 60}  # weights to 1e-9 need a smaller gap than 1e-10
+
+
+@EVERY_LOSS
+def test_the_grid_does_not_change_the_weights(loss):
+    x, y = table(120, 8)
+    options = HyFDCA(loss=loss, regularisation=0.01)
+    _, one = solved(HYFDCA, options, rectangles(x, y, 1, 1), **TIGHT)
+    for grid in [(2, 2), (1, 4), (4, 1)]:
+        _, other = solved(HYFDCA, options, rectangles(x, y, *grid), **TIGHT)
+        close(one, other)
+
+
+@EVERY_LOSS
+def test_shared_rows_and_columns_count_once(loss):
+    x, y = table(120, 8)
+    options = HyFDCA(loss=loss, regularisation=0.01)
+    _, one = solved(HYFDCA, options, rectangles(x, y, 2, 2), **TIGHT)
+    shared = rectangles(x, y, 2, 2, shared_rows=17, shared_columns=2)
+    _, other = solved(HYFDCA, options, shared, **TIGHT)
+    close(one, other)
+
+
+@EVERY_LOSS
+def test_a_duplicated_party_changes_nothing(loss):
+    x, y = table(120, 8)
+    options = HyFDCA(loss=loss, regularisation=0.01)
+    blocks = rectangles(x, y, 2, 2, shared_rows=7)
+    _, one = solved(HYFDCA, options, blocks, **TIGHT)
+    _, other = solved(HYFDCA, options, {**blocks, "again": blocks["r1c0"]}, **TIGHT)
+    close(one, other)
+
+
+@pytest.mark.parametrize("features", [8, 150])
+def test_permuted_tables_change_no_bit(features):
+    x, y = table(80, features)
+    blocks = rectangles(x, y, 2, 2, shared_rows=7, shared_columns=2)
+    rng = np.random.default_rng(3)
+    mixed = {
+        name: one.take(rng.permutation(one.shape[0]), rng.permutation(one.shape[1]))
+        for name, one in blocks.items()
+    }
+    options = HyFDCA(regularisation=0.01)
+    first, second = (
+        solved(HYFDCA, options, held, rounds=5, tolerance=0)[1] for held in (blocks, mixed)
+    )
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+@EVERY_LOSS
+def test_renamed_parties_and_features_change_nothing(loss):
+    x, y = table(120, 8)
+    options = HyFDCA(loss=loss, regularisation=0.01)
+    blocks = rectangles(x, y, 2, 2)
+    _, one = solved(HYFDCA, options, blocks, **TIGHT)
+    renamed = {
+        f"z{9 - number}": Block(b.samples, tuple(f"g{f[1:]}" for f in b.features), b.x, b.y)
+        for number, b in enumerate(blocks.values())
+    }
+    _, other = solved(HYFDCA, options, renamed, **TIGHT)
+    close(one, {f"f{name[1:]}": weight for name, weight in other.items()})
+
+
+@pytest.mark.parametrize(
+    ("loss", "features", "tolerance"),
+    [
+        ("hinge", 8, 1e-8),
+        ("squared_hinge", 8, 1e-8),
+        ("logistic", 8, 1e-8),
+        ("logistic", 150, 1e-6),
+    ],
+)
+def test_classes_are_as_many_binary_trainings(loss, features, tolerance):
+    x, _ = table(90, features)
+    classes = np.argmax(x[:, :3] + 0.5 * x[:, 3:6], axis=1) + 0.0
+    options = HyFDCA(loss=loss, regularisation=0.05)
+    _, three = solved(
+        HYFDCA,
+        options,
+        rectangles(x, classes, 2, 2),
+        Labels("multiclass", ("a", "b", "c")),
+        **TIGHT,
+    )
+    for number in range(3):
+        own = np.where(classes == number, 1.0, -1.0)
+        _, alone = solved(HYFDCA, options, rectangles(x, own, 2, 2), **TIGHT)
+        close(alone, {name: weight[[number]] for name, weight in three.items()}, tolerance)
+
+
+def test_one_party_with_labels_is_enough():
+    x, y = table(120, 8)
+    options = HyFDCA(regularisation=0.01)
+    _, one = solved(HYFDCA, options, rectangles(x, y, 1, 4), **TIGHT)
+    _, other = solved(HYFDCA, options, rectangles(x, y, 1, 4, labels="first"), **TIGHT)
+    close(one, other)
+
+
+# -- what the server sees
+
+# message type -> fields that the server may open, all of them scalars of each output
+READABLE = {
+    "Zeros": {"sizes", "sparse"},
+    "Norms": {"total"},
+    "DualPoint": {"sums"},
+    "Measured": {"norms"},
+    "Products": {"line"},
+    "Slopes": {"slopes"},
+    "Applied": {"squares"},
+    "Curved": {"squares"},
+    # ascent in chunks
+    "DirectionScores": {"square"},
+    "RowSum": {"sums"},
+    "SquaredNorm": {"square"},
+    "ChunkChange": {"sums"},
+    "ChunkScores": {"line"},
+    "Settled": {"sums"},
+    "ChunkSteps": {"sums"},
+    "DataTerms": {"sums", "square"},
+    # Newton's method in the dual
+    "FirstScores": {"norms"},
+    "CentredDuals": {"sums"},
+    "DualNorms": {"norms"},
+    "GatheredRows": {"square"},
+    "SelectedScores": {"square"},
+    "DirectionProducts": {"line"},
+    "TriedSlopes": {"slopes"},
+    # dual ascent, where clients are away
+    "Steps": {"at"},
+    "PrimalChange": {"conjugates"},
+    "ScoreChange": {"line"},
+    "Change": {"conjugates", "line"},
+    "Objectives": {"at"},
+    # proximal ascent, where clients are away
+    "StepsThere": {"along"},
+    "TrialScores": {"square"},
+    "LossThere": {"at"},
+    "Evaluated": {"conjugates"},
+    "ModelObjectives": {"at"},
+}
+MODEL = {("OwnWeights", "w"), ("ShareOfWeights", "w"), ("Settled", "w")}  # opened at the end
+MOST = 20  # trial steps of a line search are the longest list of scalars
+
+
+class Recorded:
+    """An engine that notes what the server reads, and what it writes in the clear."""
+
+    def __init__(self, engine: InProcess):
+        self.engine = engine
+        self.origin: dict[int, tuple[str, str]] = {}
+        self.kept: list[SealedField] = []  # so that no number in `origin` is used twice
+        self.read: list[tuple[str, str, np.ndarray]] = []
+        self.sent: list[tuple[str, str, np.ndarray]] = []
+
+    @property
+    def ids(self):
+        return self.engine.ids
+
+    def _note(self, messages):
+        for message in {id(one): one for one in messages.values()}.values():
+            for name, layout in layouts(type(message)):
+                value = getattr(message, name)
+                if layout is not None:
+                    assert value is None or isinstance(value, SealedField)
+                elif isinstance(value, np.ndarray):
+                    self.sent.append((type(message).__name__, name, value))
+
+    def ask(self, fn, messages):
+        self._note(messages)
+        replies = self.engine.ask(fn, messages)
+        for reply in replies.values():
+            for field in dataclasses.fields(reply):
+                value = np.asarray(getattr(reply, field.name))
+                self.read.append((type(reply).__name__, field.name, value))
+        return replies
+
+    def sum(self, fn, messages):
+        self._note(messages)
+        total = self.engine.sum(fn, messages)
+        for name, field in total._fields.items():
+            self.origin[id(field)] = (total._kind.__name__, name)
+            self.kept.append(field)
+        return total
+
+    def reveal(self, total):
+        assert isinstance(total, SealedField), "a whole total is more than one number"
+        found = self.engine.reveal(total)
+        kind, name = self.origin.get(id(total), ("?", "?"))
+        self.read.append((kind, name, np.asarray(found)))
+        return found
+
+
+def transcript(x, y, *, loss="hinge", labels=BINARY, away=False, **overlap):
+    """Return what the server read and sent in a training, and the sizes that it must not see."""
+    blocks = rectangles(x, y, 2, 2, **overlap)
+    schema = Schema.of(blocks, labels)
+    engine = InProcess({"train": (schema, blocks)}, 0)
+    clients = Recorded(engine)
+    server = initialise(HYFDCA, HyFDCA(loss=loss, regularisation=0.01), engine, clients)
+    for number in range(1, 7):
+        engine.begin_round(number, schema.clients[1:] if away and number in (3, 4) else None)
+        server, _ = HYFDCA.round(server, clients, engine.key())
+    before = len(clients.read)
+    engine.begin_round(7)
+    HYFDCA.conclude(server, clients, engine.key())
+    sizes = {
+        size
+        for index in (schema.samples, schema.features)
+        for size in (
+            len(index),
+            *(len(index.own(name)) for name in schema.clients),
+            *(cell.stop - cell.start for cell in index.cells),
+        )
+    }
+    return clients, before, sizes
+
+
+# sizes that no short array of scalars has, in every cell and at every client
+SHAPES = {
+    "exact": (203, 101, {"shared_rows": 31, "shared_columns": 17}),
+    "conjugate gradients": (203, 161, {"shared_rows": 31, "shared_columns": 17}),
+    "without overlaps": (203, 101, {}),
+    "text": (203, 311, {}),  # sparse, with more features than samples
+}
+
+
+@pytest.mark.parametrize(("samples", "features", "overlap"), SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("away", [False, True])
+@EVERY_LOSS
+def test_the_server_reads_scalars_only(samples, features, overlap, away, loss):
+    x, y = table(samples, features)
+    if features > samples:
+        x = csr_array(x * (abs(x) > 1.5))
+    clients, before, sizes = transcript(x, y, loss=loss, away=away, **overlap)
+    assert min(sizes) > MOST
+    for kind, name, value in clients.read[:before]:
+        assert name in READABLE.get(kind, ()), f"the server read {kind}.{name}"
+        assert value.size <= MOST
+        assert not set(value.shape) & sizes, f"{kind}.{name} has the shape {value.shape}"
+    for kind, name, value in clients.sent:
+        assert not set(value.shape) & sizes, f"{kind}.{name} has the shape {value.shape}"
+    ending = {(kind, name) for kind, name, value in clients.read[before:] if value.size > MOST}
+    assert len(ending) == 1
+    assert ending <= MODEL
+
+
+def test_the_server_reads_scalars_of_each_class_only():
+    x, _ = table(203, 101)
+    clients, before, sizes = transcript(
+        x, np.arange(203) % 3 + 0.0, labels=Labels("multiclass", ("a", "b", "c"))
+    )
+    for kind, name, value in clients.read[:before]:
+        assert name in READABLE.get(kind, ()), f"the server read {kind}.{name}"
+        assert value.size <= 3 * MOST
+        assert not set(value.shape) & sizes
+
+
+def test_the_frame_is_known_to_the_owners_of_a_feature_only():
+    x, y = table(120, 10)
+    engine, server = started(HYFDCA, HyFDCA(regularisation=0.01), rectangles(x, y, 2, 2))
+    engine.begin_round(1)
+    HYFDCA.round(server, engine, engine.key())
+    frames = {
+        name: by_name_of(engine, name, state.frame) for name, state in engine.get_states().items()
+    }
+    np.testing.assert_array_equal(frames["r0c0"], frames["r1c0"])
+    assert frames["r0c0"].shape == (10, 5)
+    assert not np.isclose(frames["r0c0"], frames["r0c1"]).any()
+
+
+def by_name_of(engine, name, values):
+    """Return a client's columns in the order of the features' names."""
+    order = np.argsort(engine.block(name).features)
+    return values[:, order]
+
+
+def beside(x, y, first, second):
+    """Return two parties with half of the columns each, of whose rows some are the same."""
+    half = x.shape[1] // 2
+    for rows, columns in ((first, range(half)), (second, range(half, 2 * half))):
+        x[np.setdiff1d(np.arange(len(x)), rows)[:, None], columns] = 0.0  # nobody has these
+    return {
+        "a": block(x, y, first, range(half)),
+        "b": block(x, y, second, range(half, 2 * half)),
+    }
+
+
+@pytest.mark.parametrize("shared", [(80, 37), (81, 38), (60, 59), None])
+def test_one_exact_step_solves_least_squares(shared):
+    x, y = table(120, 8)
+    if shared is None:
+        parties = rectangles(x, y, 2, 2, shared_rows=11)
+    else:
+        parties = beside(x, y, np.arange(shared[0]), np.arange(shared[1], 120))
+    options = HyFDCA(loss="squared", regularisation=0.01)
+    engine, server = started(HYFDCA, options, parties)
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    engine.begin_round(2)
+    conclusion = HYFDCA.conclude(server, engine, engine.key())
+    found = by_name(engine.schema("train"), conclusion.weights)
+    ridge = np.linalg.solve(x.T @ x / 120 + 0.01 * np.eye(8), x.T @ y / 120)
+    for column in range(8):
+        assert found[f"f{column:04d}"][0] == pytest.approx(ridge[column], rel=1e-9, abs=1e-10)
+
+
+def test_preconditioners_are_sent_once_there_is_curvature():
+    x, y = table(60, 16)
+    engine, server = started(HYFDCA, HyFDCA(frame=False), rectangles(x, y, 2, 2))
+    sent = []
+    for number in (1, 2):
+        engine.begin_round(number)
+        server, _info = HYFDCA.round(server, engine, engine.key())
+        sent.append(engine.books.traffic.down["Precondition"])
+    # at zero weights no sample is near its margin: the Hessian is λI and needs no Gram matrix
+    assert sent[0] < 4 * 64
+    # then half of each cell's 8 x 8 Gram matrix, at four clients
+    assert sent[1] - sent[0] >= 4 * 5 * 8 * 8
+    end = train(HYFDCA, engine, server, 60, tolerance=1e-8, first=3)
+    assert end.info.gap_relative <= 1e-8

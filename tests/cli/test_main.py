@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import intarsia
+from command_line import finished, one_error, said
+from intarsia import __version__
+from intarsia.cli.main import main
+from intarsia.core.atomic_files import write_atomically
+from intarsia.errors import ConvergenceError
+from intarsia.results.checkpoint import Checkpoints
+
+EXPERIMENT = """
+[experiment]
+rounds = 60
+tolerance = 1e-4
+
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = 1e-2
+
+[[client]]
+name = "bank"
+path = "bank.csv"
+id = "customer"
+label = "default"
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+id = "customer"
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """Two parties: customers 0-89 at the bank, 30-119 at the shop; the shop's column decides."""
+    rng = np.random.default_rng(0)
+    age, income, basket = rng.normal(size=(3, 120))
+    label = (0.5 * age + 2.0 * basket > 0).astype(int)
+    with (tmp_path / "bank.csv").open("w") as bank:
+        bank.write("customer,age,income,default\n")
+        for i in range(90):
+            bank.write(f"{i},{age[i]:.6f},{income[i]:.6f},{label[i]}\n")
+    with (tmp_path / "shop.csv").open("w") as shop:
+        shop.write("customer,basket,town\n")
+        for i in range(30, 120):
+            shop.write(f"{i},{basket[i]:.6f},{'north' if i % 2 else 'south'}\n")
+    file = tmp_path / "two.toml"
+    file.write_text(EXPERIMENT)
+    return file
+
+
+# -- usage
+
+
+def test_the_version_goes_to_standard_output(capfd):
+    assert main(["--version"]) == 0
+    assert said(capfd) == (f"intarsia {__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_shown(capfd):
+    assert main([]) == 2
+    out, err = said(capfd)
+    assert out == ""
+    assert "inspect" in err
+    assert "predict" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run"], "Missing argument 'FILE'"),
+        (["rum"], "No such command 'rum'"),
+        (["run", "x.toml", "--loud"], "No such option"),
+        (["compare"], "Missing argument"),
+        (["run", "x.toml"], "x.toml"),
+        (["inspect", "x.toml"], "x.toml"),
+        (["resume", "nowhere"], "nowhere holds no experiment.json"),
+        (["compare", "nowhere"], "nowhere is not a folder"),
+        (["predict", "nowhere", "x.csv"], "nowhere is not a folder"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(arguments, expected, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = said(capfd)
+    assert out == ""
+    assert expected in one_error(err)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("experiment.round=3", "'rounds'"),
+        ("rounds=3", "table.key=value"),
+        ("experiment.rounds=many", "many"),
+        ("client.bnak.path=x.csv", "'bank'"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd):
+    assert main(["run", str(experiment), "-c", override]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+def test_help_takes_less_than_half_a_second_of_computing():
+    best = 9.0
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "intarsia", "--help"], check=True, capture_output=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert best < 0.5
+
+
+# -- stops and failures, with a run that stops or fails at once
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    problem: BaseException,
+    begin: Callable[[], object] = lambda: None,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        begin()
+        raise problem
+
+    module = ModuleType("intarsia.training.run")
+    module.run = module.resume = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "intarsia.training.run", module)
+
+
+def begun(folder: Path, rounds: int) -> None:
+    """Leave what a run leaves that was stopped after some rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "experiment.json", b"{}")
+    Checkpoints(folder).save(rounds, None, {}, {})
+
+
+def test_ctrl_c_says_how_to_go_on(experiment, monkeypatch, capfd):
+    folder = experiment.parent / "runs" / "two"
+    pretend(monkeypatch, KeyboardInterrupt(), lambda: begun(folder, 17))
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    go_on = f"stopped; this goes on from round 17: intarsia resume {folder}\n"
+    assert said(capfd)[1] == go_on
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130  # one before it
+    assert said(capfd)[1] == go_on
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["resume", str(folder), "--quiet"]) == 130
+    assert said(capfd)[1] == go_on
+
+
+def test_ctrl_c_before_the_run_before_is_replaced_says_that_it_is_there(
+    experiment, monkeypatch, capfd
+):
+    folder = experiment.parent / "runs" / "two"
+    begun(folder, 17)
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130
+    assert said(capfd)[1] == (f"stopped before it began; the run before is in {folder} as it was\n")
+    # its checkpoints alone are of nothing that can go on
+    pretend(monkeypatch, KeyboardInterrupt(), (folder / "experiment.json").unlink)
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 130
+    assert "before the first checkpoint" in said(capfd)[1]
+
+
+def test_ctrl_c_before_the_first_checkpoint(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    assert "before the first checkpoint" in said(capfd)[1]
+
+
+def test_ctrl_c_before_training_is_one_word(experiment, monkeypatch, capfd):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("intarsia.experiment.config.load", stop)
+    assert main(["run", str(experiment), "--quiet"]) == 130
+    assert said(capfd) == ("", "stopped\n")
+
+
+def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, ConvergenceError("The loss is inf\nin round 3; lower the step."))
+    assert main(["run", str(experiment), "--quiet"]) == 1
+    assert one_error(said(capfd)[1]) == "error: The loss is inf in round 3; lower the step."
+
+
+def test_a_stalled_run_exits_with_status_1_and_leaves_its_model(experiment, monkeypatch, capfd):
+    monkeypatch.setattr("intarsia.training.loop._PATIENCE", 5)
+    # the shop is never there together with the bank, which has the labels
+    keys = {"participation": 0.5, "participation_pattern": "cyclic", "evaluate_every": 1}
+    changes = [f"experiment.{key}={value}" for key, value in keys.items()]
+    changes = [word for change in changes for word in ("-c", change)]
+    assert main(["run", str(experiment), "--quiet", "--json", *changes]) == 1
+    out, err = said(capfd)
+    found = json.loads(out)
+    [folder] = experiment.parent.glob("**/result.json")
+    folder = folder.parent
+    assert found["finished"] == "stalled"
+    assert err.splitlines()[-1] == (
+        f"stalled after round {found['rounds']}, above the tolerance: the model and the reason are "
+        f"in {folder}"
+    )
+    assert main(["resume", str(folder), "--quiet"]) == 1
+    assert main(["predict", str(folder), str(experiment.parent / "bank.csv")]) == 0
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(experiment, monkeypatch, capfd):
+    pretend(monkeypatch, PermissionError(13, "Permission denied", "/out"))
+    assert main(["run", str(experiment), "--quiet"]) == 2
+    assert one_error(said(capfd)[1]).startswith("error: /out: Permission denied;")
+
+
+def test_overwriting_leaves_other_files_alone(experiment):
+    folder = experiment.parent / "runs" / "two"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("result.json", "experiment.json", "history.jsonl", "notes.txt"):
+        (folder / name).write_text("old")
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 0
+    assert (folder / "notes.txt").read_text() == "old"
+    assert json.loads((folder / "result.json").read_text())["experiment"] == "two"
+
+
+# -- compare
+
+
+def test_compare_gives_mean_and_deviation_over_seeds(tmp_path, capfd):
+    folders = [
+        finished(tmp_path / "a", 0, 0.80),
+        finished(tmp_path / "b", 1, 0.84),
+        finished(tmp_path / "c", 0, 0.70, "fedavg"),
+    ]
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert (first["algorithm"], first["seeds"]) == ("hyfdca", [0, 1])
+    assert first["federated"]["mean"] == pytest.approx(0.82)
+    assert first["federated"]["deviation"] == pytest.approx(0.02 * 2**0.5)
+    assert first["centralised"]["mean"] == pytest.approx(0.9)
+    assert first["standalone"]["mean"] == pytest.approx(0.6)
+    assert (second["algorithm"], second["federated"]["deviation"]) == ("fedavg", None)
+    assert "82.00 ± 2.83 %" in err
+
+
+def test_compare_names_the_mean_over_clients_and_the_score_over_all_samples(tmp_path, capfd):
+    folder = finished(tmp_path / "a", 0, 0.80, "flic")
+    file = folder / "result.json"
+    found = json.loads(file.read_text())
+    found["metrics"]["clients_mean"]["accuracy"] = 0.71  # smaller clients do worse
+    file.write_text(json.dumps(found))
+    alone = finished(tmp_path / "b", 0, 0.80, "standalone")
+    found["metrics"]["server"] = None
+    found["algorithm"] = "standalone"
+    (alone / "result.json").write_text(json.dumps(found))
+    assert main(["compare", str(folder), str(alone), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert (first["clients"]["mean"], first["federated"]["mean"]) == (0.71, 0.80)
+    assert (second["clients"]["mean"], second["federated"]) == (0.71, None)
+    _, names, over, _, line, *_ = err.splitlines()
+    heads = zip(names.split("┃")[3:], over.split("┃")[3:], strict=True)
+    assert [f"{one.strip()}, {other.strip()}" for one, other in heads] == [
+        "stand-alone, mean of clients",
+        "federated, mean of clients",
+        "federated, all samples",
+        "centralised, all samples",
+    ]
+    assert line.index("60.00 %") < line.index("71.00 %") < line.index("80.00 %")
+
+
+def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_path, capfd):
+    folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
+    for folder, worst in zip(folders, (0.2, 0.4), strict=True):
+        file = folder / "result.json"
+        found = json.loads(file.read_text())
+        score = found["metrics"]["clients_mean"]
+        found["metrics"]["clients_worst"] = {**score, "accuracy": worst}
+        score["macro_f1"] = 0.55
+        file.write_text(json.dumps(found))
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    (group,) = json.loads(out)
+    assert group["worst"]["mean"] == pytest.approx(0.3)
+    assert group["macro_f1"]["mean"] == pytest.approx(0.55)
+    assert "30.00 ± 14.14 %" in err
+    assert "55.00 ± 0.00 %" in err
+
+
+def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
+    folders = [
+        finished(tmp_path / "a", 0, 0.80, loss="hinge", gamma=1.0),
+        finished(tmp_path / "b", 1, 0.84, loss="hinge", gamma=1.0),
+        finished(tmp_path / "c", 0, 0.70, loss="logistic", gamma=1.0),
+    ]
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert (first["settings"], first["seeds"]) == ({"loss": "hinge"}, [0, 1])
+    assert (second["settings"], second["seeds"]) == ({"loss": "logistic"}, [0])
+    assert second["federated"]["mean"] == pytest.approx(0.7)
+    assert "hyfdca (loss=logistic)" in err
+    assert "note:" not in err
+
+
+def test_compare_says_where_a_seed_counts_twice(tmp_path, capfd):
+    folder = finished(tmp_path / "a", 7, 0.80)
+    assert main(["compare", str(folder), str(folder)]) == 0
+    assert "note: credit, hyfdca: more than one run has the seed 7" in said(capfd)[1]
+
+
+# -- the whole way, through run.py
+
+
+def test_inspect_counts_draws_and_advises(experiment, capfd):
+    assert main(["inspect", str(experiment), "--json"]) == 0
+    out, err = said(capfd)
+    found = json.loads(out)
+    assert len(out.splitlines()) == 1
+    by_name = {row["client"]: row for row in found["clients"]}
+    assert (by_name["bank"]["samples"], by_name["bank"]["features"]) == (90, 2)
+    assert (by_name["shop"]["samples"], by_name["shop"]["labelled"]) == (90, 0)
+    assert found["common_samples"] == [[90, 60], [60, 90]]
+    assert found["algorithm"] == "hyfdca"
+    assert Path(found["picture"]).read_bytes()[:4] == b"\x89PNG"
+    assert "fits: hyfdca: hybrid" in err
+    assert "30 of 120 samples have a label at no client" in err
+
+
+def test_inspect_shows_of_which_classes_nobody_holds_a_block(tmp_path, capfd):
+    file = tmp_path / "views.toml"
+    file.write_text(
+        """
+        algorithm = { name = "hyfdca" }
+        dataset = { name = "digits", blocks = "quadrants" }
+        [partition]
+        kind = "blocks"
+        [[partition.client]]
+        blocks = ["top-left", "bottom-right"]
+        classes = [0, 1, 2, 3, 4, 5, 6]
+        [[partition.client]]
+        blocks = ["top-left"]
+        classes = [6, 7, 8, 9]
+        """
+    )
+    assert main(["inspect", str(file), "--json"]) == 0
+    out, err = said(capfd)
+    blocks = json.loads(out)["blocks"]
+    assert blocks["top-left"] == {str(digit): 1 + (digit == 6) for digit in range(10)}
+    assert [digit for digit, count in blocks["bottom-right"].items() if not count] == list("789")
+    assert "7, 8, 9" in err
+    assert "holdings-blocks.png" in err
+
+
+def test_inspect_says_what_the_algorithm_has_against_the_parties(experiment, capfd):
+    bank = experiment.parent / "bank.csv"
+    head, *lines = bank.read_text().splitlines()
+    assert head.endswith(",default")
+    numbers = [f"{line.rpartition(',')[0]},{at}.5" for at, line in enumerate(lines)]
+    bank.write_text("\n".join([head, *numbers]) + "\n")
+    for loss, expected in (
+        ("logistic", "the loss is 'logistic'; set algorithm.loss"),
+        ("squared", ""),
+    ):
+        arguments = [str(experiment), "--json", "-c", f"algorithm.loss={loss}"]
+        assert main(["inspect", *arguments]) == 0
+        out, err = said(capfd)
+        obstacle = json.loads(out)["obstacle"]
+        assert expected in obstacle
+        assert bool(obstacle) == bool(expected)
+        assert ("as far as the tables go, fits: hyfdca" in err) == bool(expected)
+        assert "labels: default: numbers to predict" in err
+        assert main(["run", *arguments[:1], *arguments[2:], "--quiet"]) == (2 if expected else 0)
+        assert obstacle in said(capfd)[1]
+
+
+def test_inspect_says_what_the_python_interface_does(experiment, capfd):
+    shop = experiment.parent / "shop.csv"
+    shop.write_text(shop.read_text().replace("town", "default"))
+    assert main(["inspect", str(experiment), "--json"]) == 0
+    out, err = said(capfd)
+    found = json.loads(out)
+    expected = intarsia.inspect(experiment)
+    assert found["notes"] == list(expected.advice.remarks)
+    assert found["common_features"] == expected.overlaps.features.tolist()
+    assert "note: Column 'default' has the labels of 'bank' and is a feature at 'shop'" in err
+
+
+def test_run_prints_the_result_as_one_line_of_json(experiment, capfd):
+    assert main(["run", str(experiment), "--json", "-c", "experiment.seed=3"]) == 0
+    out, err = said(capfd)
+    assert len(out.splitlines()) == 1
+    found = json.loads(out)
+    assert (found["algorithm"], found["experiment"], found["seed"]) == ("hyfdca", "two", 3)
+    assert found["certificate"]["gap_relative"] <= 1e-4
+    metrics = found["metrics"]
+    assert metrics["server"]["accuracy"] > metrics["standalone"]["bank"]["accuracy"]
+    folder = experiment.parent / "runs" / "two"
+    assert json.loads((folder / "result.json").read_text()) == found
+    for column in ("stand-alone", "federated", "centralised"):
+        assert column in err
+    assert f"folder: {folder}" in err
+
+
+def test_the_ten_lines_of_the_readme_train(experiment, capfd):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = readme.split("```toml\n")[1].split("```")[0]
+    assert len(lines.splitlines()) == 10
+    file = experiment.parent / "mine.toml"
+    file.write_text(lines)
+    assert main(["run", str(file), "--quiet"]) == 0
+    assert said(capfd)[0] == ""
+    assert (experiment.parent / "runs" / "mine" / "result.json").is_file()
+
+
+def test_a_quiet_run_says_nothing(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    assert said(capfd) == ("", "")
+
+
+def test_a_finished_run_is_not_replaced_without_a_word(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    said(capfd)
+    assert main(["run", str(experiment), "--quiet"]) == 2
+    assert "--overwrite" in one_error(said(capfd)[1])
+    assert main(["run", str(experiment), "--quiet", "--overwrite"]) == 0
+
+
+def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    folder = experiment.parent / "runs" / "two"
+    said(capfd)
+    assert main(["predict", str(folder), str(experiment.parent / "shop.csv")]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 90
+    assert rows[0]["id"] == "30"
+    assert "age, income" in err
+    # The basket decides: its party alone predicts well with the federation's model.
+    basket = {
+        row["customer"]: float(row["basket"])
+        for row in csv.DictReader(io.StringIO((experiment.parent / "shop.csv").read_text()))
+    }
+    right = sum((row["label"] == "1") == (basket[row["id"]] > 0) for row in rows)
+    assert right / len(rows) > 0.9
+
+
+@pytest.mark.parametrize("times", [1, 40])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending, times):
+    # no gap is looked at before the end: nothing stops it
+    endless = [
+        "-c",
+        "experiment.rounds=1000000",
+        "-c",
+        "experiment.participation=0.5",
+        "-c",
+        "experiment.evaluate_every=0",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "intarsia", "run", str(experiment), *endless],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # the first line of progress: training has begun
+        for _ in range(times):  # pressed in haste
+            process.send_signal(ending)
+            time.sleep(0.003 if times > 1 else 0.0)
+        _, err = process.communicate(timeout=60)
+    folder = experiment.parent / "runs" / "two"
+    assert process.returncode == 130
+    assert f"intarsia resume {folder}" in err
+    assert "Traceback" not in err

@@ -1,0 +1,70 @@
+"""Tables of results, as the terminal shows them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from intarsia.cli.tables import show_comparison, show_result
+from intarsia.results.comparison import compare
+from intarsia.results.result import Metrics, Result, Score
+
+
+def result(metrics: Metrics, seed: int = 0) -> Result:
+    return Result(
+        "hyfem", "mine", seed, 2, "rounds", {}, {}, 3, None, metrics, environment={},
+        hyperparameters={},
+    )  # fmt: skip
+
+
+def cells(text: io.StringIO) -> list[list[str]]:
+    lines = text.getvalue().replace("┃", "│").splitlines()
+    return [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
+
+
+def shown(metrics: Metrics) -> list[list[str]]:
+    """Return the cells of the comparison of a run with these scores, line by line."""
+    text = io.StringIO()
+    show_result(Console(file=text, width=200), result(metrics), Path("out"))
+    return cells(text)
+
+
+def test_the_comparison_says_over_how_many_rows_a_score_is():
+    own = {"a": Score(0.5, 0.75, samples=1200), "b": Score(0.5, 0.5, samples=40)}
+    both = Score(0.5, 0.625)
+    every = Score(0.5, 0.5, samples=1210)
+    assert shown(Metrics(every, own, both, every, own, both)) == [
+        ["", "rows", "stand-alone", "federated", "centralised"],
+        ["a", "1,200", "75.00 %  0.5000", "75.00 %  0.5000", "–"],
+        ["b", "40", "50.00 %  0.5000", "50.00 %  0.5000", "–"],
+        ["mean of clients", "–", "62.50 %  0.5000", "62.50 %  0.5000", "–"],
+        ["all samples", "1,210", "–", "50.00 %  0.5000", "50.00 %  0.5000"],
+    ]
+
+
+@pytest.mark.parametrize("samples", [None, 40])  # None: a result of an older version
+def test_a_column_without_a_figure_is_left_out(samples):
+    own = {"a": Score(0.5, 0.75, samples=samples)}
+    rows = [] if samples is None else ["40"]
+    assert shown(Metrics(own["a"], own, own["a"])) == [
+        ["", *(["rows"] if rows else []), "federated"],
+        ["a", *rows, "75.00 %  0.5000"],
+        ["all samples", *rows, "75.00 %  0.5000"],
+    ]
+
+
+def test_a_comparison_of_runs_says_over_how_many_rows_its_scores_are():
+    own = {"a": Score(0.5, 0.75, samples=40)}
+    runs = [Metrics(Score(0.5, 0.5, samples=rows), own, Score(0.5, 0.75)) for rows in (40, 44)]
+    text = io.StringIO()
+    groups = compare(result(one, seed) for seed, one in enumerate(runs))
+    show_comparison(Console(file=text, width=200), groups)
+    names, over, line, *_ = cells(text)
+    assert [names[3:], over[3:], line[3:]] == [
+        ["federated", "federated", "rows"],
+        ["mean of clients", "all samples", "all samples"],
+        ["75.00 ± 0.00 %", "50.00 ± 0.00 %", "42 ± 2.828"],
+    ]

@@ -1,0 +1,86 @@
+"""Classes that may not be meant: noted, or refused where nothing could be learned of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import intarsia
+from command_line import said
+from intarsia.cli.main import main
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.data.labels import LabelSettings, check_classes, notes_on_labels
+from intarsia.errors import FederationError
+from intarsia.inspection.overlap import class_counts
+
+
+def schema(classes: tuple[str, ...], samples: int) -> Schema:
+    """Return the schema of two parties that have the same labelled samples."""
+    ids = np.arange(samples)
+    blocks = {name: Block(ids, (name,), np.zeros((samples, 1)), ids * 0.0) for name in "ab"}
+    return Schema.of(blocks, Labels("multiclass", classes, "ill"))
+
+
+MANY = tuple(f"c{number:02}" for number in range(30))
+
+
+def test_as_many_classes_as_samples_are_refused_unless_they_are_listed() -> None:
+    with pytest.raises(FederationError, match=r"'ill' has 30 classes .* but 30 training samples"):
+        check_classes(schema(MANY, 30), LabelSettings())
+    check_classes(schema(MANY, 31), LabelSettings())
+    check_classes(schema(MANY, 30), LabelSettings(classes=MANY))
+    check_classes(schema(MANY[:20], 20), LabelSettings())  # few: a small table
+
+
+def test_nearly_as_many_classes_as_samples_are_noted_unless_they_are_listed() -> None:
+    [note] = notes_on_labels(schema(MANY, 59), LabelSettings())
+    assert "has 30 classes and 59 samples with a label, fewer than two for each" in note
+    assert not notes_on_labels(schema(MANY, 60), LabelSettings())
+    assert not notes_on_labels(schema(MANY, 59), LabelSettings(classes=MANY))
+    table = pd.DataFrame({"x": np.arange(59.0), "ill": [*MANY, *MANY[:29]]})
+    assert intarsia.inspect(tables={"a": table}, label="ill").advice.remarks == (note,)
+    assert not intarsia.inspect(tables={"a": table}, label="ill", classes=MANY).advice.remarks
+
+
+def test_classes_that_differ_in_case_or_blanks_are_noted() -> None:
+    [note] = notes_on_labels(schema(("NO", "Type 1", "no", "type1", "yes"), 9), LabelSettings())
+    assert "in case or blanks only ('NO' and 'no'; 'Type 1' and 'type1') and" in note
+    assert not notes_on_labels(schema(("no", "yes"), 9), LabelSettings())
+
+
+def test_a_sample_that_two_clients_label_counts_once() -> None:
+    def block(ids: list[int], y: list[float] | None) -> Block:
+        return Block(np.array(ids), ("x",), np.zeros((len(ids), 1)), y and np.array(y))
+
+    blocks = {
+        "a": block([1, 2, 3], [-1, 1, np.nan]),
+        "b": block([2, 3, 4], [1, 1, -1]),
+        "c": block([1, 9], None),
+    }
+    assert class_counts(blocks, Labels("binary", ("no", "yes"))) == {"no": 2, "yes": 2}
+    assert class_counts(blocks, Labels("regression")) == {}
+    three = {"a": block([1, 2], [0, 2])}
+    assert class_counts(three, Labels("multiclass", tuple("pqr"))) == {"p": 1, "q": 0, "r": 1}
+
+
+def test_inspect_counts_the_classes_and_a_run_notes_what_may_not_be_meant(tmp_path, capfd) -> None:
+    said_no = ["no"] * 19 + ["No"]
+    table = pd.DataFrame({"x": np.arange(40.0), "ill": [*said_no, *["yes"] * 19, "7x"]})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    file = tmp_path / "one.toml"
+    file.write_text(
+        'algorithm = { name = "hyfdca" }\n[[client]]\nname = "a"\npath = "a.csv"\nlabel = "ill"\n'
+    )
+    assert main(["inspect", str(file)]) == 0
+    _, err = said(capfd)
+    assert "labels: ill: 7x (1), No (1), no (19), yes (19)" in err
+    assert "in case or blanks only ('No' and 'no')" in err
+    notes = intarsia.run(file, out=None, rounds=1).notes
+    assert any("in case or blanks only ('No' and 'no')" in note for note in notes)
+
+
+def test_a_run_refuses_a_column_in_which_every_row_is_a_class_of_its_own() -> None:
+    table = pd.DataFrame({"x": np.arange(30.0), "ill": MANY})
+    with pytest.raises(FederationError, match="nothing can be learned from a class of one sample"):
+        intarsia.run(tables={"a": table}, label="ill")

@@ -1,0 +1,263 @@
+"""A party's table in PostgreSQL, read from a server that the tests start."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from tests.data.test_reader import check_people
+
+pytest.importorskip("psycopg", reason="psycopg is not installed")
+pytest.importorskip("cryptography", reason="cryptography is not installed")
+
+import intarsia
+from intarsia.data.reader import Source, located, read
+from intarsia.errors import TableError
+from postgresql_server import PASSWORD, PROGRAMS, Server, running
+
+NAN = np.nan
+MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if MISSING:
+        pytest.skip(f"the programs of a PostgreSQL server are not on the path: {MISSING}")
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANK_PASSWORD", PASSWORD)
+    for name in ("PGPASSWORD", "PGPASSFILE", "PGSSLMODE", "PGSSLROOTCERT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGPASSFILE", "/nowhere")
+
+
+def bank(url: str, query: str = "select id, age, sex, y from people", **settings: object) -> Source:
+    return Source(name="bank", url=url, query=query, **settings)
+
+
+def refusal(source: Source) -> str:
+    """Return the sentence of a refusal, and check that no traceback of it has the password."""
+    with pytest.raises(TableError) as caught:
+        read(source)
+    whole = "".join(traceback.format_exception(caught.value))
+    for secret in (PASSWORD, "wr0ng", "p%40ss"):
+        assert secret not in whole
+    return str(caught.value)
+
+
+def test_a_postgresql_table_gives_the_same_block_as_a_file(server: Server) -> None:
+    check_people(read(bank(server.url(), id="id", label="y")))
+
+
+def test_the_connection_is_encrypted_and_its_transaction_read_only(server: Server) -> None:
+    query = (
+        "select ssl::integer as ssl, current_setting('transaction_read_only') as fixed from "
+        "pg_stat_ssl where pid = pg_backend_pid()"
+    )
+    table = read(bank(server.url(), query, categorical=("fixed",)))
+    assert_array_equal(table.values, [[1]])
+    assert table.categorical["fixed"].levels == ("on",)
+
+
+def test_types_of_postgresql_become_numbers_categories_or_missing(server: Server) -> None:
+    query = """
+        select 1.50::numeric as price, true as member, 'a: b %s'::text as word,
+               7::bigint as count, 'b'::char(3) as letter, null::real as none
+        union all
+        select null, null, null, null, null, 2.5
+        union all
+        select 'NaN'::numeric, false, ' c ', 9, 'd', 'NaN'::real
+    """
+    table = read(bank(server.url(), query))
+    numbers = list(table.numeric)
+    assert numbers == ["price", "member", "count", "none"]
+    assert_array_equal(table.values, [[1.5, 1, 7, NAN], [NAN, NAN, NAN, 2.5], [NAN, 0, 9, NAN]])
+    assert table.categorical["word"].levels == ("a: b %s", "c")
+    assert_array_equal(table.categorical["letter"].codes, [0, -1, 1])
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("select id, born from people", "dates or times"),
+        ("select now() as seen", "dates or times"),
+        ("select interval '1 day' as wait", "dates or times"),
+        ("select 'infinity'::float8 as size", "is inf in row 1"),
+        ("select 'infinity'::numeric as size", "is inf in row 1"),
+        ("select array[1, 2] as pair", "one number or text"),
+        ("select '\\x00ff'::bytea as raw", "bytes"),
+        ("select 1 as a, 2 as a", "two columns have the name 'a'"),
+    ],
+)
+def test_a_type_that_is_no_feature_is_refused(server: Server, query: str, told: str) -> None:
+    assert told in refusal(bank(server.url(), query))
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("select * from persons", "no such table"),
+        ("select height from people", "no such column"),
+        ("select * from secrets", "grant it select"),
+        ("selec * from people", "write a select"),
+        ("delete from people", "changes nothing"),
+        ("delete from people returning id", "changes nothing"),
+        ("select 1; delete from people", "changes nothing"),
+        ("select 1; commit; delete from people", "changes nothing"),
+        ("with gone as (delete from people returning id) select * from gone", "changes nothing"),
+        ("select forget()", "changes nothing"),
+        ("select * into others from people", "changes nothing"),
+        ("copy people to stdout", "changes nothing"),
+        ("set transaction read write", "changes nothing"),
+        ("select set_config('transaction_read_only', 'off', false), forget()", "changes nothing"),
+        ("select 1/0 as share", "converted"),
+        ("select * from people where id > 9", "no rows"),
+        ("select pg_terminate_backend(pg_backend_pid())", "connection was lost"),
+        (
+            "select i, case when i = 9999 then pg_terminate_backend(pg_backend_pid()) end "
+            "from generate_series(1, 20000) as i",
+            "connection was lost",
+        ),
+    ],
+)
+def test_a_query_that_fails_or_writes_is_refused(server: Server, query: str, told: str) -> None:
+    assert told in refusal(bank(server.url(), query))
+    assert server.people() == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"login": "reader"}, "no password was found"),
+        ({"login": "reader:$WRONG"}, "user name or password is wrong"),
+        ({"login": "nobody:$WRONG"}, "user name or password is wrong"),
+        ({"host": "nowhere.invalid"}, "host is unknown"),
+        ({"host": "127.0.0.1"}, "certificate for another name"),
+        ({"sslrootcert": "/nowhere/authority.pem"}, "vouches for the server is missing"),
+        ({"sslrootcert": "{folder}/stranger.pem"}, "do not connect"),
+        ({"login": "reader:$BANK_PASSWORD", "dbname": "shop"}, "correct the names of database"),
+        ({"host": "closed"}, "no server listens"),
+    ],
+)
+def test_a_connection_that_cannot_be_made_says_why(
+    server: Server, change: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG", "wr0ng")
+    (server.folder / "stranger.pem").chmod(0o644)
+    change = {key: value.format(folder=server.folder) for key, value in change.items()}
+    if change.get("host") == "closed":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        return _check(server.url().replace(str(server.port), str(port)), told)
+    return _check(server.url(**change), told)
+
+
+def _check(url: str, told: str) -> None:
+    sentence = refusal(bank(url))
+    assert told in sentence
+    assert sentence.startswith("Client 'bank' (")
+
+
+def test_a_server_without_tls_is_refused_unless_the_url_allows_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        plain.settimeout(10)
+        thread = threading.Thread(target=_without_tls, args=(plain,))
+        thread.start()
+        url = f"postgresql://reader:$BANK_PASSWORD@localhost:{plain.getsockname()[1]}/bank"
+        sentence = refusal(bank(url + "?sslrootcert=system"))
+        thread.join()
+    assert "offers no TLS" in sentence
+
+
+def _without_tls(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(8)  # asks whether there is TLS
+        connection.sendall(b"N")
+        connection.recv(1)
+
+
+def test_a_url_may_weaken_tls_in_so_many_words(server: Server) -> None:
+    url = server.url(host="127.0.0.1", sslmode="require")
+    assert_array_equal(read(bank(url, "select 1 as a")).values, [[1]])
+
+
+def test_a_password_file_beside_the_experiment_is_read(server: Server, tmp_path: Path) -> None:
+    secret = PASSWORD.replace("\\", "\\\\").replace(":", "\\:")
+    (tmp_path / "pass").write_text(f"*:*:*:reader:{secret}\n")
+    (tmp_path / "pass").chmod(0o600)
+    (tmp_path / "ca.pem").write_bytes((server.folder / "authority.pem").read_bytes())
+    url = server.url(login="reader", passfile="pass", sslrootcert="ca.pem")
+    source = located(bank(url, id="id", label="y"), tmp_path)
+    assert f"passfile={tmp_path}/pass" in (source.url or "")
+    check_people(read(source))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://reader:p%40ss@localhost/bank",
+        "postgresql://reader@localhost/bank?password=p%40ss",
+        "postgresql+psycopg2://reader:$BANK_PASSWORD@localhost/bank",
+        "postgresql://reader:p%40ss@localhost:port/bank",
+    ],
+)
+def test_a_password_that_is_written_out_or_another_driver_is_refused(url: str) -> None:
+    assert "write" in refusal(bank(url)) or "name an environment variable" in refusal(bank(url))
+
+
+def test_a_whole_url_may_come_from_the_environment(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "".join(f"%{one:02x}" for one in PASSWORD.encode())
+    monkeypatch.setenv("BANK_URL", server.url(login=f"reader:{secret}"))
+    source = bank("$BANK_URL", id="id", label="y")
+    assert located(source, Path("/nowhere")) == source
+    check_people(read(source))
+
+
+def test_no_file_of_a_run_and_no_log_has_the_password(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.url(sslrootcert="ca.pem")
+    (tmp_path / "ca.pem").write_bytes((server.folder / "authority.pem").read_bytes())
+    (tmp_path / "shop.csv").write_text("id,spent\n1,2.5\n2,3.5\n3,1.0\n4,7.0\n")
+    (tmp_path / "e.toml").write_text(
+        f"""
+        algorithm = {{ name = "hyfdca" }}
+        experiment = {{ rounds = 2 }}
+        [[client]]
+        name = "bank"
+        url = "{url}"
+        query = "select i as id, i * 7 % 13 as age, i % 2 = 0 as y from generate_series(1, 40) as i"
+        id = "id"
+        label = "y"
+        [[client]]
+        name = "shop"
+        path = "shop.csv"
+        id = "id"
+        """
+    )
+    caplog.set_level(logging.DEBUG)
+    result = intarsia.run(tmp_path / "e.toml", out=tmp_path / "out")
+    assert result.rounds == 2
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert any(path.name == "result.json" for path in written)
+    for form in (PASSWORD, quote(PASSWORD), quote(PASSWORD, safe="")):
+        assert form not in caplog.text
+        assert not [path for path in written if form.encode() in path.read_bytes()]

@@ -1,0 +1,546 @@
+"""Tables from files, databases, frames and arrays become the blocks that a hand would make."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array, random_array, save_npz
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.data.labels import LabelSettings
+from intarsia.data.libsvm import parse_libsvm
+from intarsia.data.reader import Source, located, read, table_from
+from intarsia.data.table import Table, assemble, encode, encoding_of, split
+from intarsia.errors import FederationError, TableError
+
+DATA = Path(os.environ.get("INTARSIA_DATA", Path(__file__).parents[2] / "../shared/data"))
+NAN = np.nan
+CSV = "id,age,sex,y\n1,20,F,no\n2,?,M,yes\n3,40,,no\n4,50,M,\n"
+X = [[20, 1, 0], [NAN, 0, 1], [40, NAN, NAN], [50, 0, 1]]
+
+
+def csv_table(folder: Path, content: str, client: str = "bank", **settings: Any) -> Table:
+    path = folder / f"{client}.csv"
+    path.write_text(content)
+    return read(Source(name=client, path=str(path), **settings))
+
+
+def only(table: Table, settings: LabelSettings | None = None) -> tuple[Block, Labels]:
+    blocks, labels = assemble({table.client: table}, settings)
+    return blocks[table.client], labels
+
+
+def check_people(table: Table) -> None:
+    block, labels = only(table)
+    assert labels == Labels("binary", ("no", "yes"), "y")
+    assert block.features == ("age", "sex=F", "sex=M")
+    assert_array_equal(block.samples, [1, 2, 3, 4])
+    assert_array_equal(block.x, X)
+    assert_array_equal(block.y, [-1, 1, -1, NAN])
+
+
+def test_a_csv_file_becomes_the_block_that_a_hand_would_make(tmp_path: Path) -> None:
+    check_people(csv_table(tmp_path, CSV, id="id", label="y"))
+
+
+def test_blanks_a_byte_order_mark_and_windows_lines_change_nothing(tmp_path: Path) -> None:
+    content = "\ufeff" + CSV.replace("F", " F ").replace("?", " ? ").replace("\n", "\r\n")
+    check_people(csv_table(tmp_path, content, id="id", label="y"))
+
+
+def test_a_gzip_file_is_read_by_its_content(tmp_path: Path) -> None:
+    for name in ("people.csv.gz", "people.csv"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(CSV.encode()))
+        check_people(read(Source(name="bank", path=str(path), id="id", label="y")))
+
+
+def test_tabs_and_a_named_separator_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "people.tsv"
+    path.write_text(CSV.replace(",", "\t"))
+    check_people(read(Source(name="bank", path=str(path), id="id", label="y")))
+    check_people(csv_table(tmp_path, CSV.replace(",", ";"), id="id", label="y", separator=";"))
+
+
+@pytest.mark.parametrize("mark", ";\t|")
+def test_a_separator_that_nobody_named_is_that_of_the_header(tmp_path: Path, mark: str) -> None:
+    check_people(csv_table(tmp_path, CSV.replace(",", mark), id="id", label="y"))
+
+
+@pytest.mark.parametrize(
+    ("content", "separator", "features"),
+    [
+        ("id\tincome;net\tx\n1\t5\t2\n", None, ("id", "income;net", "x")),
+        ('id\t"a;b;c;d"\tx\n1\t5\t2\n', None, ("id", "a;b;c;d", "x")),
+        ("id\tk|p|c\tk|p|d\n1\t5\t2\n", None, ("id", "k|p|c", "k|p|d")),
+        ("id,k|p|c,k|p|d\n1,5,2\n", None, ("id", "k|p|c", "k|p|d")),
+        ("income,net;x;z\n1;5;2\n", None, ("income,net", "x", "z")),
+        ("id,lat;lon;up\n1,5\n", None, ("id", "lat;lon;up")),
+        ('"a;b"\n5\n', None, ("a;b",)),
+        ('"a;b"\n5\n', ",", ("a;b",)),
+        ('"a,b"\n5\n', ";", ("a,b",)),
+    ],
+)
+def test_the_separator_is_what_divides_the_header_and_the_values_alike(
+    tmp_path: Path, content: str, separator: str | None, features: tuple[str, ...]
+) -> None:
+    assert csv_table(tmp_path, content, separator=separator).columns == features
+
+
+def test_a_header_may_be_longer_than_a_value_may_be(tmp_path: Path) -> None:
+    names = tuple(f"column{number}" for number in range(20_000))  # 210 kB
+    content = f"{','.join(names)}\n{','.join('1' for _ in names)}\n"
+    assert csv_table(tmp_path, content).columns == names
+
+
+def test_values_with_another_mark_are_levels_of_a_table_of_one_column(tmp_path: Path) -> None:
+    for separator in (None, ","):
+        found = csv_table(tmp_path, '"a;b"\np;q\nr;s\n', separator=separator, categorical=("a;b",))
+        assert found.categorical["a;b"].levels == ("p;q", "r;s")
+
+
+def test_a_line_that_the_separator_of_the_header_does_not_fit_names_separator(
+    tmp_path: Path,
+) -> None:
+    ragged = "a;b\n5\n"
+    with pytest.raises(TableError, match=r"in quotes, or set separator if it is not ';'\.$"):
+        csv_table(tmp_path, ragged)
+    with pytest.raises(TableError, match=r"put a value with a separator in quotes\.$"):
+        csv_table(tmp_path, ragged, separator=";")
+    assert csv_table(tmp_path, '"a;b"\n5\n').columns == ("a;b",)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sqlite", "duckdb", "pandas", "polars"])
+def test_every_kind_of_source_gives_the_same_block(tmp_path: Path, kind: str) -> None:
+    frame = pd.DataFrame(
+        {
+            "id": [1, 2, 3, 4],
+            "age": [20, NAN, 40, 50],
+            "sex": ["F", "M", None, "M"],
+            "y": ["no", "yes", "no", None],
+        }
+    )
+    roles: dict[str, Any] = {"id": "id", "label": "y"}
+    if kind == "pandas":
+        return check_people(table_from(frame, **roles))
+    if kind == "polars":
+        return check_people(table_from(pl.from_pandas(frame), **roles))
+    if kind == "parquet":
+        path = str(tmp_path / "t.parquet")
+        pq.write_table(pa.Table.from_pandas(frame), path)
+        return check_people(read(Source(name="bank", path=path, **roles)))
+    path = str(tmp_path / f"t.{kind}")
+    if kind == "sqlite":
+        connection = sqlite3.connect(path)
+        frame.to_sql("people", connection, index=False)
+        connection.close()
+    else:
+        with duckdb.connect(path) as database:
+            database.execute("create table people as select * from frame")
+    source = Source(name="bank", url=f"{kind}:///t.{kind}", query="select * from people", **roles)
+    return check_people(read(located(source, tmp_path)))
+
+
+def test_a_password_in_a_url_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute("create table t as select 1 as a")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    source = Source(name="bank", url="duckdb:///$PLACE/t.duckdb", query="select * from t")
+    assert located(source, tmp_path) == source
+    assert_array_equal(read(source).values, [[1]])
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_database_file_named_by_a_variable_is_relative_to_the_experiment_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    path = str(tmp_path / "data" / "t.db")
+    if kind == "sqlite":
+        connection = sqlite3.connect(path)
+        connection.execute("create table t as select 1 as a")
+        connection.commit()
+        connection.close()
+    else:
+        with duckdb.connect(path) as database:
+            database.execute("create table t as select 1 as a")
+    monkeypatch.setenv("PLACE", "data")
+    source = Source(name="bank", url=f"{kind}:///${{PLACE}}/t.db", query="select * from t")
+    placed = located(source, tmp_path)
+    assert placed.url == f"{kind}:///{tmp_path}/${{PLACE}}/t.db"
+    assert_array_equal(read(placed).values, [[1]])
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SECRET", raising=False)
+    source = Source(name="bank", url="postgresql://me:$SECRET@here/bank", query="select 1")
+    assert located(source, Path("/nowhere")) == source
+    with pytest.raises(TableError, match=r"variable SECRET, which is not set; set it, or write"):
+        read(source)
+
+
+def test_a_pandas_index_serves_as_id() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index(["x", "y"], name="customer"))
+    assert_array_equal(table_from(frame, id="customer").samples, ["x", "y"])
+
+
+def test_arrays_keep_their_values_without_a_copy() -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    block, labels = only(table_from(x, [True, False, True], samples=["a", "b", "c"]))
+    assert block.x is x
+    assert block.features == ("x0", "x1")
+    assert labels.classes == ("false", "true")
+    assert_array_equal(block.y, [1, -1, 1])
+
+
+def test_labels_and_ids_as_arrays_join_a_frame() -> None:
+    frame = pd.DataFrame({"label": [1.0, 2.0]})
+    table = table_from(frame, [5, 6], samples=[8, 9])
+    assert table.columns == ("label",)
+    assert_array_equal(table.samples, [8, 9])
+
+
+@pytest.mark.parametrize("zero_based", [True, False])
+def test_libsvm_agrees_with_scikit_learn(tmp_path: Path, zero_based: bool) -> None:
+    x = random_array((40, 12), density=0.3, format="csr", rng=np.random.default_rng(0))
+    assert set(x.indices) >= {0, 11}
+    y = np.arange(40) % 3
+    path = tmp_path / "t.libsvm"
+    dump_svmlight_file(x, y, str(path), zero_based=zero_based, comment="made by hand")
+    expected, labels = load_svmlight_file(str(path), zero_based=zero_based)
+    block, meaning = only(read(Source(name="a", path=str(path))))
+    assert block.sparse
+    assert block.features == tuple(str(at + (not zero_based)) for at in range(12))
+    assert meaning == Labels("multiclass", ("0", "1", "2"))
+    assert_array_equal(block.x.toarray(), expected.toarray())
+    assert_array_equal(block.y, labels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.dictionaries(st.integers(1, 50), st.floats(-1e6, 1e6), max_size=8),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_libsvm_text_round_trips(rows: list[tuple[float, dict[int, float]]]) -> None:
+    text = "\n".join(
+        " ".join([repr(label), *(f"{index}:{row[index]!r}" for index in sorted(row))])
+        for label, row in rows
+    )
+    x, y, names = parse_libsvm(text.encode(), "here")
+    assert_array_equal(y, [label for label, _ in rows])
+    dense = x.toarray()
+    for at, (_, row) in enumerate(rows):
+        assert_array_equal(dense[at], [row.get(int(name), 0.0) for name in names])
+
+
+def test_npz_reads_dense_and_sparse_with_ids_names_and_labels(tmp_path: Path) -> None:
+    dense = np.array([[1.0, 0.0], [0.0, 2.0]])
+    path = tmp_path / "t.npz"
+    np.savez(path, x=dense, y=["a", "b"], samples=[7, 8], features=["u", "v"])
+    block, labels = only(read(Source(name="a", path=str(path))))
+    assert (block.features, labels.classes) == (("u", "v"), ("a", "b"))
+    assert_array_equal(block.samples, [7, 8])
+    assert_array_equal(block.x, dense)
+    save_npz(path, csr_array(dense))
+    table = read(Source(name="a", path=str(path), id="row"))
+    assert table.labels is None
+    assert_array_equal(table.samples, [0, 1])
+    assert_array_equal(table.values.toarray(), dense)
+
+
+@pytest.mark.parametrize("text", ["csr", np.array(b"csr")])
+def test_the_format_of_a_sparse_npz_may_be_text_or_bytes(tmp_path: Path, text: object) -> None:
+    x, path = csr_array(np.eye(3)), tmp_path / "t.npz"
+    parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": x.shape}
+    np.savez(path, format=text, **parts)
+    assert_array_equal(read(Source(name="a", path=str(path))).values.toarray(), np.eye(3))
+
+
+@pytest.mark.parametrize("kind", ["coo", 3, ["csr", "csr"]])
+def test_a_sparse_npz_of_another_format_is_refused_in_a_sentence(
+    tmp_path: Path, kind: object
+) -> None:
+    x, path = csr_array(np.eye(3)), tmp_path / "t.npz"
+    parts = {"data": x.data, "indices": x.indices, "indptr": x.indptr, "shape": x.shape}
+    np.savez(path, format=kind, **parts)
+    with pytest.raises(TableError, match=r"its format is .*save it with scipy"):
+        read(Source(name="a", path=str(path)))
+
+
+def test_file_labels_can_be_left_out_and_features_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "t.svm"
+    path.write_text("1 1:2 3:4\n0 2:5\n")
+    table = read(Source(name="a", path=str(path), exclude=("label", "2")))
+    assert table.labels is None
+    assert table.columns == ("1", "3")
+    assert_array_equal(table.values.toarray(), [[2, 4], [0, 0]])
+
+
+def test_a_table_without_id_has_rows_of_its_own(tmp_path: Path) -> None:
+    table = csv_table(tmp_path, "a\n1\n2\n", client="shop")
+    assert_array_equal(table.samples, ["shop:0", "shop:1"])
+    other = csv_table(tmp_path, "id,a,y\n1,5,0\n2,6,1\n", id="id", label="y")
+    blocks, labels = assemble({"shop": table, "bank": other})
+    assert_array_equal(blocks["bank"].samples, ["1", "2"])
+    assert len(Schema.of(blocks, labels).samples) == 4
+
+
+def test_generated_ids_never_meet_the_ids_of_another_party(tmp_path: Path) -> None:
+    table = csv_table(tmp_path, "a\n1\n2\n", client="shop")
+    other = csv_table(tmp_path, "id,a,y\nshop:0,5,0\nx,6,1\n", id="id", label="y")
+    with pytest.raises(FederationError, match="shop:0"):
+        assemble({"shop": table, "bank": other})
+
+
+@pytest.mark.parametrize(
+    ("ids", "id_type", "expected"),
+    [
+        (("1", "20"), None, [1, 20]),
+        (("1", "a2"), None, ["1", "a2"]),
+        (("007", "8"), None, ["007", "8"]),  # zeros that may matter keep ids text
+        (("007", "8"), "integer", [7, 8]),
+        (("1", "2"), "text", ["1", "2"]),
+        ((" a ", "b"), None, ["a", "b"]),
+        (("9" * 20, "1"), None, ["9" * 20, "1"]),  # beyond 64 bits
+    ],
+)
+def test_ids_are_whole_numbers_if_every_one_is(
+    tmp_path: Path, ids: tuple[str, ...], id_type: Any, expected: list[Any]
+) -> None:
+    rows = "".join(f"{one},1\n" for one in ids)
+    table = csv_table(tmp_path, "id,a\n" + rows, id="id", id_type=id_type)
+    assert table.samples.tolist() == expected
+
+
+def test_ids_mean_the_same_in_a_float_column() -> None:
+    table = table_from(pd.DataFrame({"id": [3.0, 4.0], "a": [1, 2]}), id="id")
+    assert table.samples.dtype == np.int64
+    assert table.samples.tolist() == [3, 4]
+
+
+def test_ids_of_a_uuid_type_are_text() -> None:
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2)
+    table = table_from(pd.DataFrame({"id": [one, two], "a": [1, 2]}), id="id")
+    assert table.samples.tolist() == [str(one), str(two)]
+    ids = np.array([one, two], object)
+    assert table_from(np.eye(2), samples=ids).samples.tolist() == [str(one), str(two)]
+
+
+def test_booleans_are_zero_and_one(tmp_path: Path) -> None:
+    table = csv_table(tmp_path, "a,b\ntrue,yes\n False ,yes\n?,no\n")
+    assert_array_equal(table.values, [[1], [0], [NAN]])
+    assert_array_equal(table_from(pd.DataFrame({"a": [True, False]})).values, [[1], [0]])
+
+
+def test_an_all_missing_and_a_constant_column_are_kept(tmp_path: Path) -> None:
+    table = csv_table(tmp_path, "a,b\n?,7\n,7\n")
+    assert table.columns == ("a", "b")
+    assert_array_equal(table.values, [[NAN, 7], [NAN, 7]])
+
+
+def test_sentinels_are_missing_in_every_format(tmp_path: Path) -> None:
+    expected = [[NAN], [2.0]]
+    missing = ("-999", "?")
+    assert_array_equal(csv_table(tmp_path, "a\n-999\n2\n", missing=missing).values, expected)
+    frame = pd.DataFrame({"a": [-999.0, 2.0]})
+    assert_array_equal(table_from(frame, missing=missing).values, expected)
+    assert_array_equal(table_from(frame.to_numpy(), missing=missing).values, expected)
+
+
+def test_a_category_is_spelled_alike_in_every_number_format(tmp_path: Path) -> None:
+    one = csv_table(tmp_path, "c,y\n1.0,0\n2.0,1\n", client="one", label="y", categorical=("c",))
+    two = table_from(pd.DataFrame({"c": [2, 3]}), client="two", categorical=["c"])
+    blocks, _ = assemble({"one": one, "two": two})
+    assert blocks["one"].features == blocks["two"].features == ("c=1", "c=2", "c=3")
+    assert_array_equal(blocks["two"].x, [[0, 1, 0], [0, 0, 1]])
+
+
+def test_a_party_holds_every_level_that_any_party_has(tmp_path: Path) -> None:
+    one = csv_table(tmp_path, "sex,y\nF,0\nF,1\n", client="one", label="y")
+    two = csv_table(tmp_path, "sex\nM\n?\n", client="two")
+    three = csv_table(tmp_path, "sex,a\n?,1\n,2\n", client="three")
+    blocks, _ = assemble({"one": one, "two": two, "three": three})
+    assert blocks["one"].features == ("sex=F", "sex=M")
+    assert_array_equal(blocks["one"].x, [[1, 0], [1, 0]])
+    assert_array_equal(blocks["two"].x, [[0, 1], [NAN, NAN]])
+    assert_array_equal(blocks["three"].x, [[NAN, NAN, 1], [NAN, NAN, 2]])
+
+
+def test_groups_name_one_hot_features_and_the_rest_is_the_clients(tmp_path: Path) -> None:
+    table = csv_table(tmp_path, CSV, id="id", label="y", groups={"person": ("sex",)})
+    block, _ = only(table)
+    assert block.groups == {"person": ("sex=F", "sex=M"), "bank": ("age",)}
+
+
+WIDE = "id,lab_a,lab_b,lab[1],age,y\n1,1,2,3,4,no\n2,4,3,2,1,yes\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ({"lab": ("lab_*",)}, {"lab": ("lab_a", "lab_b"), "bank": ("lab[1]", "age")}),
+        (
+            {"lab": ("lab_b", "lab_*"), "a": ("a?e",)},
+            {"lab": ("lab_b", "lab_a"), "a": ("age",), "bank": ("lab[1]",)},
+        ),
+        # a column of this very name is no pattern, and a pattern never means id or label
+        ({"one": ("lab[1]",)}, {"one": ("lab[1]",), "bank": ("lab_a", "lab_b", "age")}),
+        ({"all": ("*",)}, {"all": ("lab_a", "lab_b", "lab[1]", "age")}),
+    ],
+)
+def test_groups_may_name_columns_by_patterns(tmp_path: Path, groups, expected) -> None:
+    block, _ = only(csv_table(tmp_path, WIDE, id="id", label="y", groups=groups))
+    assert block.groups == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        ({"lab": ("labs_*",)}, r"the pattern 'labs_\*' of groups.lab fits none of the features"),
+        ({"y": ("y*",)}, r"the pattern 'y\*' of groups.y fits none"),
+        (
+            {"lab": ("lab_*",), "b": ("*_b",)},
+            r"'lab_b' is in the groups 'lab' \('lab_\*'\) and 'b'",
+        ),
+        ({"lab": ("lab_*",), "a": ("lab_a",)}, "'lab_a' is in the groups 'lab'"),
+        ({"lab": ("lab_c",)}, "groups.lab names the column 'lab_c'"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups, sentence) -> None:
+    with pytest.raises(TableError, match=sentence):
+        csv_table(tmp_path, WIDE, id="id", label="y", groups=groups)
+
+
+def test_a_new_table_is_encoded_as_the_old_ones_and_unseen_levels_are_missing(
+    tmp_path: Path,
+) -> None:
+    encoding = encoding_of({"a": csv_table(tmp_path, CSV, id="id", label="y")})
+    block = encode(csv_table(tmp_path, "sex,age\nX,1\nM,2\n"), encoding)
+    assert block.features == ("sex=F", "sex=M", "age")
+    assert_array_equal(block.x, [[NAN, NAN, 1], [0, 1, 2]])
+    for content in ("sex\n0\n1\n", "age\nold\nyoung\n"):
+        with pytest.raises(TableError, match="elsewhere"):
+            encode(csv_table(tmp_path, content), encoding)
+
+
+@pytest.mark.parametrize(
+    ("values", "given_settings", "task", "classes", "y"),
+    [
+        ([0, 1, 0], {}, "binary", ("0", "1"), [-1, 1, -1]),
+        ([2, 1, NAN], {}, "binary", ("1", "2"), [1, -1, NAN]),
+        (["b", "a", None], {}, "binary", ("a", "b"), [1, -1, NAN]),
+        ([10, 9, 2], {}, "multiclass", ("2", "9", "10"), [2, 1, 0]),
+        (["x", "y", "z"], {}, "multiclass", ("x", "y", "z"), [0, 1, 2]),
+        ([0.5, 1.5, 2.25], {}, "regression", (), [0.5, 1.5, 2.25]),
+        ([0, 1, 2], {"positive": "1"}, "binary", ("other", "1"), [-1, 1, -1]),
+        ([0, 1, 2], {"positive": (1, 2)}, "binary", ("0", "1 or 2"), [-1, 1, 1]),
+        (["u", "v", "u"], {"positive": "u"}, "binary", ("v", "u"), [1, -1, 1]),
+        ([0, 1, 0], {"task": "multiclass"}, "multiclass", ("0", "1"), [0, 1, 0]),
+        ([0, 1, 0], {"task": "regression"}, "regression", (), [0, 1, 0]),
+        ([1, 0, 1], {"classes": ("1", "0")}, "binary", ("1", "0"), [-1, 1, -1]),
+        ([1, 0, 1], {"classes": (0, 1, 2)}, "multiclass", ("0", "1", "2"), [1, 0, 1]),
+    ],
+)
+def test_labels_mean_what_the_settings_and_values_say(
+    values: list[Any],
+    given_settings: dict[str, Any],
+    task: str,
+    classes: tuple[str, ...],
+    y: list[float],
+) -> None:
+    table = table_from(pd.DataFrame({"a": [1, 2, 3], "y": values}), label="y")
+    block, labels = only(table, LabelSettings(**given_settings))
+    assert (labels.task, labels.classes) == (task, classes)
+    assert_array_equal(block.y, y)
+
+
+def test_more_than_twenty_whole_numbers_are_a_regression_target() -> None:
+    for count, task in ((20, "multiclass"), (21, "regression")):
+        _, labels = only(table_from(np.eye(count), np.arange(count)))
+        assert labels.task == task
+
+
+def test_a_party_whose_labels_are_all_missing_has_none_of_use(tmp_path: Path) -> None:
+    one = csv_table(tmp_path, "a,y\n1,0\n2,1\n", client="one", label="y")
+    two = csv_table(tmp_path, "a,y\n1,?\n2,\n", client="two", label="y")
+    blocks, labels = assemble({"two": two, "one": one})
+    assert labels.task == "binary"
+    assert_array_equal(blocks["two"].y, [NAN, NAN])
+
+
+def test_every_party_splits_alike_and_near_the_asked_fraction() -> None:
+    ids = np.arange(4000)
+    one, _ = only(table_from(np.ones((4000, 1)), ids % 2, samples=ids))
+    two, _ = only(table_from(np.ones((2000, 1)), ids[:2000] % 2, samples=ids[1999::-1]))
+    train, test = split(one, 0.25, "salt")
+    assert_array_equal(np.sort(np.concatenate([train.samples, test.samples])), ids)
+    assert abs(len(test.samples) - 1000) < 4 * np.sqrt(4000 * 0.25 * 0.75)
+    assert set(split(two, 0.25, "salt")[1].samples) == {s for s in test.samples if s < 2000}
+    assert set(split(one, 0.1, "salt")[1].samples) < set(test.samples)  # parts are nested
+    assert set(split(one, 0.25, "other")[1].samples) != set(test.samples)
+    assert split(one, 0.0)[0] is one
+
+
+def test_an_official_split_is_by_its_ids() -> None:
+    block, _ = only(table_from(np.eye(4), [0, 1, 0, 1], samples=list("1234"), id_type="text"))
+    train, test = split(block, 0.5, ids=np.array([2, 4, 9]))
+    assert_array_equal(train.samples, ["1", "3"])
+    assert_array_equal(test.samples, ["2", "4"])
+
+
+def test_the_four_hospitals_read_as_published() -> None:
+    tables = {
+        name: read(Source(name=name, path=str(DATA / f"heart/{name}.csv"), label="target"))
+        for name in ("cleveland", "hungarian", "switzerland", "va")
+    }
+    blocks, labels = assemble(tables, LabelSettings(positive=("1", "2", "3", "4")))
+    assert [block.shape for block in blocks.values()] == [
+        (303, 13),
+        (294, 13),
+        (123, 13),
+        (200, 13),
+    ]
+    assert labels.outputs == 1
+    missing = np.isnan(blocks["hungarian"].x[:, 11]).mean()  # column ca
+    assert blocks["hungarian"].features[11] == "ca"
+    assert 0.98 < missing < 1
+    assert np.sum(blocks["cleveland"].y == 1) == 139  # the published count of disease
+
+
+def test_the_arrays_of_an_npz_file_are_views_with_shapes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scan, age = rng.random((4, 1, 2, 3)), rng.random((4, 1))
+    np.savez(tmp_path / "t.npz", scan=scan, age=age, y=[0, 1, 0, 1], samples=[7, 5, 3, 1])
+    source = Source(name="clinic", path=str(tmp_path / "t.npz"), id="samples")
+    block = assemble({"clinic": read(source)})[0]["clinic"]
+    assert block.groups == {"scan": tuple(f"scan{n}" for n in range(6)), "age": ("age0",)}
+    assert block.shapes == {"scan": (1, 2, 3)}
+    np.testing.assert_array_equal(block.x, np.hstack([scan.reshape(4, 6), age]))
+    assert block.samples.tolist() == [7, 5, 3, 1]
+    part = assemble({"clinic": read(replace(source, exclude=("scan2",)))})[0]["clinic"]
+    assert (len(part.groups["scan"]), part.shapes) == (5, {})

@@ -1,0 +1,133 @@
+"""What a run over sites leaves: the output folder of any run, and each site's own model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import four_sites
+import sites
+from intarsia.deployment import client_models
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.engines.remote.caller import Patience
+from intarsia.errors import CheckpointError
+from intarsia.inference.predict import predict
+from intarsia.training import run as running
+
+PATIENCE = Patience(seconds=60.0, deadline=60.0)
+
+
+def both(folder, algorithm, mode="masked", more=""):
+    """Return what the run over sites comes to, and the one in this process."""
+    described = four_sites.write_tables(algorithm, folder)
+    for name, text in described.items():
+        (folder / name).mkdir()
+        written = four_sites.site_toml(name, text, folder, more)
+        (folder / name / "site.toml").write_text(written)
+    found = {name: site_in(folder / name) for name in described}
+    description = four_sites.experiment_of(algorithm, described, folder, mode=mode)
+    over = folder / "sites"
+    result = remote_running.run_over(
+        description, sites.Lines(found), four_sites.NAMES, over, patience=PATIENCE
+    )
+    secrets = sites.in_run_of(over, {name: folder / name for name in found})
+    return result, running.run(description, out=folder / "one", secrets=secrets)
+
+
+def same(folder, result, expected):
+    """Check that the output folders are of the same run."""
+    assert result.metrics == expected.metrics
+    assert result.bytes == expected.bytes
+    assert result.certificate == expected.certificate
+    one, over = folder / "one", folder / "sites"
+    assert {path.name for path in one.iterdir()} - {"keys", "keys.json"} - {
+        path.name for path in over.iterdir()
+    } <= {"model"}
+    lines = [
+        [json.loads(line) for line in (place / "history.jsonl").read_text().splitlines()]
+        for place in (one, over)
+    ]
+    for line in (*lines[0], *lines[1]):
+        del line["seconds"]
+    assert lines[0] == lines[1]
+    assert (one / "audit.json").read_text() == (over / "audit.json").read_text()
+
+
+def same_predictions(found, expected, folder, name, client=None):
+    table = folder / f"{name}.csv"
+    one, two = predict(found, table), predict(expected, table, client=client)
+    assert list(one.rows) == list(two.rows)
+    assert len(one.scores)
+
+
+def test_each_site_keeps_its_part_and_the_server_predicts_where_all_give_their_scales(tmp_path):
+    result, expected = both(tmp_path, "hyfdca", more="scales = true")
+    same(tmp_path, result, expected)
+    assert result.notes == expected.notes
+    assert (tmp_path / "sites/model/linear.json").read_bytes() == (
+        tmp_path / "one/model/linear.json"
+    ).read_bytes()
+    loaded = running.load(tmp_path / "sites")
+    np.testing.assert_array_equal(loaded.model.coef_, expected.model.coef_)
+    for name in four_sites.NAMES:
+        same_predictions(tmp_path / "sites", tmp_path / "one", tmp_path, name)
+        # of the columns that a table lacks the whole model takes the means, and so does a part
+        own = predict(tmp_path / name / "models" / "hyfdca", tmp_path / f"{name}.csv")
+        np.testing.assert_allclose(
+            own.scores, predict(tmp_path / "one", tmp_path / f"{name}.csv").scores, atol=1e-12
+        )
+
+
+def test_a_site_that_keeps_its_scales_leaves_the_server_without_a_model(tmp_path):
+    result, expected = both(tmp_path, "hyfdca")
+    same(tmp_path, result, expected)
+    assert result.model is None
+    assert "'bank', 'branch', 'telecom', 'retailer' keep means and scales" in result.notes[-1]
+    with pytest.raises(CheckpointError, match="each site has its own"):
+        predict(tmp_path / "sites", tmp_path / "bank.csv")
+    assert predict(tmp_path / "bank/models/hyfdca", tmp_path / "bank.csv").notes == ()
+
+
+def test_a_name_of_an_experiment_is_no_path_at_a_site(tmp_path):
+    described = four_sites.write_tables("hyfdca", tmp_path)
+    description = four_sites.experiment_of("hyfdca", described, tmp_path)
+    expected = running.run(description, out=None)
+    odd = dataclasses.replace(description, name="../../.x/y")
+    place = client_models.keep(expected.model, odd, tmp_path / "own")
+    assert place == tmp_path / "own" / "models" / "_______x_y-35fda3b651cc3866"
+
+
+def test_each_name_has_a_model_of_its_own_at_a_site(tmp_path):
+    described = four_sites.write_tables("hyfdca", tmp_path)
+    description = four_sites.experiment_of("hyfdca", described, tmp_path)
+    model = running.run(description, out=None).model
+    plain = ("v1.2", "v1_2", "v1-2", 99 * "a" + "1", 99 * "a" + "2")
+    others = ("v1/2", "v1:2", "v1 2", "Kühe", "Kuhe!", 300 * "b", 301 * "b", "..", ".", "", "-x")
+    for name in (*plain, *others):
+        place = client_models.keep(model, dataclasses.replace(description, name=name), tmp_path)
+        assert place.parent == tmp_path / "models"
+        assert place.name == name or name not in plain  # as docs/deployment.md says
+    kept = [path for path in (tmp_path / "models").iterdir() if (path / "model").is_dir()]
+    assert len(kept) == len(plain) + len(others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["flic", "femam", "hyfem"])
+def test_each_site_keeps_its_network_and_the_server_its_own(tmp_path, algorithm):
+    pytest.importorskip("torch")
+    result, expected = both(tmp_path, algorithm, more="scales = true")
+    same(tmp_path, result, expected)
+    assert result.notes == expected.notes
+    for name in four_sites.NAMES:
+        same_predictions(
+            tmp_path / name / "models" / algorithm, tmp_path / "one", tmp_path, name, name
+        )
+    if algorithm != "hyfem":
+        assert result.model is None
+        return
+    four_sites.whole().to_csv(tmp_path / "all.csv", index=False)
+    same_predictions(tmp_path / "sites", tmp_path / "one", tmp_path, "all", "server")

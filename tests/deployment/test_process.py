@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from intarsia.errors import BusyError
+from intarsia.results import lock as alone
+
+kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+
+
+def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_LONGEST", 0.05)
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.05)
+    (tmp_path / "transfer").write_text("no folder can be made here, as on a full disk")
+    told, said = threading.Event(), []
+
+    def report(sentence):
+        said.append(sentence)
+        told.set()
+        raise OSError("what is said goes to the same disk")
+
+    code = "import pathlib, time; pathlib.Path('runs').touch(); time.sleep(60)"
+    process = kit_process.KitProcess(tmp_path, [sys.executable, "-c", code], report)
+    pause = threading.Event()
+    with process.running():
+        assert told.wait(10)
+        assert not process.stopped()
+        (tmp_path / "transfer").unlink()
+        for _ in range(400):
+            if (tmp_path / "runs").exists():
+                break
+            pause.wait(0.05)
+        assert (tmp_path / "runs").exists()
+    assert "could not be kept running ([Errno 17] File exists" in said[0]
+
+
+def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "_LONGEST", 0.0)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    first = kit_process.KitProcess(tmp_path, command)
+    second = kit_process.KitProcess(tmp_path, command)
+    with first.running():
+        refused = pytest.raises(BusyError, match="is in use by another process; stop that")
+        with refused, second.running():
+            pass
+        first.stop()
+    with second.running():  # the lock went with the first
+        second.stop()

@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import federations
+import sites
+from federations import BINARY
+from intarsia.core.block import Block, Schema
+from intarsia.deployment import client_setup
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings
+from intarsia.deployment.client_setup import site_in
+from intarsia.engines import codec
+from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.wire import Answer
+from intarsia.errors import (
+    AbsentError,
+    CheckpointError,
+    ExperimentError,
+    FederationError,
+    TamperedError,
+)
+from intarsia.experiment import config as experiment
+from intarsia.experiment.federation import build
+from intarsia.privacy.keys.shared_key import SharedKey
+from intarsia.training import privacy_guarantee
+from intarsia.training import registry as catalogue
+from intarsia.training import run as running
+
+NAMES = ("bank", "telecom", "retailer", "post")
+HASTY = Patience(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
+
+
+def write_tables(folder):
+    """Write four parties' tables: rows and columns overlap in part, one column is categorical."""
+    x, y = federations.table(60, 5)
+    rng = np.random.default_rng(1)
+    rows = {
+        "bank": range(50),
+        "telecom": range(20, 60),
+        "retailer": range(10, 55),
+        "post": range(60),
+    }
+    columns = {"bank": (0, 1), "telecom": (1, 2), "retailer": (3,), "post": (4,)}
+    kinds = rng.choice(["a", "b", "c"], 60)
+    for name in NAMES:
+        with (folder / f"{name}.csv").open("w") as file:
+            out = csv.writer(file)
+            labelled = name != "post"
+            out.writerow(
+                ["id", *(f"x{c}" for c in columns[name])]
+                + (["kind"] if name == "post" else [])
+                + (["label"] if labelled else [])
+            )
+            for row in rows[name]:
+                values = [
+                    "" if rng.random() < 0.02 else repr(float(x[row, c])) for c in columns[name]
+                ]
+                out.writerow(
+                    [row, *values]
+                    + ([kinds[row]] if name == "post" else [])
+                    + (["yes" if y[row] > 0 else "no"] if labelled else [])
+                )
+
+
+def described(folder, mode="plain", **settings):
+    """Return the experiment with all tables in one place."""
+    clients = [
+        {"name": name, "path": f"{name}.csv", "id": "id"}
+        | ({"label": "label"} if name != "post" else {"categorical": ["kind"]})
+        for name in NAMES
+    ]
+    return experiment.from_dict(
+        {
+            "experiment": {
+                "name": "four",
+                "rounds": 6,
+                "tolerance": 0.0,
+                "evaluate_every": 2,
+                "checkpoint_seconds": 0.0,
+                "yardsticks": False,
+                **settings,
+            },
+            "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.01},
+            "privacy": {"mode": mode, "key": "shared.key" if mode != "plain" else ""},
+            "client": clients,
+        },
+        folder,
+    )
+
+
+def set_up(folder, plain=True):
+    """Write a folder for each site; return the sites by name."""
+    write_tables(folder)
+    SharedKey(bytes(range(32)), "four").store(folder / "shared.key")
+    found = {}
+    for name in NAMES:
+        own = folder / name
+        own.mkdir()
+        more = 'categorical = ["kind"]' if name == "post" else 'label = "label"'
+        (own / "site.toml").write_text(
+            f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nids = true\n'
+            'key = "../shared.key"\n'
+            f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
+        )
+        found[name] = site_in(own)
+    return found
+
+
+def history(folder):
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{key: one for key, one in line.items() if key != "seconds"} for line in lines]
+
+
+def weights_of(folder):
+    return codec.decode((folder / "conclusion.state").read_bytes())["weights"]
+
+
+@pytest.fixture(params=["plain", "masked"])
+def federation(request, tmp_path):
+    """Return sites, the experiment, and what runs it in one process with their secrets."""
+    found = set_up(tmp_path, plain=request.param == "plain")
+    description = described(tmp_path, request.param)
+    return found, description, in_one_process(description, tmp_path), tmp_path
+
+
+def in_one_process(description, folder):
+    """Return what runs it in this process with the secrets of the sites in the run over them."""
+
+    def run():
+        secrets = sites.in_run_of(folder / "sites", {name: folder / name for name in NAMES})
+        return running.run(description, out=folder / "one", secrets=secrets)
+
+    return run
+
+
+def same(run, found, folder):
+    expected = run()
+    assert found.certificate == expected.certificate
+    assert found.metrics == expected.metrics
+    assert found.bytes == expected.bytes
+    assert found.exchanges == expected.exchanges
+    assert history(folder / "sites") == history(folder / "one")
+    assert json.loads((folder / "sites" / "audit.json").read_text()) == json.loads(
+        (folder / "one" / "audit.json").read_text()
+    )
+
+
+def test_the_tables_of_these_tests_are_numbers_but_for_one_column(federation):
+    _, description, _, _ = federation
+    schema = build(description).schema
+    kinds = ["a", "b", "c"]
+    assert sorted(schema.features.ids) == sorted(
+        [*(f"x{number}" for number in range(5)), *(f"kind={one}" for one in kinds)]
+    )
+
+
+def test_an_experiment_over_sites_comes_to_the_bits_of_the_one_in_this_process(federation):
+    found, description, expected, folder = federation
+    over = dataclasses.replace(
+        description,
+        clients=tuple(dataclasses.replace(one, path=None) for one in description.clients),
+    )
+    result = remote_running.run_over(
+        over, sites.Lines(found), NAMES, folder / "sites", patience=HASTY
+    )
+    same(expected, result, folder)
+
+
+def test_a_run_whose_server_and_sites_are_killed_goes_on_to_the_same_bits(federation):
+    found, description, expected, folder = federation
+    lock, calls = threading.Lock(), 0
+
+    class Killed(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def line_of(process, limit):
+        def line(client, number, data, deliver):
+            nonlocal calls
+            with lock:
+                calls += 1
+                here = calls
+                if here % 13 == 0:
+                    found[client] = site_in(folder / client)  # killed, and started again
+            if process < processes or here > limit:
+                raise Killed
+            answer = found[client].handle(data)
+            if here == limit:
+                raise Killed  # nobody hears of the answer
+            return answer
+
+        return sites.Lines(found, line)
+
+    processes, out = 0, folder / "sites"
+    while True:
+        processes += 1
+        lines = line_of(processes, calls + 61)
+        try:
+            if processes == 1:
+                over = description, lines, NAMES, out
+                result = remote_running.run_over(*over, patience=HASTY)
+            else:
+                result = remote_running.resume_over(out, lines, patience=HASTY)
+            break
+        except Killed:
+            continue
+    same(expected, result, folder)
+    assert processes > 2
+
+
+def test_a_site_that_is_offline_for_50_rounds_catches_up(tmp_path):
+    found = set_up(tmp_path)
+    # first, so that no call has to wait for a function that is being compiled
+    running.run(described(tmp_path, rounds=1), out=None)
+    description = described(tmp_path, rounds=90, tolerance=1e-6, evaluate_every=5)
+    gone, seen = "post", 0
+
+    def line(client, number, data, deliver):
+        nonlocal seen
+        if client == gone and data:
+            seen += 1
+        rounds = (
+            len(history(tmp_path / "sites")) if (tmp_path / "sites/history.jsonl").exists() else 0
+        )
+        if client == gone and 2 <= rounds < 52:
+            raise ConnectionRefusedError
+        return deliver(data)
+
+    patience = Patience(deadline=10.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    result = remote_running.run_over(
+        description, sites.Lines(found, line), NAMES, tmp_path / "sites", patience=patience
+    )
+    assert result.certificate.gap_relative <= 1e-6
+    away = [one for one in history(tmp_path / "sites") if one["gap_relative"] is None]
+    assert len(away) >= 49
+    assert result.rounds > 52
+    assert not (tmp_path / "sites" / "away.json").exists()
+
+
+@pytest.mark.parametrize("extra", [2, 5])
+def test_a_round_without_a_site_goes_on_without_it_in_another_process(tmp_path, extra):
+    found = set_up(tmp_path)
+    for share in (1.0, 0.5):  # compiles the functions of rounds with all sites, and without some
+        running.run(described(tmp_path, "masked", rounds=2, participation=share), out=None)
+    # checkpoints are rare: the next process begins some rounds back, and with all sites there
+    description = described(tmp_path, "masked", rounds=30, tolerance=1e-6, checkpoint_seconds=1e6)
+    gone, out, lock, since = "post", tmp_path / "sites", threading.Lock(), []
+
+    class Killed(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def line(client, number, data, deliver):
+        rounds = len(history(out)) if (out / "history.jsonl").exists() else 0
+        if client == gone and rounds >= 2:
+            raise ConnectionRefusedError
+        with lock:
+            if rounds >= 4 and data:
+                since.append(client)
+            if len(since) > extra:
+                raise Killed
+        return deliver(data)
+
+    patience = Patience(deadline=5.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    with pytest.raises(Killed):
+        remote_running.run_over(
+            description, sites.Lines(found, line), NAMES, out, patience=patience
+        )
+    assert (out / "away.json").exists()
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    result = remote_running.resume_over(out, sites.Lines(again), patience=patience)
+    assert result.certificate.gap_relative <= 1e-6
+    assert [one["gap_relative"] is None for one in history(out)][2:4] == [True, True]
+
+
+def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
+    found = set_up(tmp_path, plain=False)
+    description = described(tmp_path)
+    with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+        remote_running.run_over(description, sites.Lines(found), NAMES, tmp_path / "sites")
+
+
+@pytest.mark.parametrize("ids", ["plain", "pseudonyms"])
+def test_a_site_shows_ids_of_rows_only_if_its_settings_allow_it(tmp_path, ids):
+    set_up(tmp_path)
+    for name in NAMES:
+        path = tmp_path / name / "site.toml"
+        path.write_text(path.read_text().replace("ids = true\n", ""))
+    found = {name: site_in(tmp_path / name) for name in NAMES}
+    tree = experiment.to_dict(described(tmp_path, rounds=1, tolerance=0.0))
+    tree["alignment"] = {"ids": ids} | ({"key": "shared.key"} if ids != "plain" else {})
+    description = experiment.from_dict(tree, tmp_path)
+    over = sites.Lines(found)
+    if ids == "plain":
+        with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+            remote_running.run_over(description, over, NAMES, tmp_path / "sites")
+        said = (tmp_path / NAMES[0] / "errors.log").read_text()
+        assert 'set alignment.ids = "pseudonyms" in the experiment, or ids = true' in said
+    else:
+        remote_running.run_over(description, over, NAMES, tmp_path / "sites")
+        assert (tmp_path / "sites" / "result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "place", [{"path": "a.csv", "label": "y"}, {"name": "eurosat", "path": "a"}]
+)
+def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
+    (tmp_path / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    found = {"bank": site_in(tmp_path)}
+    description = experiment.from_dict(
+        {"dataset": place, "partition": {"kind": "grid"}, "algorithm": {"name": "hyfdca"}}, tmp_path
+    )
+    with pytest.raises(ExperimentError, match="does not fit the site"):
+        remote_running.run_over(description, sites.Lines(found), ["bank"], tmp_path / "out")
+    assert "opens only files that its own folder names" in (tmp_path / "errors.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "own-networks", "model": "networks:Small"},
+        {"name": "own-networks", "model": "a:B", "models": {"bank": "networks:Small"}},
+        {"name": "hyfem", "extractor": "networks:Small"},
+        {"name": "own-networks", "model": "networks: Small"},
+        {"name": "own-networks", "model": "networks:Small:x"},
+        {"name": "own-networks", "model": ["a:B", "networks:Small"]},
+    ],
+)
+def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
+    tree = {"experiment": {"rounds": 1}, "algorithm": algorithm, "privacy": {"mode": "plain"}}
+    settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
+    with pytest.raises(ExperimentError, match=r"networks.*runs only functions"):
+        client_setup._check_allowed(tree, settings)
+    named = ("a:B", *client_setup._functions_in(algorithm))
+    client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("site = 3", "must be a table"),
+        ("[[table]]\nx = 1", "must be a table"),
+        ('[site]\nname = "a"\nplain = false', "there is no key"),
+        ('[site]\nname = "a"\nkey = "none.key"', r"\[site\] key is .*none.key"),
+        ('[site]\nname = "a"\nplain = true\n[table]\npath = "no.csv"', r"\[table\] path is"),
+    ],
+)
+def test_what_is_wrong_in_a_site_s_folder_is_said_when_it_starts(tmp_path, text, said):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(ExperimentError, match=said):
+        check_files(read_settings(tmp_path))
+
+
+def test_sealed_averages_need_as_many_sites_as_a_quorum_may_leave(tmp_path):
+    pytest.importorskip("torch")
+    description = described(tmp_path, "masked")
+    description = dataclasses.replace(description, algorithm="fedavg-ft", hyperparameters={})
+    algorithm, options = catalogue.choose(description)
+    x, y = np.ones((3, 2)), np.array([1.0, -1.0, 1.0])
+    blocks = {name: Block(np.arange(3) + 3 * k, ("a", "b"), x, y) for k, name in enumerate(NAMES)}
+    schema = Schema.of(blocks, BINARY)
+    privacy_guarantee.check_summands(description, algorithm, options, schema, quorum=3)
+    with pytest.raises(ExperimentError, match=r"can have 1 of 4 clients.*quorum"):
+        privacy_guarantee.check_summands(description, algorithm, options, schema, quorum=1)
+
+
+def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):
+    found = set_up(tmp_path)
+    (tmp_path / "d.toml").write_text("[feature.x0]\n[client.bank]\nx0 = { feature = 'x0' }\n")
+    description = described(tmp_path, rounds=1)
+    named = dataclasses.replace(
+        description,
+        alignment=dataclasses.replace(description.alignment, dictionary=str(tmp_path / "d.toml")),
+    )
+    with pytest.raises(ExperimentError, match="does not fit the site"):
+        remote_running.run_over(named, sites.Lines(found), NAMES, tmp_path / "none")
+    for name in NAMES:
+        path = tmp_path / name / "site.toml"
+        path.write_text(path.read_text().replace("[table]", 'dictionary = "own.toml"\n[table]'))
+        own = "renamed" if name == "bank" else "x0"
+        (tmp_path / name / "own.toml").write_text(
+            f"[feature.{own}]\n[client.bank]\nx0 = {{ feature = '{own}' }}\n"
+        )
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    remote_running.run_over(named, sites.Lines(again), NAMES, tmp_path / "out")
+    assert b"renamed" in (tmp_path / "out" / "set-up.state").read_bytes()
+
+
+def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
+    found = set_up(tmp_path)
+
+    def line(client, number, data, deliver):
+        if client == "bank":
+            raise ConnectionRefusedError
+        return deliver(data)
+
+    with pytest.raises(AbsentError, match="bank did not answer to read"):
+        remote_running.run_over(
+            described(tmp_path),
+            sites.Lines(found, line),
+            NAMES,
+            tmp_path / "sites",
+            patience=Patience(deadline=0.5),
+        )
+
+
+def test_a_server_goes_on_from_the_checkpoint_before_a_damaged_one(federation):
+    found, description, expected, folder = federation
+    out, calls = folder / "sites", 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls > 150:
+            raise RuntimeError("the server ends here")
+        return deliver(data)
+
+    with pytest.raises(RuntimeError, match="ends here"):
+        remote_running.run_over(description, sites.Lines(found, line), NAMES, out, patience=HASTY)
+    newest = max((out / "checkpoints").iterdir()) / "server.state"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="is damaged"):
+        result = remote_running.resume_over(out, sites.Lines(found), patience=HASTY)
+    same(expected, result, folder)
+
+
+def test_a_table_that_does_not_fit_the_others_ends_the_run_by_name(tmp_path):
+    found = set_up(tmp_path)
+    (tmp_path / "retailer.csv").write_text("id,x3,label\na,7,yes\nb,8,no\n")  # ids are text
+    with pytest.raises(FederationError, match="ids"):
+        remote_running.run_over(described(tmp_path), sites.Lines(found), NAMES, tmp_path / "sites")
+
+
+def test_a_site_with_another_key_is_found_out(tmp_path):
+    found = set_up(tmp_path, plain=False)
+    SharedKey(bytes(32), "four").store(tmp_path / "other.key")
+    path = tmp_path / "post" / "site.toml"
+    path.write_text(path.read_text().replace("shared.key", "other.key"))
+    found["post"] = site_in(tmp_path / "post")
+    with pytest.raises(TamperedError, match="sealed with another key"):
+        remote_running.run_over(
+            described(tmp_path, "masked"), sites.Lines(found), NAMES, tmp_path / "sites"
+        )
+
+
+@pytest.mark.parametrize("name", ["index", "state", "stage"])
+def test_a_site_whose_folder_is_damaged_says_so(tmp_path, name):
+    found, calls = set_up(tmp_path), 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += client == "bank"
+        if client == "bank" and calls == 25:
+            (folder,) = (tmp_path / "bank" / "runs").iterdir()
+            for path in folder.glob(f"{name}*"):
+                path.write_bytes(path.read_bytes()[:-3])
+            found["bank"] = site_in(tmp_path / "bank")
+        return found[client].handle(data)
+
+    with pytest.raises(CheckpointError, match=r"At client 'bank'.*cannot be read"):
+        remote_running.run_over(
+            described(tmp_path), sites.Lines(found, line), NAMES, tmp_path / "sites"
+        )
+
+
+def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
+    found = set_up(tmp_path)
+    description, held = described(tmp_path), threading.Event()
+    told = []
+    found["bank"] = site_in(tmp_path / "bank", told.append)
+
+    def line(client, number, data, deliver):
+        if client == "bank" and number == 9:
+            with alone_in(tmp_path / "bank"):  # the process of a job before this one
+                answer = deliver(data)
+            assert codec.decode(answer, Answer).error == "BusyError"
+            held.set()
+            return answer
+        return deliver(data)
+
+    expected = in_one_process(description, tmp_path)
+    over = sites.Lines(found, line)
+    result = remote_running.run_over(description, over, NAMES, tmp_path / "sites", patience=HASTY)
+    same(expected, result, tmp_path)
+    assert held.is_set()
+    assert "a site is served by one" in str(told[0])

@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import socket
+
+import pytest
+
+import sites
+from command_line import one_error, said
+from intarsia.cli.main import main
+from intarsia.deployment import federation_file
+from intarsia.deployment import server as federation_server
+from intarsia.deployment.client_setup import site_in
+from intarsia.engines.remote.caller import Patience
+from intarsia.errors import ExperimentError
+from tests.deployment import test_run as remote
+
+GOOD = federation_file.EXAMPLE
+WRONG = {
+    "no TOML": ("[federation", "no TOML"),
+    "an unknown table": (GOOD + "[sites]\n", "did you mean 'site'|is not known"),
+    "an unknown key": (GOOD.replace("port", "ports", 1), "ports"),
+    "no site": ('[federation]\nname = "a"\n', "needs one at least"),
+    "a site twice": (GOOD + '[[site]]\nname = "bank"\n', "a name of its own"),
+    "a path as a name": (GOOD + '[[site]]\nname = "../x"\n', "cannot be that of a folder"),
+    "the server's name": (GOOD + '[[site]]\nname = "server"\n', "cannot be that of a folder"),
+    "a path at a site": (GOOD + '[[site]]\nname = "x"\npath = "y"\n', "a name and nothing else"),
+    "no patience": (GOOD.replace("deadline = 600", "deadline = 0"), "above 0 seconds"),
+    "no table": ("federation = 3", "must be a table"),
+    "no table of patience": ("patience = 3\n[federation]\n", "must be a table"),
+    "sites that differ in case": (GOOD + '[[site]]\nname = "Bank"\n', "more than case"),
+    "a quorum of more than all": (GOOD.replace("quorum = 1", "quorum = 9"), "quorum is 9 of 3"),
+    "no such port": (GOOD.replace("8702", "70000"), "between 1 and 65534"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_a_federation_that_is_wrong_is_refused_in_a_sentence(tmp_path, text, said):
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    with pytest.raises(ExperimentError, match=said):
+        federation_file.load(path)
+
+
+class Jobs:
+    """A server of jobs whose answers are given."""
+
+    def __init__(self):
+        self.submitted, self.aborted, self.known, self.there = [], [], {}, True
+        self.connected = ()
+
+    def submit(self, job):
+        self._check()
+        self.submitted.append(job)
+        name = f"job-{len(self.submitted)}"
+        self.known[name] = "RUNNING"
+        return name
+
+    def status(self, job):
+        self._check()
+        return self.known.get(job, "")
+
+    def clients(self):
+        self._check()
+        return self.connected
+
+    def abort(self, job):
+        self._check()
+        self.aborted.append(job)
+        raise ConnectionError("the job is not running")
+
+    def _check(self):
+        if not self.there:
+            raise ConnectionError("the server does not answer")
+
+
+def turns(folder, jobs, number=1):
+    """Let the supervisor look so many times."""
+    left = number
+
+    def stopped():
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    federation_server.supervise(
+        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
+    )
+
+
+def asked(folder):
+    remote.write_tables(folder)
+    description = remote.described(folder)
+    return federation_server.request(folder, description, remote.NAMES, Patience())
+
+
+def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs, 3)
+    assert len(jobs.submitted) == 1
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 2
+    jobs.known.clear()  # the server lost its jobs
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 3
+    assert json.loads((own / "request.json").read_text())["sites"] == list(remote.NAMES)
+
+
+def test_a_job_that_is_listed_as_running_when_the_server_starts_is_ended_first(tmp_path):
+    asked(tmp_path)
+    jobs = Jobs()
+    turns(tmp_path, jobs)
+    jobs.there = False
+    turns_late = iter([False, True])
+    ask = jobs._check
+    jobs._check = lambda: setattr(jobs, "there", next(turns_late, True)) or ask()
+    turns(tmp_path, jobs, 2)  # another process of the server, which is not there at once
+    assert jobs.aborted == ["job-1"]
+    assert len(jobs.submitted) == 2
+
+
+@pytest.mark.parametrize(("again", "state"), [(True, "running"), (False, "failed")])
+def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_path, again, state):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    (own / "failure.json").write_text(
+        json.dumps({"error": "AbsentError", "sentence": "bank did not answer", "again": again})
+    )
+    (standing,) = federation_server.standings(tmp_path)
+    assert (standing.state, standing.problem) == (state, "bank did not answer")
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1 + again
+
+
+def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_path):
+    own, jobs, ended = asked(tmp_path), Jobs(), []
+    away = own / "out" / "away.json"
+    away.parent.mkdir()
+
+    def gone():
+        away.write_text('["bank"]')
+        jobs.connected = ("bank", "post")
+
+    def long_away():
+        os.utime(away, (0, 0))
+        jobs.connected = ("post",)
+
+    def back():
+        assert federation_server.standings(tmp_path)[0].away == ("bank",)
+        jobs.connected = ("bank", "post")
+
+    steps = iter([lambda: None, gone, long_away, back, lambda: None])
+
+    def stopped():
+        ended.append(len(jobs.aborted))
+        step = next(steps, None)
+        if step is not None:
+            step()
+        return step is None
+
+    federation_server.supervise(
+        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
+    )
+    # at first it may be an answer that was late; then nobody is back; then it is
+    assert ended == [0, 0, 0, 0, 1, 1]
+    assert len(jobs.submitted) == 2
+
+
+def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    journal = own / "out" / "journal" / "000000000000.journal"
+    journal.parent.mkdir(parents=True)
+    for count in range(1, 8):
+        turns(tmp_path, jobs)
+        assert len(jobs.submitted) == count
+        jobs.known[f"job-{count}"] = "FINISHED:EXECUTION_EXCEPTION"
+        if count == 2:
+            journal.write_bytes(b"further")
+        if count == 4:  # it says what ended it
+            absent = {"error": "AbsentError", "sentence": "bank is away", "again": True}
+            (own / "failure.json").write_text(json.dumps(absent))
+    for count in (8, 9):
+        turns(tmp_path, jobs)
+        jobs.known[f"job-{count}"] = "FINISHED:EXECUTION_EXCEPTION"
+    turns(tmp_path, jobs, 3)
+    (standing,) = federation_server.standings(tmp_path)
+    assert standing.state == "failed"
+    assert "5 jobs in a row ended without a word" in standing.problem
+    submitted = len(jobs.submitted)
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert len(jobs.submitted) == submitted + 1
+
+
+def test_a_run_that_was_stopped_is_ended_and_goes_on_when_it_is_resumed(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    federation_server.stop_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert jobs.aborted == ["job-1"]
+    assert not (own / "job.id").exists()
+    assert federation_server.standings(tmp_path)[0].state == "stopped"
+    with pytest.raises(ExperimentError, match="'four' is stopped; it must be waiting or running"):
+        federation_server.stop_run(tmp_path, "four")
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs, 2)
+    assert len(jobs.submitted) == 2
+
+
+def test_a_run_that_failed_goes_on_when_it_is_resumed(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    turns(tmp_path, jobs)
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    failure = {"error": "TableError", "sentence": "no column", "again": False}
+    (own / "failure.json").write_text(json.dumps(failure))
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1
+    federation_server.resume_run(tmp_path, "four")
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 2
+    with pytest.raises(ExperimentError, match=r"no run 'fore'.*'four'"):
+        federation_server.resume_run(tmp_path, "fore")
+
+
+def test_a_run_at_work_is_not_replaced_until_it_is_stopped(tmp_path):
+    _, jobs = asked(tmp_path), Jobs()
+    description = remote.described(tmp_path)
+    again = {"overwrite": True, "alive": True}
+    turns(tmp_path, jobs)
+    with pytest.raises(ExperimentError, match="is running; stop it"):
+        federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+    federation_server.stop_run(tmp_path, "four")
+    turns(tmp_path, jobs)
+    federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+    assert federation_server.standings(tmp_path)[0].state == "waiting"
+
+
+def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):
+    asked(tmp_path)
+    jobs = Jobs()
+    jobs.there = False
+    turns(tmp_path, jobs, 3)
+    jobs.there = True
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 1
+
+
+@pytest.mark.parametrize("name", ["..", "../evil", "/evil", ".hidden", "a/b", "ping", "a b", ""])
+def test_a_name_that_is_no_folder_of_a_run_is_refused(tmp_path, name):
+    remote.write_tables(tmp_path)
+    description = dataclasses.replace(remote.described(tmp_path), name=name)
+    kept = tmp_path / "runs" / "other"
+    kept.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ExperimentError, match=r"experiment\.name"):
+        federation_server.request(tmp_path, description, remote.NAMES, Patience(), overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_of_the_same_name_is_not_replaced_unasked(tmp_path):
+    asked(tmp_path)
+    with pytest.raises(ExperimentError, match="There is a run 'four'"):
+        asked(tmp_path)
+
+
+def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["federation", "init"]) == 0
+    description = federation_file.load(tmp_path / "federation.toml")
+    kits = {name: tmp_path / name for name in ("server", *description.sites)}
+    for kit in kits.values():
+        (kit / "local").mkdir(parents=True)
+    federation_file.finish_kits(description, kits)
+    (tmp_path / "e.toml").write_text(
+        '[experiment]\nname = "e"\n[algorithm]\nname = "hyfdca"\n'
+        + "".join(f'[[client]]\nname = "{name}"\npath = "x.csv"\n' for name in description.sites)
+    )
+    assert main(["federation", "submit", "server", "e.toml"]) == 0
+    said(capfd)
+    assert main(["federation", "status", "server", "--json"]) == 0
+    found = json.loads(said(capfd)[0])
+    assert not found["running"]
+    assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
+    assert main(["federation", "submit", "bank", "e.toml"]) == 2
+    assert "no kit of a server" in one_error(said(capfd)[1])
+    assert main(["federation", "status", "bank"]) == 0
+    assert "bank is not running" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_folder_that_is_no_kit_is_refused(command, tmp_path, capfd):
+    for folder, problem in ((tmp_path / "nosuch", "does not exist"), (tmp_path, "is no kit")):
+        assert main(["federation", command, str(folder)]) == 2
+        assert f"{folder} {problem}; give a folder that" in one_error(said(capfd)[1])
+
+
+def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monkeypatch, capfd):
+    from types import SimpleNamespace
+
+    from intarsia.cli import federation as federation_commands
+
+    def provisioned(name, host, ports, sites, folder):
+        kits = {one: folder / one for one in ("server", *sites)}
+        for kit in kits.values():
+            (kit / "local").mkdir(parents=True, exist_ok=True)
+        return kits
+
+    module = SimpleNamespace(provisioned=provisioned)
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    described(tmp_path)
+    words = ["federation", "provision", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    (tmp_path / "bank" / "local").mkdir(parents=True)
+    for first, known in (
+        ("wrote 3 kits", "bank"),
+        ("wrote 0 kits", "server, bank, telecom, retailer"),
+    ):
+        assert main(words) == 0
+        lines = said(capfd)[1].splitlines()
+        assert lines[0].startswith(first)
+        assert lines[1].endswith(f"the keys that they had: {known}")
+        new = [line.strip().partition(":")[0] for line in lines[2:]]
+        assert new == [str(tmp_path / one) for one in ("telecom", "retailer") if known == "bank"]
+
+
+def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):
+    (tmp_path / "site.toml").write_text('[site]\nname = "one"\n')
+    lines = sites.Lines({"one": site_in(tmp_path)})
+    path = federation_server.ping(tmp_path, ("one",), Patience())
+    federation_server.run_in_job(tmp_path, federation_server.PING, lines)
+    found = json.loads(path.read_text())["seconds"]
+    assert {name: len(one) for name, one in found.items()} == {"small": 30, "8 MB": 30}
+    assert all(one > 0 for one in found["small"])
+    assert [one.state for one in federation_server.standings(tmp_path)] == ["finished"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="nvflare is there")
+def test_without_the_library_the_commands_say_what_to_install(tmp_path, capfd):
+    (tmp_path / "federation.toml").write_text(GOOD)
+    assert main(["federation", "provision", str(tmp_path / "federation.toml")]) == 2
+    assert "install intarsia[nvflare]" in one_error(said(capfd)[1])
+
+
+def test_a_server_whose_port_is_in_use_says_so(tmp_path, capfd):
+    pytest.importorskip("nvflare")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        kit = tmp_path / "server"
+        (kit / "startup").mkdir(parents=True)
+        service = {"service": {"target": f"localhost:{port}"}, "admin_port": port}
+        (kit / "startup" / "fed_server.json").write_text(json.dumps({"servers": [service]}))
+        (kit / "local").mkdir()
+        known = {"sites": ["bank"], "patience": {}}
+        (kit / "local" / "federation.json").write_text(json.dumps(known))
+        assert main(["federation", "server", str(kit)]) == 2
+    assert f"Port {port} of this machine cannot be used" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("size", [20_000_000, 20_000_001])
+def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
+    kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+    log = tmp_path / "audit.log"
+    with log.open("wb") as file:
+        file.truncate(size)
+    kit_process._put_by(log)
+    assert (log.is_file(), (tmp_path / "audit.log.1").is_file()) == (
+        (True, False) if size == 20_000_000 else (False, True)
+    )
+    kit_process._put_by(tmp_path / "none.log")
+
+
+def test_the_folders_of_the_newest_jobs_stay(tmp_path):
+    kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+    jobs = [tmp_path / f"cd46f980-21d4-4605-a065-203a415aaf{number:02d}" for number in range(23)]
+    others = [tmp_path / "local", tmp_path / "cd46f980", tmp_path / "storage"]
+    for path in (*jobs, *others):
+        (path / "app").mkdir(parents=True)
+    for at, path in enumerate(reversed(jobs)):  # the first is the newest
+        os.utime(path, (1000 + at, 1000 + at))
+    kit_process._clear_jobs(tmp_path)
+    assert [path for path in jobs if path.exists()] == jobs[:20]
+    assert all(path.exists() for path in others)
+    kit_process._clear_jobs(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])
+def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
+    tmp_path, monkeypatch, capsys, words
+):
+    from types import SimpleNamespace
+
+    from intarsia.cli import federation as federation_commands
+    from intarsia.deployment import process as kit_process
+
+    kit = tmp_path / "server"
+    (kit / "admin").mkdir(parents=True)
+    (kit / "local").mkdir()
+    federation_file.finish_kits(
+        described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
+    )
+    jobs = Jobs()
+    jobs.connected, jobs.close = ("telecom", "bank"), lambda: None
+    monkeypatch.setattr(kit_process, "is_running", lambda kit: True)
+    module = SimpleNamespace(Jobs=lambda kit: jobs)
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    assert main(["federation", "status", str(kit), *words]) == 0
+    shown = capsys.readouterr()
+    if words:
+        assert json.loads(shown.out)["sites"] == {"bank": True, "telecom": True, "retailer": False}
+    else:
+        assert shown.err.splitlines() == [
+            "server is running",
+            "  connected: bank, telecom",
+            "  not connected: retailer",
+        ]
+
+
+def described(folder):
+    path = folder / "federation.toml"
+    path.write_text(GOOD)
+    return federation_file.load(path)

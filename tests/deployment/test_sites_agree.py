@@ -1,0 +1,86 @@
+"""Sites whose tables do not go together are refused as parties in one place are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sites
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.errors import FederationError
+from intarsia.experiment import config as experiment
+from intarsia.training import run as running
+from tests.deployment.test_run import HASTY, NAMES, described, set_up
+
+
+def test_sites_whose_labels_differ_are_refused_as_parties_in_one_place_are(tmp_path):
+    found = set_up(tmp_path)
+    path = tmp_path / "telecom.csv"
+    lines = path.read_text().splitlines()
+    other = {"yes": "no", "no": "yes"}
+    for place in range(10, 20):  # of samples that others have too
+        rest, _, label = lines[place].rpartition(",")
+        lines[place] = f"{rest},{other[label]}"
+    path.write_text("\n".join(lines) + "\n")
+    description = described(tmp_path)
+    with pytest.raises(FederationError, match="different labels at two clients"):
+        running.run(description, out=tmp_path / "one")
+    with pytest.raises(FederationError, match="'bank' and 'telecom' have different labels"):
+        remote_running.run_over(
+            description, sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+        )
+
+
+def test_a_site_that_forgot_its_id_is_refused_by_name(tmp_path):
+    found = set_up(tmp_path)
+    (tmp_path / "retailer" / "site.toml").write_text(
+        '[site]\nname = "retailer"\nplain = true\nids = true\n'
+        '[table]\npath = "../retailer.csv"\nlabel = "label"\n'
+    )
+    found["retailer"] = site_in(tmp_path / "retailer")
+    with pytest.raises(FederationError, match=r"'retailer' has no id, but its table has .* 'id'"):
+        remote_running.run_over(
+            described(tmp_path), sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+        )
+
+
+def test_a_feature_that_is_sparse_at_one_site_and_dense_at_another_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.random((20, 2)).tolist()
+    (tmp_path / "dense.csv").write_text(
+        "1,2,label\n" + "".join(f"{a},{b},{k % 2}\n" for k, (a, b) in enumerate(rows))
+    )
+    (tmp_path / "sparse.svm").write_text(
+        "".join(f"{k % 2} 1:{a} 2:{b}\n" for k, (a, b) in enumerate(rows))
+    )
+    found = {}
+    tables = {"north": 'path = "../dense.csv"\nlabel = "label"', "south": 'path = "../sparse.svm"'}
+    for name, table in tables.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(
+            f'[site]\nname = "{name}"\nplain = true\nids = true\n[table]\n{table}\n'
+        )
+        found[name] = site_in(tmp_path / name)
+    tree = {
+        "experiment": {"name": "two", "rounds": 2, "yardsticks": False},
+        "algorithm": {"name": "fedavg", "loss": "logistic"},
+        "client": [
+            {"name": "north", "path": "dense.csv", "label": "label"},
+            {"name": "south", "path": "sparse.svm"},
+        ],
+    }
+    with pytest.raises(FederationError, match="sparse table at client 'south'"):
+        running.run(experiment.from_dict(tree, tmp_path), out=tmp_path / "one")
+    with pytest.raises(FederationError, match="sparse table at client 'south'"):
+        remote_running.run_over(
+            experiment.from_dict(tree, tmp_path),
+            *(sites.Lines(found), tuple(tables), tmp_path / "sites"),
+            patience=HASTY,
+        )
+    plain = experiment.from_dict({**tree, "preprocessing": {"standardise": False}}, tmp_path)
+    remote_running.run_over(
+        *(plain, sites.Lines(found), tuple(tables), tmp_path / "sites"),
+        patience=HASTY,
+        overwrite=True,
+    )

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from intarsia.data.reader import table_from
+from intarsia.datasets import registry as datasets
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.experiment import federation
+from intarsia.experiment.config import from_dict
+
+
+def simulated(kind="grid", share=0.2, name="breast_cancer", **keys):
+    return from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "dataset": {"name": name},
+            "partition": {"kind": kind, **keys},
+            "split": {"test": share},
+        }
+    )
+
+
+def parties(**tables):
+    described = from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "split": {"test": 0.0},
+            "client": [{"name": name} for name in tables],
+        }
+    )
+    return described, {
+        name: table_from(
+            np.arange(float(len(ids)))[:, None], labels, client=name, samples=ids, names=[name]
+        )
+        for name, (ids, labels) in tables.items()
+    }
+
+
+def rows(blocks):
+    return {one for block in blocks.values() for one in block.samples.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("grid", {"rows": 2, "columns": 3}),
+        ("horizontal", {"clients": 3}),
+        ("vertical", {"clients": 2}),
+        ("overlap", {"rows": 2, "columns": 2, "shared_rows": 0.2, "shared_columns": 0.5}),
+    ],
+)
+def test_a_simulation_deals_every_sample_to_one_part(kind, keys):
+    found = federation.build(simulated(kind, **keys))
+    whole = datasets.load("breast_cancer")
+    train, test = rows(found.train), rows(found.test)
+    assert not train & test
+    assert train | test == set(whole.samples.tolist())
+    assert 0.1 < len(test) / len(whole.samples) < 0.3
+    assert list(found.train) == list(found.test)
+    for name, block in found.train.items():
+        assert block.features == found.test[name].features
+        place = [whole.features.index(feature) for feature in block.features]
+        np.testing.assert_array_equal(block.x, whole.x[np.ix_(block.samples, place)])
+
+
+def test_the_parts_do_not_depend_on_how_they_are_dealt():
+    found = [federation.build(simulated(rows=rows, columns=2)) for rows in (1, 4)]
+    assert rows(found[0].test) == rows(found[1].test)
+
+
+def test_the_official_test_part_is_used(data_folder):
+    found = federation.build(simulated("horizontal", name="mnist", clients=3))
+    assert len(rows(found.train)) == 60000
+    assert rows(found.test) == set(range(60000, 70000))
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "usps"])
+def test_a_validation_part_is_of_the_training_samples(name, data_folder, monkeypatch):
+    monkeypatch.setenv("INTARSIA_DATA", str(data_folder))
+    usual = simulated("horizontal", name=name, clients=2)
+    chosen = replace(usual, split=replace(usual.split, validation=0.25))
+    before, found = federation.build(usual), federation.build(chosen)
+    train, validation = rows(found.train), rows(found.test)
+    assert not train & validation
+    assert train | validation == rows(before.train)
+    assert len(validation) == pytest.approx(0.25 * len(rows(before.train)), rel=0.2)
+    assert "25 % of the training samples" in found.notes[-1]
+    blocks, _ = federation.parties(chosen)  # what is shown is the whole
+    assert rows(blocks) == rows(before.train) | rows(before.test)
+
+
+def test_a_validation_part_of_tables_is_of_the_training_rows():
+    described, tables = parties(one=(np.arange(200), np.arange(200) % 2))
+    described = replace(described, split=replace(described.split, test=0.3, validation=0.2))
+    found = federation.build(described, tables)
+    without = federation.build(
+        replace(described, split=replace(described.split, validation=0)), tables
+    )
+    assert rows(found.train) | rows(found.test) == rows(without.train)
+
+
+def test_without_a_test_part_its_blocks_are_empty():
+    found = federation.build(simulated(share=0.0, rows=2, columns=2))
+    assert len(rows(found.train)) == 569
+    assert {block.shape for block in found.test.values()} == {(0, 15)}
+    held, _ = federation.parties(simulated(share=0.5, rows=2, columns=2))
+    assert len(rows(held)) == 569
+
+
+def test_a_test_part_that_is_too_small_to_deal_is_one_sentence():
+    with pytest.raises(
+        ExperimentError, match=r"test part has 9 samples .* raise test in \[split\]"
+    ):
+        federation.build(simulated(share=0.01, rows=64, columns=1))
+
+
+def test_samples_without_a_label_anywhere_are_left_out():
+    described, tables = parties(
+        bank=([1, 2, 3, 4], [0.0, 1.0, np.nan, 1.0]), shop=([3, 4, 5], None)
+    )
+    found = federation.build(described, tables)
+    assert found.train["bank"].samples.tolist() == [1, 2, 4]
+    assert found.train["shop"].samples.tolist() == [4]
+    assert found.notes == ("2 training samples have a label at no client; they are left out.",)
+    held, _ = federation.parties(described, tables)
+    assert len(rows(held)) == 5
+
+
+def test_a_client_of_no_use_is_one_sentence():
+    described, tables = parties(bank=([1, 2], [0.0, 1.0]), shop=([3, 4], None))
+    with pytest.raises(FederationError, match="Client 'shop' has 2 training samples, none of"):
+        federation.build(described, tables)
+
+
+def written(folder, **tables):
+    """Return the experiment of parties with CSV files and an id column where it is not None."""
+    clients = []
+    for name, (text, settings) in tables.items():
+        (folder / f"{name}.csv").write_text(text)
+        clients.append({"name": name, "path": f"{name}.csv", **settings})
+    tree = {"algorithm": {"name": "hyfdca"}, "split": {"test": 0.0}, "client": clients}
+    return from_dict(tree, folder)
+
+
+def test_an_id_that_a_party_forgot_is_named(tmp_path):
+    a, b = "no,x,y\n1,5,0\n2,6,1\n", "no,z\n1,7\n2,8\n"
+    described = written(tmp_path, a=(a, {"label": "y"}), b=(b, {"id": "no"}))
+    with pytest.raises(FederationError, match=r"'a' has no id, .* column 'no', .* client 'b'; set"):
+        federation.build(described)
+    # rows that belong to one party alone: no column of the others' id, or it is left out
+    labels = (a, {"label": "y", "exclude": ["no"]})
+    described = written(tmp_path, a=labels, b=(b.replace("z", "y"), {"id": "no", "label": "y"}))
+    assert len(rows(federation.build(described).train)) == 4
+    every = {"label": "y"}
+    described = written(tmp_path, a=(a, every), b=(a, every))
+    assert len(rows(federation.build(described).train)) == 4
+
+
+def test_sparse_and_dense_values_of_the_same_samples_are_refused():
+    x = np.eye(9, 2)
+    ids = np.arange(9)
+    given = {
+        "a": table_from(csr_array(x), ids % 2, client="a", samples=ids),
+        "b": table_from(x, client="b", samples=ids),
+    }
+    described = from_dict(
+        {
+            "algorithm": {"name": "hyfdca"},
+            "split": {"test": 0.0},
+            "preprocessing": {"standardise": False},
+            "client": [{"name": name} for name in given],
+        }
+    )
+    with pytest.raises(FederationError, match=r"'x0' is in a sparse .* 'a' .* 'b', which hold the"):
+        federation.build(described, given)
+    apart = given | {"b": table_from(x, ids % 2, client="b", samples=ids + 50)}
+    assert not federation.build(described, apart).train["b"].sparse
+    # the samples that both have are of the test part
+    halved = replace(described, split=replace(described.split, test=0.5))
+    many = np.arange(100)
+    alone = {"a": table_from(np.eye(100, 2), many % 2, client="a", samples=many)}
+    tested = federation.build(halved, alone).test["a"].samples
+    others = np.r_[tested, 200:260]
+    both = {
+        "a": table_from(csr_array(np.eye(100, 2)), many % 2, client="a", samples=many),
+        "b": table_from(np.eye(len(others), 2), others % 2, client="b", samples=others),
+    }
+    with pytest.raises(FederationError, match="which hold the same samples"):
+        federation.build(halved, both)
+
+
+def test_rows_without_ids_and_labels_are_told_to_have_one_of_them(tmp_path):
+    a, b = "no,x,y\n1,5,0\n2,6,1\n", "customer,z\n1,7\n2,8\n"
+    described = written(tmp_path, a=(a, {"label": "y", "id": "no"}), b=(b, {}))
+    with pytest.raises(FederationError, match=r"'b' has 2 .* no ids that others know: set id to"):
+        federation.build(described)
+    found = federation.build(written(tmp_path, a=(a, {"label": "y", "id": "no"}),
+                                     b=(b, {"id": "customer"})))  # fmt: skip
+    assert rows(found.train) == {1, 2}
+
+
+def test_ids_with_and_without_zeros_in_front_are_told_how_to_meet(tmp_path):
+    a, b = "no,x,y\n07,5,0\n08,6,1\n", "no,z\n7,7\n8,8\n"
+    own = {"id": "no", "label": "y"}
+    with pytest.raises(
+        FederationError, match=r'set normalise = \["zeros"\] in \[alignment\] or id_t'
+    ):
+        federation.build(written(tmp_path, a=(a, own), b=(b, {"id": "no"})))
+    text = written(tmp_path, a=(a, own), b=(b, {"id": "no", "id_type": "text"}))
+    with pytest.raises(
+        FederationError, match=r"without zeros in front 2 .* normalise = \[\"zeros\"\]"
+    ):
+        federation.build(text)
+    # what they are told brings them together
+    alike = replace(text, alignment=replace(text.alignment, normalise=("zeros",)))
+    assert rows(federation.build(alike).train) in ({"7", "8"}, {7, 8})
+    whole = {"id_type": "integer", "id": "no"}
+    found = federation.build(written(tmp_path, a=(a, own | whole), b=(b, whole)))
+    assert rows(found.train) == {7, 8}
+    # others are told to write them as text
+    named = written(tmp_path, a=(a.replace("07", "A7"), own), b=(b, {"id": "no"}))
+    with pytest.raises(FederationError, match=r"set id_type = \"text\" at 'b'"):
+        federation.build(named)
+
+
+def test_labels_that_differ_are_one_sentence():
+    described, tables = parties(bank=([1, 2], [0.0, 1.0]), shop=([2, 3], [0.0, 1.0]))
+    with pytest.raises(FederationError, match="first: sample 2 at 'bank' and 'shop'"):
+        federation.build(described, tables)
+
+
+def test_a_party_whose_rows_are_all_held_out_is_named():
+    described, tables = parties(bank=(list(range(50)), [0.0, 1.0] * 25), shop=([7], None))
+    for salt in map(str, range(20)):
+        split = {"test": 0.5, "salt": salt}
+        tree = {"algorithm": {"name": "hyfdca"}, "split": split}
+        described = from_dict({**tree, "client": [{"name": "bank"}, {"name": "shop"}]})
+        try:
+            federation.build(described, tables)
+        except TableError as problem:
+            assert str(problem).startswith("Client 'shop': All 1 rows")  # noqa: PT017
+            break
+    else:
+        pytest.fail("20 salts never held out sample 7")
+
+
+def test_tables_that_a_function_makes_are_not_kept():
+    described, tables = parties(bank=([1, 2, 3], [0.0, 1.0, 1.0]))
+    alive = []
+
+    def read():
+        made = dict(tables)
+        tables.clear()
+        alive.append(weakref.ref(made["bank"]))
+        return made
+
+    found = federation.build(described, read)
+    gc.collect()
+    assert alive[0]() is None
+    assert found.train["bank"].shape == (3, 1)
+
+
+def test_a_simulation_keeps_who_is_dealt_alike(tmp_path):
+    tree = {
+        "algorithm": {"name": "standalone"},
+        "dataset": {"name": "digits", "train_per_class": 20},
+        "partition": {"kind": "clusters", "clients": 4, "clusters": 2, "classes": 5},
+    }
+    found = federation.build(from_dict(tree, tmp_path))
+    assert found.structure.clients == found.schema.clients
+    assert found.structure.levels == {"clusters": (0, 0, 1, 1)}
+    for train, test in zip(found.train.values(), found.test.values(), strict=True):
+        assert set(test.y.tolist()) <= set(train.y.tolist())
+        assert len(set(train.y.tolist())) == 5
+    tree["partition"] = {"kind": "horizontal", "clients": 4}
+    assert federation.build(from_dict(tree, tmp_path)).structure is None

@@ -1,0 +1,408 @@
+"""`intarsia predict`: a finished run's model on a new table."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from command_line import finished, one_error, said
+from intarsia.cli.main import main
+from intarsia.inference.new_table import TableSettings, table_settings
+from intarsia.models.client_models import LinearModels
+from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.serialization import write_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """score = 2·(age - 40)/10 + 1·[sex=F] - 3·[sex=M] + 0.5, means 40, 0.25 and 0.75."""
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"age": 2.0, "sex=F": 1.0, "sex=M": -3.0},
+        means={"age": 40.0, "sex=F": 0.25, "sex=M": 0.75},
+        scales={"age": 10.0, "sex=F": 1.0, "sex=M": 1.0},
+        intercept=0.5,
+        classes=("no", "yes"),
+        loss="logistic",
+    )
+    write_model(fitted, folder / "model")
+    client = {"name": "bank", "id": "customer", "label": "default", "missing": ["?", "-"]}
+    (folder / "experiment.json").write_text(json.dumps({"client": [client]}))
+    return folder
+
+
+def predicted(folder: Path, text: str, capfd, *options: str) -> tuple[list[dict[str, str]], str]:
+    table = folder.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(folder), str(table), *options]) == 0
+    out, err = said(capfd)
+    return list(csv.DictReader(io.StringIO(out))), err
+
+
+def test_predict_scores_the_full_columns(model, capfd):
+    text = "customer,age,sex\n7,50,F\n8,30,M\n"
+    rows, err = predicted(model, text, capfd)
+    assert err == ""
+    # 2·1 + (1 - 0.25) - 3·(0 - 0.75) + 0.5 = 5.5; 2·(-1) + (0 - 0.25) - 3·(1 - 0.75) + 0.5 = -2.5
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+    assert [row["label"] for row in rows] == ["yes", "no"]
+    assert [float(row["probability"]) for row in rows] == pytest.approx(
+        [1 / (1 + np.exp(-5.5)), 1 / (1 + np.exp(2.5))]
+    )
+
+
+def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
+    rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
+    assert [row["id"] for row in rows] == ["1", "2"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+    assert "lacks 1 of the model's 2 columns; each counts as its mean: sex" in err
+    assert "count as the mean: age (1)" in err
+    assert "left aside: shoe" in err
+
+
+def test_an_unknown_level_counts_as_missing(model, capfd):
+    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,1\n", capfd)
+    assert float(rows[0]["score"]) == pytest.approx(0.5)
+    assert "count as the mean: sex (1)" in err
+    assert "default" not in err
+
+
+def test_predict_reads_parquet_and_writes_a_file(model, capfd, tmp_path):
+    import polars
+
+    polars.DataFrame({"who": ["a", "b"], "age": [50.0, None]}).write_parquet(tmp_path / "t.parquet")
+    out = tmp_path / "out.csv"
+    arguments = ["predict", str(model), str(tmp_path / "t.parquet"), "--out", str(out)]
+    assert main([*arguments, "--id", "who"]) == 0
+    assert said(capfd)[0] == ""
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([2.5, 0.5])
+
+
+def test_columns_of_the_levels_go_before_what_they_came_from(model, capfd):
+    rows, err = predicted(model, "age,sex,sex=F,sex=M\n40,M,1,0\n", capfd)
+    assert [float(row["score"]) for row in rows] == pytest.approx([0.75 + 3 * 0.75 + 0.5])
+    assert "left aside: sex." in err
+
+
+def test_what_counts_as_0_is_not_called_a_mean(model, capfd):
+    plain = LinearRegressor.from_weights(
+        {"age": 2.0, "shoe": 1.0},
+        means={"age": 0.0, "shoe": 0.0},
+        scales={"age": 1.0, "shoe": 1.0},
+        intercept=1.0,
+    )
+    write_model(plain, model / "model")
+    rows, err = predicted(model, "customer,age\n1,\n2,3\n", capfd)
+    assert [float(row["score"]) for row in rows] == [1.0, 7.0]
+    assert "lacks 1 of the model's 2 columns; each counts as 0: shoe." in err
+    assert "Missing values and unknown levels count as 0: age (1)." in err
+
+
+def test_texts_that_are_named_count_as_missing(model, capfd):
+    rows, err = predicted(
+        model, 'age,sex\nn/a,F\n-,"none"\n', capfd, "--missing", "n/a", "--missing", "none"
+    )
+    assert [float(row["score"]) for row in rows] == pytest.approx([3.5, 0.5])
+    assert "count as the mean: age (2), sex (1)" in err
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "^"])
+def test_a_new_table_has_a_separator_of_its_own(model, mark, capfd):
+    path = model / "experiment.json"
+    client = json.loads(path.read_text())["client"][0]
+    others = [{"name": "shop", "separator": ";"}, {"name": "east", "separator": "^"}]
+    path.write_text(json.dumps({"client": [client, *others]}))
+    text = "customer,age,sex\n7,50,F\n8,30,M\n"
+    rows, _ = predicted(model, text.replace(",", mark), capfd)
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+
+
+def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
+    told = [
+        {"name": "a", "id": "no", "missing": ["?"], "separator": ";"},
+        {"name": "b", "id": "who", "missing": ["-"]},
+    ]
+    (tmp_path / "experiment.json").write_text(json.dumps({"client": told}))
+    assert table_settings(tmp_path, "b") == TableSettings(("who",), (), ("-",), ())
+    for name in (None, "somebody who joined"):
+        both = TableSettings(("no", "who"), (), ("?", "-"), (";",))
+        assert table_settings(tmp_path, name) == both
+
+
+def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8, "flic-linear")
+    models = {
+        name: LinearRegressor.from_weights(
+            {column: 2.0}, means={column: 40.0}, scales={column: 10.0}, intercept=5.0
+        )
+        for name, column in (("a", "age"), ("b", "size"))
+    }
+    write_model(LinearModels("flic-linear", models), folder / "model")
+    told = [
+        {"name": "a", "id": "no", "missing": ["?"]},
+        {"name": "b", "id": "no", "missing": ["0"], "separator": ";"},
+    ]
+    (folder / "experiment.json").write_text(json.dumps({"client": told}))
+    # of a: 0 is a number and an id; 2·(0 - 40)/10 + 5 = -3
+    rows, err = predicted(folder, "no;age\n0;0\n1;?\n", capfd)
+    assert rows == [{"id": "0", "score": "-3.0"}, {"id": "1", "score": "5.0"}]
+    assert "taken for one of 'a'" in err
+    assert "count as the mean: age (1)" in err
+    rows, _ = predicted(folder, "no;size\n1;0\n", capfd)  # of b it is missing
+    assert rows == [{"id": "1", "score": "5.0"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
+        ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
+        (
+            "age,sex\n1\n",
+            [],
+            "line 2 has 1 values ('1') but the header has 2; give every line 2 "
+            "values, and put a value with a separator in quotes.",
+        ),
+        ("age,sex\n1,F\nn/a,M\n", [], "correct it, or let it count as missing: --missing 'n/a'."),
+        ("age\n1\0\n", [], "not text; save it as UTF-8 text."),
+        ("customer,age\n1,2020-01-02\n", [], "leave it out of the table."),
+        ("", [], "empty"),
+        ("customer,age\n1,2\n1,3\n", [], "repeat"),
+        ("age,sex\nold,F\nyoung,M\n", [], "column 'age' has text (such as 'old')"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
+    table = model.parent / "table.csv"
+    table.write_text(text)
+    assert main(["predict", str(model), str(table), *options]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("none.csv", "There is no file none.csv; give the path"),
+        ("run", "run is a folder; name a CSV, Parquet, libsvm or npz file"),
+        ("table.toml", "ends in '.toml', which is no format that is read; give"),
+        ("table.csv", "table.csv: column 'age' mixes numbers and text"),
+    ],
+)
+def test_what_is_no_table_is_named_as_it_was_given(model, table, expected, capfd, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    for name in ("table.toml", "table.csv"):
+        Path(name).write_text("age\n1\nx\n")
+    assert main(["predict", "run", table]) == 2
+    found = one_error(said(capfd)[1])
+    assert found.startswith(f"error: {expected}") or expected in found
+    assert "Client" not in found
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"),
+    [
+        ("", "--out . is a folder; name a file in it"),
+        ("run", "--out run is a folder"),
+        ("none/x.csv", "is in none, which is no folder; make it first"),
+        ("table.csv/x", "is in table.csv, which is no folder"),
+        ("run/../table.csv", "is the table itself"),
+    ],
+)
+def test_predictions_go_to_a_file_of_their_own(model, out, expected, capfd, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    Path("table.csv").write_text("age\n1\n")
+    assert main(["predict", "run", "table.csv", "--out", out]) == 2
+    assert expected in one_error(said(capfd)[1])
+    assert Path("table.csv").read_text() == "age\n1\n"
+
+
+def test_a_regression_predicts_numbers(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearRegressor.from_weights(
+        {"age": 2.0}, means={"age": 40.0}, scales={"age": 10.0}, intercept=5.0
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "id,age\n1,50\n2,\n", capfd, "--id", "id")
+    assert rows == [{"id": "1", "score": "7.0"}, {"id": "2", "score": "5.0"}]
+
+
+def test_more_classes_give_the_best_one(tmp_path, capfd):
+    folder = finished(tmp_path / "run", 0, 0.8)
+    fitted = LinearClassifier.from_weights(
+        {"x": np.array([1.0, 0.0, -1.0])},
+        means={"x": 0.0},
+        scales={"x": 1.0},
+        intercept=np.array([0.0, 0.5, 0.0]),
+        classes=("a", "b", "c"),
+        loss="hinge",
+    )
+    write_model(fitted, folder / "model")
+    rows, _ = predicted(folder, "x,y\n2,0\n0,0\n-2,0\n", capfd)
+    assert [row["label"] for row in rows] == ["a", "b", "c"]
+    assert [float(row["score"]) for row in rows] == [2.0, 0.5, 2.0]
+    assert list(rows[0]) == ["id", "score", "label"]
+
+
+# -- files whose columns have no names
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """score = 1·x1 + 2·x2 + … + 12·x12 - 3; the party "web" had a file without an ending."""
+    names = [str(at) for at in range(1, 13)]
+    fitted = LinearRegressor.from_weights(
+        {name: float(name) for name in names},
+        means=dict.fromkeys(names, 0.0),
+        scales=dict.fromkeys(names, 1.0),
+        intercept=-3.0,
+    )
+    folder = finished(tmp_path / "run", 0, 0.8)
+    write_model(fitted, folder / "model")
+    clients = [
+        {"name": "web", "path": "web", "format": "libsvm"},
+        {"name": "lab", "path": "lab.npz", "id": "samples"},
+    ]
+    (folder / "experiment.json").write_text(json.dumps({"client": clients}))
+    return folder
+
+
+LINES = "1 2:1 12:0.5\n-1\n1 1:4 3:-1 # the last\n"
+SAID = [2 + 6 - 3, -3.0, 4 - 3 - 3]
+
+
+@pytest.mark.parametrize("name", ["new.svm", "new.libsvm.gz", "new.t", "new"])
+def test_predict_reads_libsvm(numbers, name, capfd):
+    path = numbers.parent / name
+    path.write_bytes(gzip.compress(LINES.encode()) if name.endswith(".gz") else LINES.encode())
+    assert main(["predict", str(numbers), str(path)]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert err == ""
+    assert [row["id"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["score"]) for row in rows] == pytest.approx(SAID)
+
+
+def test_a_libsvm_file_may_have_fewer_or_more_columns(numbers, capfd):
+    path = numbers.parent / "new.svm"
+    path.write_text("0 2:1\n0 14:1 15:2\n")
+    assert main(["predict", str(numbers), str(path), "--id", "row"]) == 0
+    out, err = said(capfd)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["id"], float(row["score"])) for row in rows] == [("0", -1.0), ("1", -3.0)]
+    assert "left aside: 13, 14, 15" in err
+
+
+def test_columns_that_a_libsvm_file_lacks_are_named_by_what_they_count_as(numbers, capfd):
+    names = [str(at) for at in range(1, 13)]
+    model = LinearRegressor.from_weights(
+        {name: float(name) for name in names},
+        means={name: 5.0 * (name in ("11", "12")) for name in names},  # these were dense
+        scales=dict.fromkeys(names, 1.0),
+        intercept=0.0,
+    )
+    write_model(model, numbers / "model")
+    path = numbers.parent / "new.svm"
+    path.write_text("0 2:1\n0 9:2\n")
+    assert main(["predict", str(numbers), str(path)]) == 0
+    out, err = said(capfd)
+    assert [float(row["score"]) for row in csv.DictReader(io.StringIO(out))] == [2.0, 18.0]
+    assert "lacks 2 of the model's 12 columns; each counts as its mean: 11, 12." in err
+    assert "lacks 1 of the model's 12 columns; each counts as 0: 10." in err
+
+
+@pytest.mark.parametrize("layout", [np.asarray, csr_array], ids=["dense", "csr"])
+def test_predict_reads_npz(numbers, layout, capfd):
+    x = np.zeros((3, 12))
+    x[0, [1, 11]], x[2, [0, 2]] = [1, 0.5], [4, -1]
+    parts = {"samples": ["p", "q", "r"], "features": [str(at) for at in range(1, 13)], "y": "abc"}
+    values = {"x": x} if layout is np.asarray else parts_of(csr_array(x))
+    path = numbers.parent / "new.npz"
+    arrays = {name: np.array(list(value)) for name, value in parts.items()}
+    np.savez(path, **values, **arrays)
+    assert main(["predict", str(numbers), str(path)]) == 0
+    rows = list(csv.DictReader(io.StringIO(said(capfd)[0])))
+    assert [row["id"] for row in rows] == ["p", "q", "r"]
+    assert [float(row["score"]) for row in rows] == pytest.approx(SAID)
+    del arrays["samples"]
+    np.savez(path, **values, **arrays)
+    assert main(["predict", str(numbers), str(path), "--id", "samples"]) == 2
+    assert "no array of this name; save it, or number the rows: --id row" in said(capfd)[1]
+    assert main(["predict", str(numbers), str(path)]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "1", "2", "3"]
+    assert main(["predict", str(numbers), str(path), "--id", "row"]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "0", "1", "2"]
+
+
+def parts_of(x):
+    names = ("data", "indices", "indptr", "shape")
+    return {name: np.array(getattr(x, name)) for name in names}
+
+
+def test_a_wrong_libsvm_table_is_one_sentence(numbers, capfd):
+    path = numbers.parent / "new.svm"
+    path.write_text("0 2:1\n0 x:1\n")
+    assert main(["predict", str(numbers), str(path)]) == 2
+    found = one_error(said(capfd)[1])
+    assert "new.svm: line 2 ('0 x:1'): the index 'x' is not a whole number" in found
+    assert "Client" not in found
+    for name in ("who", "samples"):
+        path.write_text("0 2:1\n")
+        assert main(["predict", str(numbers), str(path), "--id", name]) == 2
+        found = one_error(said(capfd)[1])
+        assert (
+            f"id is {name!r} but a libsvm file has no id column; number the rows by --id" in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("t.npz", b"neither numbers nor zip", "plain arrays (it is no zip archive); write numbers"),
+        (
+            "t.npz.gz",
+            gzip.compress(b"x", mtime=0),
+            "ends in '.gz', which is no format that is read",
+        ),
+        (
+            "t.parquet.gz",
+            gzip.compress(b"x", mtime=0),
+            "ends in '.gz', which is no format that is read",
+        ),
+        ("t.svm", b"1 1e3:1\n", "the index '1e3' is not a whole number"),
+    ],
+)
+def test_a_wrong_file_without_names_is_one_sentence(numbers, name, content, expected, capfd):
+    path = numbers.parent / name
+    path.write_bytes(content)
+    clients = json.loads((numbers / "experiment.json").read_text())["client"]
+    (numbers / "experiment.json").write_text(json.dumps({"client": clients[1:]}))
+    assert main(["predict", str(numbers), str(path)]) == 2
+    assert expected in one_error(said(capfd)[1])
+
+
+def test_an_array_of_python_objects_is_refused_without_advice_to_load_it(numbers, capfd):
+    path = numbers.parent / "t.npz"
+    np.savez(path, x=np.array([[1, "a", None]], object))
+    assert main(["predict", str(numbers), str(path)]) == 2
+    found = one_error(said(capfd)[1])
+    assert "an array holds Python objects" in found
+    assert "pickle" not in found
+
+
+def test_rows_count_as_in_the_run_where_that_had_them_by_number(numbers, capfd):
+    clients = [{"name": "web", "path": "web.svm", "id": "row"}]
+    (numbers / "experiment.json").write_text(json.dumps({"client": clients}))
+    path = numbers.parent / "new.svm"
+    path.write_text(LINES)
+    assert main(["predict", str(numbers), str(path)]) == 0
+    assert [row.split(",")[0] for row in said(capfd)[0].split()[1:]] == ["0", "1", "2"]

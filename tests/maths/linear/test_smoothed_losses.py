@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.smoothed_losses import curvatures, curved_samples, dual_points, slopes
+
+SMOOTH = [losses.SQUARED_HINGE, losses.LOGISTIC, losses.SQUARED]
+CASES = pytest.mark.parametrize("loss", [losses.HINGE, *SMOOTH])
+SAMPLES = 40
+
+
+def drawn(outputs=2, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.choice([-1.0, 1.0], (outputs, SAMPLES))
+    z, q = 2 * rng.normal(size=(2, outputs, SAMPLES))
+    centre = rng.random((outputs, SAMPLES))
+    return y, z, q, centre, np.linspace(0.3, 4.0, outputs)
+
+
+def points(loss, y, z, centre, weight, rows=None):
+    alpha, curvature = np.zeros(z.shape), np.zeros(z.shape)
+    rows = np.arange(z.shape[1]) if rows is None else rows
+    sums = dual_points(loss, y, z, centre, weight, rows, alpha, curvature)
+    return alpha, curvature, sums
+
+
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_a_smooth_loss_has_its_own_dual_point_and_curvature(loss):
+    y, z, _, centre, weight = drawn()
+    alpha, curvature, _ = points(loss, y, z, centre, weight)
+    np.testing.assert_allclose(alpha, -losses.derivative(loss, z, y), rtol=1e-13)
+    np.testing.assert_allclose(curvature, losses.curvature(loss, z, y), rtol=1e-12)
+
+
+def test_the_hinge_is_smoothed_by_a_proximal_term_in_the_dual():
+    # β maximises β(1 - yz) - (β - c)²/(2s) over [0, 1]: the Moreau envelope's dual point
+    y, z, _, centre, weight = drawn(outputs=1)
+    alpha, curvature, _ = points(losses.HINGE, y, z, centre, weight)
+    for i in range(SAMPLES):
+        slack = 1 - y[0, i] * z[0, i]
+        best = minimize_scalar(
+            lambda beta, slack=slack, i=i: (
+                -beta * slack + (beta - centre[0, i]) ** 2 / (2 * weight[0])
+            ),
+            bounds=(0, 1),
+            method="bounded",
+            options={"xatol": 1e-9},
+        )
+        assert y[0, i] * alpha[0, i] == pytest.approx(best.x, abs=1e-6)
+    inside = (y * alpha > 0) & (y * alpha < 1)
+    np.testing.assert_array_equal(curvature, np.where(inside, weight[0], 0.0))
+    assert inside.any()
+    assert not inside.all()
+
+
+@CASES
+def test_dual_points_stay_in_their_box(loss):
+    y, z, _, centre, weight = drawn()
+    alpha, _, _ = points(loss, y, 50 * z, centre, weight)
+    np.testing.assert_allclose(losses.project(loss, alpha, y), alpha, rtol=1e-15)
+    assert np.isfinite(losses.minus_conjugate(loss, alpha, y)).all()
+
+
+@CASES
+def test_the_sums_are_those_of_the_losses_and_their_conjugates(loss):
+    y, z, _, centre, weight = drawn()
+    alpha, curvature, sums = points(loss, y, z, centre, weight)
+    np.testing.assert_allclose(sums[:, 0], losses.value(loss, z, y).sum(axis=1), rtol=1e-13)
+    conjugate = losses.minus_conjugate(loss, alpha, y).sum(axis=1)
+    np.testing.assert_allclose(sums[:, 1], conjugate, rtol=1e-12)
+    moved = ((y * alpha - centre) ** 2).sum(axis=1) if loss == losses.HINGE else [0, 0]
+    np.testing.assert_allclose(sums[:, 2], moved, rtol=1e-13)
+    np.testing.assert_array_equal(sums[:, 3], (curvature > 0).sum(axis=1))
+
+
+@CASES
+def test_rows_that_are_not_named_stay_out(loss):
+    y, z, q, centre, weight = drawn()
+    rows = np.array([3, 7, 8])
+    y[:, 0] = np.nan  # a sample without a label is never named
+    alpha, curvature, sums = points(loss, y, z, centre, weight, rows)
+    other = np.setdiff1d(np.arange(SAMPLES), rows)
+    assert not alpha[:, other].any()
+    assert not curvature[:, other].any()
+    part = points(loss, *(v[:, rows] for v in (y, z, centre)), weight)[2]
+    np.testing.assert_allclose(sums, part, rtol=1e-13)
+    steps = np.array([[0.0, 0.5], [1.0, 2.0]])
+    found = slopes(loss, y, z, q, centre, weight, rows, steps)
+    own = slopes(loss, *(v[:, rows] for v in (y, z, q, centre)), weight, np.arange(3), steps)
+    np.testing.assert_allclose(found, own, rtol=1e-13)
+
+
+@CASES
+def test_slopes_are_derivatives_of_the_smoothed_losses(loss):
+    y, z, q, centre, weight = drawn()
+    rows, h = np.arange(SAMPLES), 1e-6
+
+    def smoothed(t):
+        at = z + t * q
+        if loss != losses.HINGE:
+            return losses.value(loss, at, y).sum(axis=1)
+        beta = np.clip(centre + weight[:, None] * (1 - y * at), 0, 1)
+        term = beta * (1 - y * at) - (beta - centre) ** 2 / (2 * weight[:, None])
+        return term.sum(axis=1)
+
+    steps = np.array([[0.0, 0.3, 1.0], [0.1, 0.5, 2.0]])
+    found = slopes(loss, y, z, q, centre, weight, rows, steps)
+    for output in range(2):
+        for k, t in enumerate(steps[output]):
+            difference = (smoothed(t + h)[output] - smoothed(t - h)[output]) / (2 * h)
+            assert -found[output, k] == pytest.approx(difference, rel=1e-5, abs=1e-5)
+
+
+@CASES
+def test_extreme_scores_give_finite_numbers(loss):
+    y = np.array([[1.0, -1.0, 1.0, -1.0]])
+    z = np.array([[1e3, 1e3, -1e3, -1e3]])
+    alpha, curvature, sums = points(loss, y, z, np.full((1, 4), 0.5), np.ones(1))
+    assert np.isfinite(alpha).all()
+    assert np.isfinite(curvature).all()
+    assert np.isfinite(sums).all()
+
+
+@CASES
+def test_a_dual_point_says_what_the_curvature_is(loss):
+    y, z, _, centre, weight = drawn()
+    alpha, curvature, _ = points(loss, y, z, centre, weight)
+    np.testing.assert_allclose(curvatures(loss, alpha, weight[:, None]), curvature, rtol=1e-9)
+
+
+def test_noise_at_the_bounds_of_the_hinge_is_no_curvature():
+    alpha = np.array([1e-8, -1e-8, 1 - 1e-8, -1 - 1e-8, 0.5])
+    np.testing.assert_array_equal(curvatures(losses.HINGE, alpha, 2.0), [0, 0, 0, 0, 2.0])
+
+
+@CASES
+@pytest.mark.parametrize("most", [0, 1, 7, 40, 1000])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, outputs):
+    rng = np.random.default_rng(most)
+    alpha = np.where(rng.random((outputs, 90)) < 0.5, rng.random((outputs, 90)), 0.0)
+    weight, order = rng.random(outputs) + 0.5, rng.permutation(60)
+    samples, found = curved_samples(loss, alpha, weight, 20, 80, order, most)
+
+    every = curvatures(loss, alpha, weight[:, None])[:, 20:80]
+    curved = (every > 0).any(axis=0)
+    expected = np.sort([i for i in order if curved[i]][:most]).astype(int)
+    np.testing.assert_array_equal(samples, expected + 20)
+    total, taken = every.sum(axis=1), every[:, expected].sum(axis=1)
+    factor = np.divide(total, taken, out=np.ones(outputs), where=taken > 0)
+    np.testing.assert_allclose(found, every[:, expected] * factor[:, None], rtol=1e-12)

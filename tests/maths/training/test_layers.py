@@ -1,0 +1,76 @@
+"""Compiled normalisation of images against torch's operations, values and gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from intarsia.maths.training.layers import normalised, normalised_alike  # noqa: E402
+
+functional = torch.nn.functional
+SHAPES = [(3, 8, 8, 8), (2, 64, 1, 2), (5, 12, 3, 3), (40, 8, 16, 16)]  # the last: sums in parts
+
+
+def given(shape, kind, *, seed=0):
+    """Return images far from 0, weight, bias, what is beside them, and slopes."""
+    torch.manual_seed(seed)
+    images = 3 * torch.randn(shape, dtype=kind) + 5
+    weight, bias = torch.randn(2, shape[1], dtype=kind)
+    beside, slopes = torch.randn(2, *shape, dtype=kind)
+    leaves = [one.clone().requires_grad_() for one in (images, weight, bias, beside)]
+    return *leaves, slopes
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("alike", [False, True], ids=["image", "batch"])
+def test_values_and_gradients_are_those_of_torchs_operations(shape, kind, alike):
+    tolerance = 1e-12 if kind == torch.float64 else 1e-5
+    for added, relu, last in itertools.product((False, True), repeat=3):
+        images, weight, bias, beside, slopes = given(shape, kind)
+        if last:  # the layout that needs no copy
+            images = images.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        leaves = [images, weight, bias, *[beside] * added]
+        extra = beside if added else None
+        if alike:
+            found = normalised_alike(images, weight, bias, beside=extra, relu=relu)[0]
+            expected = functional.batch_norm(images, None, None, weight, bias, training=True)
+        else:
+            found = normalised(images, weight, bias, 4, beside=extra, relu=relu)
+            expected = functional.group_norm(images, shape[1] // 4, weight, bias)
+        expected = expected + beside if added else expected
+        expected = expected.relu() if relu else expected
+        pairs = [(found, expected)]
+        pairs += zip(
+            torch.autograd.grad(found, leaves, slopes),
+            torch.autograd.grad(expected, leaves, slopes),
+            strict=True,
+        )
+        for mine, theirs in pairs:
+            scale = float(theirs.detach().abs().max())
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance * scale)
+
+
+def test_statistics_of_a_batch_are_its_means_and_variances():
+    images, weight, bias, _, _ = given((6, 8, 5, 5), torch.float64)
+    _, means, variances = normalised_alike(images, weight, bias)
+    torch.testing.assert_close(means, images.detach().mean((0, 2, 3)))
+    expected = images.detach().var((0, 2, 3), correction=0)
+    torch.testing.assert_close(variances, expected, rtol=1e-10, atol=0)
+    assert not means.requires_grad
+    assert not variances.requires_grad
+
+
+def test_stacked_learners_are_normalised_each_by_itself():
+    images, weight, bias, _, _ = given((12, 8, 4, 4), torch.float64)
+    learners = images.detach().reshape(3, 4, 8, 4, 4)
+    weights = torch.stack([weight, 2 * weight, -weight])
+    found = torch.vmap(lambda x, w: normalised(x, w, bias, 4))(learners, weights)
+    for mine, x, w in zip(found, learners, weights, strict=True):
+        torch.testing.assert_close(mine, normalised(x, w, bias, 4))
+    everyone = torch.vmap(lambda x, w: normalised_alike(x, w, bias)[0])(learners, weights)
+    for mine, x, w in zip(everyone, learners, weights, strict=True):
+        torch.testing.assert_close(mine, normalised_alike(x, w, bias)[0])

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from federations import BINARY, block, names, rectangles, table
+from intarsia.core.block import Block, Schema
+from intarsia.engines.simulation import InProcess
+from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import INTERCEPT, add_intercept
+
+
+def prepared(blocks, test=None, *, standardise=True):
+    """Return the engine over the prepared blocks, and the notes."""
+    parts = {"train": (Schema.of(blocks, BINARY), blocks)}
+    if test is not None:
+        parts["test"] = (Schema.of(test, BINARY), test)
+    engine = InProcess(parts, 0)
+    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
+    schemas = {part: schema for part, (schema, _) in parts.items()}
+    notes = preprocessing.prepare(
+        engine, schemas, standardise=standardise, rng=engine.key("preparation")
+    )
+    states = engine.get_states()
+    engine.transform(lambda name, part, one: preprocessing.prepared(states[name], part, one))
+    return engine, notes
+
+
+def pooled(engine, part="train"):
+    """Return the sum of the blocks' values, each divided by its holders, in the ids' order."""
+    schema = engine.schema(part)
+    total = np.zeros((len(schema.samples), len(schema.features)))
+    for name in schema.clients:
+        once = engine.block(name, part).counted_once()
+        values = once.x.toarray() if once.sparse else once.x
+        total[np.ix_(schema.samples.own(name), schema.features.own(name))] += values
+    rows, columns = np.argsort(schema.samples.ids), np.argsort(schema.features.ids)
+    return total[np.ix_(rows, columns)]
+
+
+def standardised(x):
+    """Return what pooled standardisation makes of a table: missing values become the mean."""
+    return np.nan_to_num((x - np.nanmean(x, axis=0)) / np.nanstd(x, axis=0))
+
+
+def skewed(samples=40, features=6, seed=0):
+    """Return features of very different means and deviations."""
+    x, y = table(samples, features, seed)
+    return x * 10.0 ** np.arange(-2, features - 2) + np.arange(features) * 100, y
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2), st.booleans())
+def test_federated_standardisation_is_that_of_the_pooled_table(rows, columns, more, wider, gaps):
+    x, y = skewed()
+    if gaps:
+        x[np.random.default_rng(1).random(x.shape) < 0.2] = np.nan
+    blocks = rectangles(x, y, rows, columns, shared_rows=more, shared_columns=wider)
+    engine, notes = prepared(blocks)
+    assert notes == ()
+    np.testing.assert_allclose(pooled(engine), standardised(x), rtol=0, atol=1e-12)
+
+
+def test_a_value_that_one_of_two_holders_lacks_counts_once():
+    # both hold samples 0-5 and feature 0; each lacks other values of it
+    x, y = skewed(8, 3)
+    first, second = block(x, y, range(6), [0, 1]), block(x, y, range(8), [0, 2])
+    own, other = first.x.copy(), second.x.copy()
+    own[[0, 3], 0] = np.nan
+    other[[1, 3], 0] = np.nan
+    known = x.copy()
+    known[3, 0] = np.nan  # neither has it
+    known[6:, 1] = 0.0  # held by nobody: a sum of nothing
+    engine, notes = prepared(
+        {
+            "a": Block(first.samples, first.features, own, first.y),
+            "b": Block(second.samples, second.features, other, second.y),
+        }
+    )
+    assert notes == ()
+    expected = standardised(known)
+    expected[:6, 1] = standardised(known[:6, 1:2])[:, 0]
+    expected[6:, 1] = 0.0
+    np.testing.assert_allclose(pooled(engine), expected, atol=1e-12)
+
+
+def test_every_part_is_prepared_with_the_moments_of_training():
+    x, y = skewed(60)
+    train = rectangles(x[:40], y[:40], 2, 2, shared_rows=3, shared_columns=1)
+    late = x[40:].copy()
+    late[3, 2] = np.nan
+    test = rectangles(late, y[40:], 2, 2, shared_rows=3, shared_columns=1)
+    engine, _ = prepared(train, test)
+    mean, deviation = x[:40].mean(axis=0), x[:40].std(axis=0)
+    expected = np.nan_to_num((late - mean) / deviation)
+    np.testing.assert_allclose(pooled(engine, "test"), expected, atol=1e-12)
+
+
+def test_a_duplicated_party_changes_no_value():
+    x, y = skewed()
+    x[3, 1] = np.nan
+    blocks = rectangles(x, y, 2, 2)
+    once, _ = prepared(blocks)
+    twice, notes = prepared({**blocks, "copy of r0c0": blocks["r0c0"]})
+    assert notes == ()
+    np.testing.assert_allclose(pooled(twice), pooled(once), rtol=0, atol=1e-12)
+
+
+def test_a_sparse_table_is_scaled_and_never_filled():
+    x, y = table(40, 6)
+    x = x * (np.random.default_rng(2).random(x.shape) < 0.3) + 0.0
+    blocks = rectangles(csr_array(x), y, 2, 2, shared_rows=5, shared_columns=1)
+    engine, notes = prepared(blocks)
+    assert notes == ()
+    scale = np.sqrt((x**2).mean(axis=0))  # around 0: a mean would fill every entry
+    np.testing.assert_allclose(pooled(engine), x / scale, rtol=0, atol=1e-12)
+    for name in engine.ids:
+        assert engine.block(name).x.nnz == blocks[name].x.nnz
+
+
+def test_a_constant_feature_becomes_zero_and_is_named():
+    x, y = table(20, 3)
+    x[:, 1] = 0.1  # not exact in binary: the deviation is tiny, not 0
+    engine, notes = prepared(rectangles(x, y, 2, 1))
+    assert not pooled(engine)[:, 1].any()
+    assert notes == ("Constant over all training samples, so left at 0: f0001.",)
+
+
+def test_a_feature_that_is_constant_at_each_party_alone_stays():
+    x, y = table(20, 2)
+    x[:10, 0], x[10:, 0] = -3.0, 5.0
+    engine, notes = prepared(rectangles(x, y, 2, 1))
+    assert notes == ()
+    np.testing.assert_allclose(pooled(engine)[:, 0], np.repeat([-1.0, 1.0], 10), atol=1e-13)
+
+
+def test_a_feature_without_any_value_becomes_zero():
+    x, y = table(20, 2)
+    x[:, 1] = np.nan
+    engine, notes = prepared(rectangles(x, y, 2, 1))
+    assert not pooled(engine)[:, 1].any()
+    assert notes == ("Constant over all training samples, so left at 0: f0001.",)
+
+
+@pytest.mark.parametrize("layout", [np.array, csr_array])
+def test_conflicting_copies_are_averaged_and_reported(layout):
+    x, y = table(10, 3)
+    other = x.copy()
+    other[2, 1] += 1.0
+    other[4, 1] -= 2.0
+    blocks = {
+        "bank": block(layout(x), y, range(6), [0, 1]),
+        "shop": block(layout(other), y, range(2, 10), [1, 2]),
+    }
+    engine, notes = prepared(blocks, standardise=False)
+    assert notes == (
+        "2 train samples have different copies at bank, shop in one or more of the features "
+        "f0001; their average is used: compare these tables.",
+    )
+    mean = x[:, 1].copy()
+    mean[[2, 4]] = (x[[2, 4], 1] + other[[2, 4], 1]) / 2
+    np.testing.assert_allclose(pooled(engine)[:, 1], mean, atol=1e-13)
+
+
+def test_conflicts_in_the_test_part_are_reported_too():
+    x, y = table(10, 2)
+    other = x.copy()
+    other[1, 0] = 9.0
+    blocks = {"a": block(x, y, range(10), [0]), "b": block(x, y, range(10), [0, 1])}
+    test = {"a": block(x, y, range(10), [0]), "b": block(other, y, range(10), [0, 1])}
+    _, notes = prepared(blocks, test)
+    assert len(notes) == 1
+    assert notes[0].startswith("1 test samples have different copies at a, b")
+
+
+def test_rounding_is_no_conflict():
+    x, y = skewed(30, 4)
+    blocks = {
+        "a": block(x, y, range(30), range(4)),
+        "b": block(x * (1 + 1e-13), y, range(30), range(4)),
+    }
+    assert prepared(blocks)[1] == ()
+
+
+def test_without_standardisation_only_missing_values_change():
+    x, y = skewed(20, 3)
+    x[4, 1] = np.nan
+    engine, notes = prepared(rectangles(x, y, 2, 2, shared_columns=1), standardise=False)
+    assert notes == ()
+    np.testing.assert_allclose(pooled(engine), np.nan_to_num(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("layout", [np.array, csr_array])
+def test_the_intercept_counts_once_and_is_left_alone(layout):
+    x, y = skewed(20, 4)
+    blocks = rectangles(layout(x), y, 2, 2)
+    engine, _ = prepared({name: add_intercept(one) for name, one in blocks.items()})
+    total = pooled(engine)  # the intercept's name sorts before the others
+    assert sorted([INTERCEPT, *names(range(4))])[0] == INTERCEPT
+    np.testing.assert_allclose(total[:, 0], 1.0, atol=1e-14)
+    for one in blocks.values():
+        assert INTERCEPT not in one.features
+
+
+def test_a_permuted_table_is_prepared_to_the_same_bits():
+    x, y = skewed()
+    x[3, 1] = np.nan
+    blocks = rectangles(x, y, 2, 2, shared_rows=4, shared_columns=1)
+    rng = np.random.default_rng(0)
+    mixed = {
+        name: one.take(rng.permutation(one.shape[0]), rng.permutation(one.shape[1]))
+        for name, one in blocks.items()
+    }
+    np.testing.assert_array_equal(pooled(prepared(blocks)[0]), pooled(prepared(mixed)[0]))
+
+
+def test_the_server_learns_counts_of_conflicts_and_constant_features_only():
+    x, y = skewed()
+    blocks = rectangles(x, y, 2, 2, shared_rows=4, shared_columns=1)
+    schema = Schema.of(blocks, BINARY)
+    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
+    opened = []
+
+    class Watched:
+        ids = engine.ids
+        sum = staticmethod(engine.sum)
+
+        @staticmethod
+        def reveal(total):
+            found = engine.reveal(total)
+            opened.append(found)
+            return found
+
+    preprocessing.prepare(
+        Watched(), {"train": schema}, standardise=True, rng=engine.key("preparation")
+    )
+    kinds = [type(one).__name__ for one in opened]
+    assert set(kinds) == {"LabelDifferences", "Conflicts", "Constant"}
+    assert kinds.count("Constant") == 1
+    np.testing.assert_array_equal(opened[0].totals, np.zeros(len(opened[0].totals)))
+    assert set(np.unique(opened[-1].features)) <= {0.0, 1.0}

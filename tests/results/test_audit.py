@@ -1,0 +1,408 @@
+"""The audit of a run says what its transcript shows, record by record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import one_error, said
+from intarsia.cli.main import main
+from intarsia.engines.transcript import Crossings, read_transcript
+from intarsia.errors import CheckpointError
+from intarsia.experiment import config as experiment
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.results import audit
+from intarsia.training.run import resume, run
+
+CLIENTS = tuple(f"r{row}c{column}" for row in range(3) for column in range(2))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run: its audit and its transcript."""
+
+    folder: Path
+    mode: str
+    found: audit.Audit
+    records: tuple
+
+    def lines(self, **wanted):
+        return [
+            line
+            for line in self.found.lines
+            if all(getattr(line, key) == value for key, value in wanted.items())
+        ]
+
+
+def described(folder, mode, algorithm, **settings):
+    options = {"rounds": 8, "tolerance": 0, "evaluate_every": 3, "yardsticks": False}
+    tree = {
+        "experiment": {**options, **settings, "out": str(folder)},
+        "privacy": {"mode": mode, "transcript": True},
+        "algorithm": {"name": algorithm, "regularisation": 1e-2},
+        "dataset": {"name": "breast_cancer"},
+        "partition": {"kind": "grid", "rows": 3, "columns": 2},
+    }
+    return experiment.from_dict(tree, folder)
+
+
+def recorded(folder, mode, algorithm, **settings):
+    with pytest.MonkeyPatch.context() as patch:
+        if mode == "ckks":  # ciphertexts for 150 samples, which a run would put under masks
+            whole = modes.sealing
+            patch.setattr(modes, "sealing", lambda *args: replace(whole(*args), long=100))
+        run(described(folder, mode, algorithm, **settings), overwrite=True)
+    return Recorded(
+        folder, mode, audit.load(folder), tuple(read_transcript(folder / "transcript.bin"))
+    )
+
+
+RUNS = {
+    "plain": ("plain", "hyfdca", {"rounds": 3}),
+    "masked": ("masked", "hyfdca", {"rounds": 5}),
+    "ckks": ("ckks", "hyfdca", {"rounds": 3}),
+    "clients away": ("masked", "fedavg", {"participation": 0.5}),
+    "clients away, plain": ("plain", "fedavg", {"participation": 0.5}),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def recording(request, tmp_path_factory):
+    mode, algorithm, settings = RUNS[request.param]
+    return recorded(tmp_path_factory.mktemp("audit"), mode, algorithm, **settings)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("masked"), "masked", "fedavg", rounds=5)
+
+
+def sealed(value) -> bool:
+    """Return whether a field of a record is bytes by cell, or factors with bytes by cell."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        assert all(isinstance(weight, float) for weight, _ in value)
+        return all(sealed(cells) for _, cells in value)
+    return isinstance(value, dict) and all(isinstance(one, bytes) for one in value.values())
+
+
+# -- record by record
+
+
+def test_every_field_in_the_transcript_stands_in_the_audit_as_it_was_read(recording):
+    how = {"ask": "reply", "sum": "contribution"}
+    for one in recording.records:
+        if one.kind in how:
+            for name, value in one.fields.items():
+                (line,) = recording.lines(
+                    how=how[one.kind], function=one.function, what=f"{one.type}.{name}"
+                )
+                assert line.reader == "server"
+                assert line.readable != sealed(value), line
+                assert one.client in line.clients
+        elif one.kind == "reveal":
+            (line,) = recording.lines(how="revealed", what=one.type)
+            assert line.readable
+            assert not sealed(one.fields["value"])
+        else:
+            for name, value in one.fields.items():
+                lines = recording.lines(
+                    reader="client", function=one.function, what=f"{one.type}.{name}"
+                )
+                assert lines, (one.function, name)
+                assert all(line.readable for line in lines)
+                if recording.mode != "plain":  # where totals are numbers as other fields are
+                    kinds = {line.how for line in lines}
+                    assert ("total" in kinds) >= sealed(value)
+                    assert ("message" in kinds) >= (not sealed(value))
+
+
+def test_the_audit_says_nothing_that_the_transcript_does_not_show(recording):
+    seen = {
+        (one.kind, one.function, f"{one.type}.{name}")
+        for one in recording.records
+        if one.kind != "reveal"
+        for name in one.fields
+    }
+    revealed = {one.type for one in recording.records if one.kind == "reveal"}
+    kinds = {"reply": "ask", "contribution": "sum", "message": "message", "total": "message"}
+    for line in recording.found.lines:
+        if line.how == "revealed":
+            assert line.what in revealed
+        elif line.how != "refresh":
+            assert (kinds[line.how], line.function, line.what) in seen
+
+
+def test_the_counts_are_those_of_the_transcript(recording):
+    replies = Counter(
+        (one.kind, one.function, one.client)
+        for one in recording.records
+        if one.kind in ("ask", "sum")
+    )
+    revealed = Counter(one.type for one in recording.records if one.kind == "reveal")
+    for line in recording.found.lines:
+        if line.how == "revealed":
+            assert line.times == revealed[line.what]
+        elif line.how in ("reply", "contribution"):
+            kind = "ask" if line.how == "reply" else "sum"
+            # a function may reply with one type only: each reply has each field
+            counted = {
+                name: replies[kind, line.function, name]
+                for name in recording.found.clients
+                if replies[kind, line.function, name]
+            }
+            assert line.clients == counted
+            assert max(counted.values()) <= line.times <= sum(counted.values())
+    by_function = Counter()
+    for line in recording.lines(how="total"):
+        for name, count in line.clients.items():
+            by_function[line.function, line.what, name] += count
+    for (function, _, name), count in by_function.items():
+        assert count <= replies["ask", function, name] + replies["sum", function, name]
+
+
+def test_a_mode_that_seals_leaves_the_server_replies_reveals_and_counts(recording):
+    contributions = recording.lines(how="contribution")
+    assert contributions
+    read = {line.what for line in contributions if line.readable}
+    if recording.mode == "plain":
+        assert read == {line.what for line in contributions}
+        assert recording.found.sealed_at_server == ()
+    else:
+        assert all(".counts" in what for what in read)
+        assert {line.how for line in recording.found.read_by_server} <= {
+            "reply",
+            "revealed",
+            "contribution",
+        }
+
+
+def test_who_was_away_opened_nothing(tmp_path):
+    """Of 6 clients 3 are there in a round, in turn: each trains in 2 of 4 rounds."""
+    made = recorded(
+        tmp_path,
+        "masked",
+        "fedavg",
+        rounds=4,
+        evaluate_every=0,
+        participation=0.5,
+        participation_pattern="cyclic",
+    )
+    lines = made.lines(how="message", what="Descend.rate")
+    assert [dict(line.clients) for line in lines] == [dict.fromkeys(CLIENTS, 2)]
+    assert lines[0].times == 4
+    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.rate"]
+    assert mine.times == 2
+
+
+def test_what_is_marked_sealed_is_not_the_numbers_in_another_dress(tmp_path, masked):
+    """The first contributions are the same in all modes; under masks no word is that of one."""
+    plain = recorded(tmp_path, "plain", "fedavg", rounds=1)
+    fixed = FixedPoint(addends=len(CLIENTS))
+    compared = 0
+    for clear, hidden in zip(plain.records, masked.records, strict=False):
+        if clear.kind != "sum" or clear.function != "measure_features":
+            continue
+        assert (clear.function, clear.client) == (hidden.function, hidden.client)
+        values = np.ravel(clear.fields["total"])
+        words = {word.tobytes() for word in fixed.encode(values * (np.abs(values) < fixed.limit))}
+        for data in hidden.fields["total"].values():
+            held = {data[at : at + 8] for at in range(8, len(data), 8)}
+            assert not held & words
+            compared += len(held)
+    assert compared > 100
+
+
+# -- of runs that were stopped
+
+
+class StoppedError(Exception):
+    """Ends a run in a test."""
+
+
+def stopped(folder, **settings):
+    """Run until round 4 of 9, with a checkpoint after each."""
+
+    def stop(progress):
+        if progress.round == 4:
+            raise StoppedError
+
+    description = described(folder, "masked", "fedavg", checkpoint_seconds=0, rounds=9, **settings)
+    with pytest.raises(StoppedError):
+        run(description, progress=stop)
+
+
+def test_the_audit_of_a_stopped_run_is_that_of_its_checkpoint(tmp_path):
+    stopped(tmp_path)
+    found = audit.load(tmp_path)
+    assert (found.mode, found.checkpoint, found.clients) == ("masked", 4, CLIENTS)
+    (line,) = [one for one in found.lines if one.how == "contribution" and one.what == "Change.w"]
+    assert line.times == 4
+    assert not line.readable
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_the_audit_of_a_resumed_run_is_that_of_an_uninterrupted_one(tmp_path, participation):
+    stopped(tmp_path / "stopped", participation=participation)
+    resume(tmp_path / "stopped")
+    run(described(tmp_path / "whole", "masked", "fedavg", rounds=9, participation=participation))
+    found, expected = (audit.load(tmp_path / name) for name in ("stopped", "whole"))
+    assert found == expected
+    assert found.checkpoint is None
+
+
+# -- the command
+
+
+def test_the_command_shows_what_the_server_read_first(masked, capfd):
+    assert main(["audit", str(masked.folder)]) == 0
+    out, err = said(capfd)
+    assert out == ""
+    places = [
+        err.index(text)
+        for text in ("What the server could read", "could not read", "What the clients could read")
+    ]
+    assert places == sorted(places)
+    assert err.index("Objective.at") < places[1] < err.index("Change.w  ") < places[2]
+    assert "mode: masked" in err
+    assert "whoever runs the server" not in err
+
+
+def test_the_command_writes_the_audit_as_json(masked, capfd):
+    assert main(["audit", str(masked.folder), "--json"]) == 0
+    content = json.loads(said(capfd)[0])
+    assert content == masked.found.to_dict()
+    assert content["mode"] == "masked"
+    assert {line["readable"] for line in content["lines"]} == {True, False}
+
+
+def test_the_command_shows_one_client(masked, capfd):
+    assert main(["audit", str(masked.folder), "--client", "r1c0"]) == 0
+    assert "What r1c0 could read" in said(capfd)[1]
+    assert main(["audit", str(masked.folder), "--client", "r1c9"]) == 2
+    assert "'r1c0'" in one_error(said(capfd)[1])
+
+
+def test_the_command_says_that_plain_sums_are_open(tmp_path, capfd):
+    run(described(tmp_path, "plain", "fedavg", rounds=1))
+    assert main(["audit", str(tmp_path)]) == 0
+    err = said(capfd)[1]
+    assert "mode: plain: whoever runs the server could read every contribution" in err
+    assert "could not read" not in err
+
+
+def test_the_command_says_that_a_run_was_stopped(tmp_path, capfd):
+    stopped(tmp_path)
+    capfd.readouterr()
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "up to its checkpoint of round 4" in said(capfd)[1]
+
+
+def test_a_folder_without_an_audit_is_an_error(tmp_path, capfd):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert main(["audit", str(folder)]) == 2
+        assert "neither audit.json nor a checkpoint" in one_error(said(capfd)[1])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mode": "masked", "crossings": {}}'])
+def test_a_damaged_audit_is_an_error(masked, tmp_path, text):
+    shutil.copytree(masked.folder, tmp_path / "run")
+    (tmp_path / "run" / "audit.json").write_text(text)
+    with pytest.raises(CheckpointError, match="cannot be read as an audit"):
+        audit.load(tmp_path / "run")
+
+
+# -- the note of a run in the clear
+
+
+TABLES = """
+[experiment]
+rounds = 2
+
+[algorithm]
+name = "{algorithm}"
+loss = "logistic"
+regularisation = 1e-2
+
+[[client]]
+name = "bank"
+path = "bank.csv"
+label = "default"
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+label = "default"
+"""
+
+
+def notes_of(folder, algorithm="fedavg", *overrides):
+    rng = np.random.default_rng(0)
+    for name in ("bank", "shop"):
+        rows = [f"{a:.3f},{b:.3f},{int(a > b)}" for a, b in rng.normal(size=(20, 2))]
+        (folder / f"{name}.csv").write_text("\n".join(["age,income,default", *rows]) + "\n")
+    (folder / "two.toml").write_text(TABLES.format(algorithm=algorithm))
+    return run(experiment.load(folder / "two.toml", overrides), out=None).notes
+
+
+def test_a_run_on_parties_tables_says_that_its_sums_are_not_sealed(tmp_path):
+    notes = [note for note in notes_of(tmp_path) if "not sealed" in note]
+    assert len(notes) == 1
+    assert 'privacy = "masked"' in notes[0]
+
+
+def test_the_note_is_shown_once(tmp_path, capfd):
+    notes_of(tmp_path)
+    capfd.readouterr()
+    assert main(["run", str(tmp_path / "two.toml")]) == 0
+    assert said(capfd)[1].count("The sums are not sealed") == 1
+
+
+def test_sealed_runs_and_pooled_baselines_and_simulations_have_no_such_note(tmp_path, masked):
+    assert not [one for one in notes_of(tmp_path, "fedavg", "privacy=masked") if "sealed" in one]
+    assert not [one for one in notes_of(tmp_path, "centralised") if "sealed" in one]
+    (tmp_path / "sim").mkdir()
+    found = run(described(tmp_path / "sim", "plain", "fedavg", rounds=1))
+    assert not [note for note in found.notes if "sealed" in note]
+
+
+# -- counting
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message with an open and a sealed field."""
+
+    rate: float
+    w: object
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply."""
+
+    at: float
+
+
+def test_crossings_are_counted_by_client_where_not_all_are_asked():
+    counts = Crossings(("a", "b", "c"))
+    for clients in (("a", "b", "c"), ("a",), ("c", "a"), ("b", "a", "c")):
+        counts.exchange("sum", "step", Message, (("w", "Change.w"),), Reply, clients)
+    found = audit._audit("masked", json.loads(json.dumps(counts.summary())))
+    assert {(one.what, one.how, one.times) for one in found.lines} == {
+        ("Reply.at", "contribution", 4),
+        ("Message.rate", "message", 4),
+        ("Message.w", "total", 4),
+    }
+    assert all(one.clients == {"a": 4, "b": 2, "c": 3} for one in found.lines)
+    restored = Crossings(("a", "b", "c"))
+    restored.restore(json.loads(json.dumps(counts.summary())))
+    assert restored.summary() == counts.summary()
+    restored.exchange("sum", "step", Message, (("w", "Change.w"),), Reply, ("b",))
+    assert restored.summary() != counts.summary()

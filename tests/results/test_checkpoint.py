@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.errors import CheckpointError
+from intarsia.results.checkpoint import Checkpoints
+
+
+@dataclass(frozen=True)
+class State:
+    duals: np.ndarray
+    step: float
+
+
+def saved(folder: Path, *rounds: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder)
+    for number in rounds:
+        states = {"a": State(np.full(3, float(number)), 0.1), "b": State(np.zeros(0), number / 3)}
+        checkpoints.save(number, State(np.arange(2.0), float(number)), states, {"sigma": 0.5})
+    return checkpoints
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    found = saved(tmp_path, 4).latest([State])
+    assert found is not None
+    assert found.round == 4
+    assert found.server.step == 4.0
+    assert list(found.clients) == ["a", "b"]
+    np.testing.assert_array_equal(found.clients["a"].duals, [4.0, 4.0, 4.0])
+    assert found.clients["b"].step == 4 / 3
+    assert found.extra == {"sigma": 0.5}
+
+
+def test_an_empty_folder_has_no_checkpoint(tmp_path):
+    assert Checkpoints(tmp_path).latest([State]) is None
+    assert Checkpoints(tmp_path).rounds == ()
+    assert Checkpoints(tmp_path).history() == []
+
+
+def test_only_the_last_two_are_kept(tmp_path):
+    assert saved(tmp_path, 1, 2, 3, 10).rounds == (3, 10)
+
+
+def test_a_round_may_be_saved_again(tmp_path):
+    checkpoints = saved(tmp_path, 1, 2)
+    checkpoints.save(2, "again", {}, {})
+    found = checkpoints.latest([])
+    assert found is not None
+    assert found.server == "again"
+    assert checkpoints.rounds == (1, 2)
+
+
+@given(st.lists(st.text(max_size=300), unique=True, max_size=4))
+def test_any_client_name_is_safe_as_a_file(tmp_path_factory, names):
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("run"))
+    names = [name.encode("utf-8", "ignore").decode() for name in names]
+    checkpoints.save(1, None, {name: name for name in names}, {})
+    found = checkpoints.latest([])
+    assert found is not None
+    assert found.clients == {name: name for name in names}
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "a/b", "CON", "", "\0", "é" * 200])
+def test_a_client_name_never_becomes_a_path(tmp_path, name):
+    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints.save(1, None, {name: 1}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    found = checkpoints.latest([])
+    assert found is not None
+    assert found.clients == {name: 1}
+
+
+def test_a_half_written_checkpoint_is_ignored_and_removed(tmp_path):
+    checkpoints = saved(tmp_path, 1)
+    half = tmp_path / "checkpoints" / "round-00000002.tmp"
+    half.mkdir(parents=True)
+    (half / "clients.state").write_bytes(b"half")
+    found = checkpoints.latest([State])
+    assert found is not None
+    assert found.round == 1
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("file", ["server.state", "clients.state", "extra.json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, file, damage):
+    checkpoints = saved(tmp_path, 1, 2)
+    path = tmp_path / "checkpoints" / "round-00000002" / file
+    data = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "altered":
+        path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    else:
+        path.unlink()
+    with pytest.warns(UserWarning, match="going on from round 1"):
+        found = checkpoints.latest([State])
+    assert found is not None
+    assert found.round == 1
+
+
+def test_damage_everywhere_is_said(tmp_path):
+    checkpoints = saved(tmp_path, 1, 2)
+    for path in (tmp_path / "checkpoints").glob("*/server.state"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="All 2 checkpoints"):
+        checkpoints.latest([State])
+
+
+def test_the_history_is_cut_at_the_round_of_the_checkpoint(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for number in range(1, 6):
+        checkpoints.append_history({"round": number, "loss": 1 / number})
+    checkpoints.truncate_history(3)
+    assert [line["round"] for line in checkpoints.history()] == [1, 2, 3]
+    checkpoints.append_history({"round": 4, "loss": 0.25})
+    assert [line["loss"] for line in checkpoints.history()] == [1.0, 1 / 2, 1 / 3, 1 / 4]
+
+
+def test_a_half_written_line_of_the_history_is_dropped(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.append_history({"round": 1})
+    with (tmp_path / "history.jsonl").open("a") as history:
+        history.write('{"round": 2, "lo')
+    assert checkpoints.history() == [{"round": 1}]
+    checkpoints.truncate_history(9)
+    checkpoints.append_history({"round": 2})
+    assert checkpoints.history() == [{"round": 1}, {"round": 2}]
+
+
+def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    write_atomically(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"disk full.*result\.json"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+_WRITER = """
+import sys, numpy as np
+from pathlib import Path
+from intarsia.checkpoint import Checkpoints
+checkpoints = Checkpoints(Path(sys.argv[1]))
+print("ready", flush=True)
+for round in range(1, 1_000_000):
+    checkpoints.append_history({"round": round})
+    state = np.full(20_000, float(round))
+    checkpoints.save(round, state, {name: state for name in "abc"}, {"round": round})
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.05, 0.11])
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path, seconds):
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        limit = time.monotonic() + 10
+        while not Checkpoints(tmp_path).rounds and time.monotonic() < limit:
+            pass
+        # The moment of the kill is what varies; the wait is for nothing to become true.
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+        writer.send_signal(signal.SIGKILL)
+    checkpoints = Checkpoints(tmp_path)
+    found = checkpoints.latest([])  # any damage would warn, and a warning is an error here
+    assert found is not None
+    assert found.extra == {"round": found.round}
+    for state in (found.server, *found.clients.values()):
+        np.testing.assert_array_equal(state, np.full(20_000, float(found.round)))
+    checkpoints.truncate_history(found.round)
+    assert [line["round"] for line in checkpoints.history()] == [*range(1, found.round + 1)]
+    assert [path.name for path in (tmp_path / "checkpoints").glob("*.tmp")] == []

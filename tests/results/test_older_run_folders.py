@@ -1,0 +1,170 @@
+"""Run folders of an older version are read, continued and refused as that version would have."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import intarsia
+
+OLDER = Path(__file__).parents[1] / "fixtures" / "574201d"
+EXPECTED = OLDER / "expected"
+SPREAD = ("bank={place}/tables/bank.csv", "shop={place}/tables/shop.csv", "--federated")
+PREDICTIONS = {
+    "hyfdca": (*SPREAD, "--absent", "mean"),
+    "masked": (*SPREAD, "--absent", "mean"),
+    "flic": ("{place}/tables/north.csv", "--client", "north"),
+}
+STOPPED = {"hyfdca-stopped": (1, 3), "fedrep-stopped": (3, 6)}  # after which round, of how many
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a copy of all folders, as a run's is written to."""
+    shutil.copytree(OLDER, tmp_path / "older")
+    secret = tmp_path / "state" / "intarsia" / "secret"
+    secret.parent.mkdir(parents=True)
+    secret.touch(mode=0o600)
+    secret.write_bytes(bytes(range(32)))
+    return tmp_path / "older"
+
+
+def intarsia_says(place: Path, *words: str, status: int = 0) -> str:
+    """Return what a command writes: its results, or what is said where it is to be refused."""
+    done = subprocess.run(
+        [sys.executable, "-m", "intarsia", *words],
+        env={**os.environ, "XDG_STATE_HOME": str(place.parent / "state")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+def numbers(value: object, where: str = "") -> dict[str, object]:
+    """Return the leaves of nested tables and lists by their places."""
+    if not isinstance(value, dict | list):
+        return {where: value}
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    return {
+        place: leaf for key, one in inside for place, leaf in numbers(one, f"{where}.{key}").items()
+    }
+
+
+def assert_same(found: object, expected: object, tolerance: float) -> None:
+    """Compare leaf by leaf: figures within a tolerance, everything else exactly."""
+    ours, theirs = numbers(found), numbers(expected)
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        if isinstance(value, float):
+            assert ours[key] == pytest.approx(value, rel=tolerance, abs=tolerance), key
+        else:
+            assert ours[key] == value, key
+
+
+def rows(text: str) -> list[list[object]]:
+    """Return a table with its numbers as such."""
+
+    def value(word: str) -> object:
+        try:
+            return float(word)
+        except ValueError:
+            return word
+
+    return [[value(word) for word in row] for row in csv.reader(text.splitlines())]
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_an_older_model_predicts_what_it_did(place, name):
+    tables = [word.format(place=place) for word in PREDICTIONS[name]]
+    found = rows(intarsia_says(place, "predict", str(place / name), *tables))
+    expected = rows((EXPECTED / f"{name}.csv").read_text(encoding="utf-8"))
+    assert len(expected) > 30  # a header and a table of rows
+    assert_same(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["hyfdca", "masked"])
+def test_the_audit_of_an_older_run_says_what_it_did(place, name):
+    found = json.loads(intarsia_says(place, "audit", str(place / name), "--json"))
+    expected = json.loads((EXPECTED / f"{name}-audit.json").read_text(encoding="utf-8"))
+    assert len(expected["lines"]) > 10
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_an_older_run_is_resumed_to_the_result_that_it_had_there(place, name):
+    stopped, last = STOPPED[name]
+    history = place / name / "history.jsonl"
+    before = history.read_text(encoding="utf-8")
+    assert len(before.splitlines()) == stopped
+    intarsia_says(place, "resume", str(place / name), "-q")
+    after = history.read_text(encoding="utf-8")
+    assert after.startswith(before)  # nothing is trained again
+    rounds = [json.loads(line)["round"] for line in after.splitlines()]
+    assert rounds == list(range(1, last + 1))
+    found = json.loads((place / name / "result.json").read_text(encoding="utf-8"))
+    expected = json.loads((EXPECTED / f"{name}.json").read_text(encoding="utf-8"))
+    for key in ("algorithm", "rounds", "finished", "certificate", "metrics"):
+        assert_same(found[key], expected[key], 1e-9)
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_the_result_of_an_older_run_is_read_in_python(place, name):
+    metrics = intarsia.load(place / name).metrics
+    written = json.loads((place / name / "result.json").read_text(encoding="utf-8"))["metrics"]
+    assert {client: one.accuracy for client, one in metrics.clients.items()} == {
+        client: one["accuracy"] for client, one in written["clients"].items()
+    }
+
+
+def of_before(folder: Path, name: str) -> None:
+    """Take a key away that every run folder has had for long, as if it were from before."""
+    path = folder / name
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content[{"result.json": "metrics", "model/linear.json": "classes"}[name]]
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def refused(place: Path, *words: str) -> str:
+    """Return the one sentence that a command is refused in."""
+    lines = intarsia_says(place, *words, status=2).strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_a_model_of_an_unknown_version_is_refused_in_a_sentence(place):
+    folder = place / "hyfdca"
+    of_before(folder, "model/linear.json")
+    tables = [word.format(place=place) for word in PREDICTIONS["hyfdca"]]
+    assert str(folder / "model" / "linear.json") in refused(place, "predict", str(folder), *tables)
+
+
+def test_a_result_of_an_unknown_version_is_refused_in_a_sentence(place):
+    folder = place / "hyfdca"
+    of_before(folder, "result.json")
+    assert "not a result that this version wrote" in refused(place, "compare", str(folder))
+
+
+def test_an_experiment_of_an_unknown_version_is_refused_in_a_sentence(place):
+    path = place / "hyfdca-stopped" / "experiment.json"
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    tree["experiment"]["annealing"] = 0.5  # a setting that no version has had
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    assert "'annealing'" in refused(place, "resume", str(path.parent))
+
+
+def test_a_checkpoint_of_an_unknown_version_is_refused_in_a_sentence(place):
+    folder = place / "fedrep-stopped"
+    (state,) = folder.glob("checkpoints/round-*/server.state")
+    written = state.read_bytes()
+    state.write_bytes(written[:4] + b"\x63" + written[5:])  # the number of the encoding
+    assert "this was not written by this version" in refused(place, "resume", str(folder), "-q")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intarsia.errors import CheckpointError
+from intarsia.partition.client_clusters import Structure, Structures
+from intarsia.results.result import Certificate, Metrics, Result, Score, deciles, load, mean, worst
+
+KEYS = [
+    "algorithm",
+    "experiment",
+    "seed",
+    "rounds",
+    "finished",
+    "seconds",
+    "bytes",
+    "exchanges",
+    "certificate",
+    "metrics",
+    "environment",
+    "hyperparameters",
+    "privacy",
+    "structure",
+    "notes",
+]
+
+
+def example(**changes) -> Result:
+    clients = {"bank": Score(0.5, 0.75), "telecom": Score(0.25, 0.25)}
+    values = {
+        "algorithm": "hyfdca",
+        "experiment": "credit",
+        "seed": 3,
+        "rounds": 12,
+        "finished": "tolerance",
+        "seconds": {"total": np.float64(1.5), "training": 1.0},
+        "bytes": {"up": np.int64(10), "down": 20, "by_message": {"Duals": {"up": 10, "down": 0}}},
+        "exchanges": 40,
+        "certificate": Certificate(0.5, 0.25, 0.5),
+        "metrics": Metrics(
+            server=Score(0.4, 0.8, samples=120),
+            clients=clients,
+            clients_mean=mean(clients),
+            centralised=Score(0.39, 0.81),
+            standalone=clients,
+            standalone_mean=mean(clients),
+            clients_worst=worst(clients),
+            clients_deciles=deciles(clients),
+        ),
+        "environment": {"version": "0.1.0", "threads": 1, "folder": Path("a")},
+        "hyperparameters": {"loss": "hinge", "regularisation": 1e-3, "blocks": (1, 2)},
+        "notes": ("one", "two"),
+    }
+    return Result(**{**values, **changes})
+
+
+def test_the_file_has_exactly_the_documented_keys(tmp_path):
+    example().write(tmp_path)
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert list(found) == KEYS
+    assert list(found["metrics"]) == [
+        "server",
+        "clients",
+        "clients_mean",
+        "centralised",
+        "standalone",
+        "standalone_mean",
+        "clients_worst",
+        "clients_deciles",
+    ]
+    assert found["metrics"]["server"] == {
+        "loss": 0.4,
+        "accuracy": 0.8,
+        "r2": None,
+        "macro_f1": None,
+        "samples": 120,
+    }
+    assert len(found["metrics"]["clients_deciles"]) == 9
+    assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}
+    assert found["bytes"]["up"] == 10
+
+
+def test_load_returns_what_was_written(tmp_path):
+    result = example()
+    result.write(tmp_path)
+    found = load(tmp_path)
+    assert found.to_dict() == result.to_dict()
+    assert found.metrics == result.metrics
+    assert found.certificate == result.certificate
+    assert found.folder == tmp_path
+
+
+def test_structures_are_scored_and_come_back(tmp_path):
+    clients = ("bank", "shop", "telecom")
+    truth = Structure(clients, {"clusters": (0, 0, 1)})
+    levels = {"level 1": (0, 0, 0), "level 2": (4, None, None)}
+    learned = Structure(clients[::-1], levels, {"level 1": "global", "level 2": "5 clusters"})
+    result = example(structure=Structures(truth, learned))
+    result.write(tmp_path)
+    found = json.loads((tmp_path / "result.json").read_text())["structure"]
+    assert found["clients"] == list(clients)
+    assert found["truth"] == {"clusters": [0, 0, 1]}
+    assert found["learned"] == {"level 1": [0, 0, 0], "level 2": [None, None, 4]}
+    assert found["words"] == {"level 1": "global", "level 2": "5 clusters"}
+    assert set(found["agreement"]["clusters"]) == {"level 1", "level 2"}
+    back = load(tmp_path)
+    assert back.to_dict() == result.to_dict()
+    assert back.structure == Structures(truth, learned.among(clients))
+    alone = example(structure=Structures(truth))
+    assert alone.to_dict()["structure"]["learned"] is None
+    assert alone.to_dict()["structure"]["agreement"] == {}
+    assert example().to_dict()["structure"] is None
+
+
+def test_what_json_lacks_becomes_null(tmp_path):
+    result = example(
+        certificate=None,
+        metrics=Metrics(server=Score(math.inf, None, math.nan)),
+    )
+    result.write(tmp_path)
+    found = load(tmp_path)
+    assert found.certificate is None
+    assert found.metrics.server is not None
+    assert math.isnan(found.metrics.server.loss)
+    assert found.metrics.clients_mean is None
+
+
+def test_the_mean_over_clients_is_unweighted():
+    assert mean({"a": Score(1.0, 0.5), "b": Score(3.0, 1.0)}) == Score(2.0, 0.75)
+    assert mean({"a": Score(1.0, None, 0.5), "b": Score(2.0, None, -0.5)}) == Score(1.5, None, 0.0)
+    assert mean({}) is None
+
+
+def test_the_worst_and_the_deciles_are_of_each_figure_for_itself():
+    scores = {
+        f"c{at}": Score(loss=at / 10, accuracy=at / 20, macro_f1=1 - at / 10) for at in range(11)
+    }
+    assert worst(scores) == Score(1.0, 0.0, None, 0.0)
+    found = deciles(scores)
+    assert len(found) == 9
+    for tenth, score in enumerate(found, 1):  # of a loss the largest is the worst
+        assert score.loss == pytest.approx(1 - tenth / 10)
+        assert score.accuracy == pytest.approx(tenth / 20)
+        assert score.macro_f1 == pytest.approx(tenth / 10)
+    assert found[4].accuracy == np.median([score.accuracy for score in scores.values()])
+    assert worst({}) is None
+    assert deciles({"a": Score(1.0)}) == ()
+
+
+def test_a_result_from_before_there_were_macro_f1_and_counts_can_be_read(tmp_path):
+    tree = example().to_dict()
+    for key in ("clients_worst", "clients_deciles"):
+        del tree["metrics"][key]
+    for score in (tree["metrics"]["server"], *tree["metrics"]["clients"].values()):
+        del score["macro_f1"], score["samples"]
+    (tmp_path / "result.json").write_text(json.dumps(tree))
+    assert load(tmp_path).metrics.server == Score(0.4, 0.8)
+
+
+def test_a_folder_without_a_result_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"holds no result\.json"):
+        load(tmp_path)
+    (tmp_path / "experiment.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"unfinished run; .* intarsia resume"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"algorithm": "x"', "null", "\xff"])
+def test_a_damaged_result_is_named(tmp_path, text):
+    (tmp_path / "result.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=r"result\.json is not a result"):
+        load(tmp_path)

@@ -1,0 +1,220 @@
+"""Four sites and a server over NVIDIA FLARE on this machine, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+import four_sites
+import sites
+from intarsia.deployment import server as federation_server
+from intarsia.engines import codec
+from intarsia.engines.remote.caller import Patience
+from intarsia.experiment import config as experiment
+from intarsia.results import result
+from intarsia.training import run as running
+
+TESTS = Path(__file__).parent
+PATIENCE = Patience(seconds=15.0, deadline=45.0)
+
+
+def free_port():
+    """Return a port that is free, and the next one too."""
+    for port in range(18700, 19700, 2):
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as two:
+            one.bind(("localhost", port))
+            two.bind(("localhost", port + 1))
+            return port
+    raise AssertionError("no port is free")
+
+
+def intarsia(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "intarsia", "federation", *map(str, words)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+
+class Federation:
+    """The kits, and the processes that run from them.
+
+    `place` runs a command where a party is: on this machine, or in a network of its own.
+    """
+
+    def __init__(self, folder, server="localhost", place=lambda name: []):
+        self.folder, self.kits, self._place = folder, folder / "kits", place
+        self.port = free_port()
+        sites = "".join(f'[[site]]\nname = "{name}"\n' for name in four_sites.NAMES)
+        (folder / "federation.toml").write_text(
+            f'[federation]\nname = "four"\nserver = "{server}"\nport = {self.port}\n'
+            f"[patience]\nseconds = 15.0\ndeadline = 45.0\n{sites}"
+        )
+        intarsia("provision", folder / "federation.toml", "-o", self.kits)
+        self.processes = {}
+
+    # -- processes
+
+    def start(self, name, **environment):
+        kind = "server" if name == "server" else "site"
+        command = [sys.executable, "-m", "intarsia", "federation", kind, str(self.kits / name)]
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [*self._place(name), *command],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **environment},
+            )
+
+    def start_all(self):
+        self.describe("hyfdca")
+        for name in ("server", *four_sites.NAMES):
+            self.start(name)
+
+    def kill(self, name):
+        """Kill what keeps a kit running, and its parent process; workers are left behind."""
+        keeper = psutil.Process(self.processes[name].pid)
+        for process in (keeper, *keeper.children(recursive=True)):
+            if process == keeper or not self._is_worker(process):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self.processes.pop(name).wait()
+
+    def stop(self, name):
+        """Stop what runs from a kit."""
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
+
+    def stop_all(self):
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            process.wait(120)
+
+    def worker(self, name, seconds=60):
+        """Return the process that works on a job."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    if str(self.kits / name) in process.cmdline() and self._is_worker(process):
+                        return process
+            time.sleep(0.5)
+        raise AssertionError(f"{name} works on no job")
+
+    @staticmethod
+    def _is_worker(process):
+        with contextlib.suppress(psutil.Error):
+            return any("r_process" in word for word in process.cmdline())
+        return False
+
+    # -- runs
+
+    def describe(self, algorithm, more=""):
+        """Let the sites have the tables for an algorithm; return what says how they are read."""
+        self.tables = self.folder / algorithm
+        described = four_sites.write_tables(algorithm, self.tables)
+        for name, text in described.items():
+            path = self.kits / name / "local" / "site.toml"
+            path.write_text(four_sites.site_toml(name, text, self.tables, more))
+        return described
+
+    def submit(self, tree, patience=PATIENCE):
+        """Ask for a run."""
+        description = experiment.from_dict(tree, self.tables)
+        local = self.kits / "server" / "local"
+        federation_server.request(local, description, four_sites.NAMES, patience)
+
+    def standing(self, name):
+        found = federation_server.standings(self.kits / "server" / "local")
+        return next(one for one in found if one.name == name)
+
+    def until(self, name, condition, seconds=300):
+        end = time.monotonic() + seconds
+        while not condition(found := self.standing(name)):
+            assert found.state != "failed", found.problem
+            assert time.monotonic() < end, found
+            time.sleep(0.3)
+
+    def finished(self, name, seconds=400):
+        self.until(name, lambda one: one.state == "finished", seconds)
+        return result.load(self.out(name))
+
+    def failed(self, name, seconds=300):
+        """Return the sentence with which a run ends for good."""
+        end = time.monotonic() + seconds
+        while (found := self.standing(name)).state != "failed":
+            assert found.state != "finished"
+            assert time.monotonic() < end, found
+            time.sleep(0.3)
+        return found.problem
+
+    def out(self, name):
+        return self.kits / "server" / "local" / "runs" / name / "out"
+
+    def shelf(self, site, name):
+        """Return what a site has of a run."""
+        run = json.loads((self.out(name) / "run.id").read_text())["run"]
+        return self.kits / site / "local" / "runs" / run
+
+
+class Reference:
+    """The same run in one process, done when it is compared: then the sites' secrets are known."""
+
+    def __init__(self, tree, folder):
+        self._tree, self.folder = tree, folder / "one"
+        self.result = None
+
+    def _run(self, secrets):
+        kept = []
+        trained = running.trained
+
+        def keeping(task):
+            kept.append(trained(task))
+            return kept[-1]
+
+        running.trained = keeping
+        try:
+            description = experiment.from_dict(self._tree, self.folder.parent)
+            self.result = running.run(description, out=self.folder, secrets=secrets)
+        finally:
+            running.trained = trained
+        self.conclusion = kept[0].conclusion
+
+    def same(self, federation, name, traffic=True):
+        """Check that a run over sites came to these bits; ciphertexts vary in length."""
+        out = federation.out(name)
+        if self.result is None:
+            folders = {site: federation.kits / site / "local" for site in four_sites.NAMES}
+            self._run(sites.in_run_of(out, folders))
+        found = result.load(out)
+        written = codec.decode((out / "conclusion.state").read_bytes())
+        if self.conclusion.weights is not None:
+            np.testing.assert_array_equal(written["weights"], self.conclusion.weights)
+        if self.conclusion.network is not None:
+            assert written["network"].keys() == self.conclusion.network.keys()
+            for key, values in self.conclusion.network.items():
+                np.testing.assert_array_equal(written["network"][key], values)
+        assert found.certificate == self.result.certificate
+        assert found.metrics == self.result.metrics
+        if traffic:
+            assert found.bytes == self.result.bytes
+        left_out = {"seconds"} if traffic else {"seconds", "bytes"}
+        assert history(out, left_out) == history(self.folder, left_out)
+
+
+def history(folder, left_out=frozenset({"seconds"})):
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{key: one for key, one in line.items() if key not in left_out} for line in lines]

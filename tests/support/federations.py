@@ -1,0 +1,194 @@
+"""Small federations to test on: a pooled table dealt to clients, and an engine over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.sparse import csr_array, issparse
+from scipy.special import expit
+from sklearn.svm import LinearSVC
+
+from intarsia.core.algorithm import Algorithm, Conclusion, SecretKey
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.engines.simulation import InProcess
+from intarsia.maths.linear import losses
+
+BINARY = Labels("binary", ("no", "yes"))
+
+
+def names(columns):
+    return tuple(f"f{column:04d}" for column in columns)
+
+
+def table(samples=60, features=6, seed=0):
+    """Return a table and labels that a linear function nearly tells."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, features))
+    y = np.sign(x @ rng.normal(size=features) + 0.5 * rng.normal(size=samples))
+    return x, np.where(y == 0, 1.0, y)
+
+
+def block(x, y, rows, columns, *, labels=True):
+    """Return the client that holds the given rows and columns of a pooled table."""
+    rows, columns = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
+    if issparse(x):
+        own = csr_array(x[rows][:, columns])
+    else:
+        own = np.ascontiguousarray(x[np.ix_(rows, columns)])
+    return Block(rows, names(columns), own, y[rows] if labels else None)
+
+
+def rectangles(x, y, rows, columns, *, shared_rows=0, shared_columns=0, labels="all"):
+    """Return rows × columns clients; each also holds the first rows (columns) of its neighbour."""
+    row_runs = np.array_split(np.arange(x.shape[0]), rows)
+    column_runs = np.array_split(np.arange(x.shape[1]), columns)
+    made = {}
+    for r in range(rows):
+        own_rows = np.union1d(row_runs[r], row_runs[(r + 1) % rows][:shared_rows])
+        for c in range(columns):
+            own_columns = np.union1d(
+                column_runs[c], column_runs[(c + 1) % columns][:shared_columns]
+            )
+            labelled = labels == "all" or c == 0
+            made[f"r{r}c{c}"] = block(x, y, own_rows, own_columns, labels=labelled)
+    return made
+
+
+def secret_of(client: str) -> SecretKey:
+    """Return what a client would draw from the system, but the same in each test."""
+    return SecretKey(client.encode().ljust(SecretKey.SIZE, b"."))
+
+
+def secrets_of(clients):
+    """Return a secret for each client, for runs that are to come to the same bits."""
+    return {name: secret_of(name) for name in clients}
+
+
+def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
+    """Return an engine over the clients and the server's state after the set-up."""
+    schema = Schema.of(blocks, labels)
+    engine = InProcess({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
+    return engine, initialise(algorithm, options, engine)
+
+
+def initialise(algorithm: Algorithm, options, engine: InProcess, clients=None):
+    """Return the server's state after the set-up; `clients` stands in for the engine."""
+    schema = engine.schema("train")
+    if algorithm.additive:
+        engine.count_once()
+    engine.set_states(
+        {
+            name: algorithm.init_client(
+                options, schema, name, engine.block(name), engine.client_key(name)
+            )
+            for name in schema.clients
+        }
+    )
+    server = algorithm.init_server(options, schema, engine.key("init"))
+    return algorithm.setup(server, clients or engine, engine.key("init"))
+
+
+def train(
+    algorithm: Algorithm,
+    engine: InProcess,
+    server,
+    rounds: int,
+    *,
+    tolerance: float = 0.0,
+    present: Callable[[int], Sequence[str] | None] = lambda number: None,
+    first: int = 1,
+) -> Conclusion:
+    """Run rounds until the gap is within the tolerance; return the conclusion with all clients."""
+    number = first - 1
+    for number in range(first, first + rounds):
+        engine.begin_round(number, present(number))
+        server, info = algorithm.round(server, engine, engine.key())
+        complete = present(number) is None
+        if info.finished or (complete and (info.gap_relative or np.inf) <= tolerance):
+            break
+    engine.begin_round(number + 1)
+    return algorithm.conclude(server, engine, engine.key("conclude"))
+
+
+def solved(algorithm, options, blocks, labels=BINARY, *, seed=0, tolerance=1e-10, rounds=100):
+    """Return the conclusion of a whole training, and the weights by feature name."""
+    engine, server = started(algorithm, options, blocks, labels, seed)
+    conclusion = train(algorithm, engine, server, rounds, tolerance=tolerance)
+    return conclusion, by_name(engine.schema("train"), conclusion.weights)
+
+
+def by_name(schema: Schema, weights) -> Mapping[str, np.ndarray]:
+    """Return each feature's weights, (outputs,), by its name."""
+    return {str(name): weights[:, at] for at, name in enumerate(schema.features.ids)}
+
+
+def columns_of(schema: Schema):
+    """Return the pooled table's column of each feature in the schema's order."""
+    return np.array([int(str(name)[1:]) for name in schema.features.ids])
+
+
+def in_order(schema: Schema, weights):
+    """Return weights, (outputs, features), in the order of the pooled table's columns."""
+    ordered = np.empty_like(weights)
+    ordered[:, columns_of(schema)] = weights
+    return ordered
+
+
+def objective(x, y, w, *, loss: int, regularisation: float) -> float:
+    """Return P(w) on the pooled table, written out."""
+    margins = x @ w
+    each = {
+        losses.HINGE: lambda: np.maximum(0, 1 - y * margins),
+        losses.SQUARED_HINGE: lambda: np.maximum(0, 1 - y * margins) ** 2,
+        losses.LOGISTIC: lambda: np.logaddexp(0, -y * margins),
+        losses.SQUARED: lambda: 0.5 * (margins - y) ** 2,
+    }[loss]()
+    return float(each.mean() + 0.5 * regularisation * w @ w)
+
+
+def optimum(x, y, *, loss: int, regularisation: float):
+    """Return the weights that minimise P, by libraries that know nothing of this one.
+
+    The squared loss is solved by its normal equations, the hinge by liblinear, the others by
+    L-BFGS.
+    """
+    samples, features = x.shape
+    if loss == losses.SQUARED:
+        gram = x.T @ x
+        gram = gram.toarray() if issparse(gram) else gram
+        return np.linalg.solve(
+            gram / samples + regularisation * np.eye(features), x.T @ y / samples
+        )
+    if loss == losses.HINGE:
+        machine = LinearSVC(
+            loss="hinge",
+            C=1 / (regularisation * samples),
+            fit_intercept=False,
+            tol=1e-7,
+            max_iter=10_000_000,
+            random_state=0,
+        )
+        return machine.fit(x, y).coef_[0]
+
+    def value_and_slope(w):
+        margins = x @ w
+        if loss == losses.SQUARED_HINGE:
+            slack = np.maximum(0, 1 - y * margins)
+            value, slope = slack**2, -2 * y * slack
+        else:
+            value, slope = np.logaddexp(0, -y * margins), -y * expit(-y * margins)
+        return (
+            value.mean() + 0.5 * regularisation * w @ w,
+            x.T @ slope / samples + regularisation * w,
+        )
+
+    found = minimize(
+        value_and_slope,
+        np.zeros(features),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 100_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 50},
+    )
+    return found.x

@@ -1,0 +1,52 @@
+"""What a result says beside its numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from intarsia.core.block import Block, Labels, Schema
+from intarsia.experiment.config import from_dict
+from intarsia.training import checks as caveats
+from intarsia.training.registry import choose
+
+NAMES = {"a": ("age", "v"), "b": ("v", "w"), "c": ("z",)}
+
+
+def said(name, standardise=True, names=NAMES):
+    blocks = {
+        client: Block(np.array([f"{client}:0"]), own, np.zeros((1, len(own))), np.ones(1))
+        for client, own in names.items()
+    }
+    described = from_dict(
+        {
+            "algorithm": {"name": name},
+            "client": [{"name": client, "path": f"{client}.csv"} for client in blocks],
+            "preprocessing": {"standardise": standardise},
+        }
+    )
+    return caveats.named_alike(
+        described, choose(described)[0], Schema.of(blocks, Labels("regression"))
+    )
+
+
+@pytest.mark.parametrize("name", ["flic", "local", "hetfedrep", "fedhenn"])
+def test_columns_of_one_name_are_said_to_be_standardised_together(name):
+    [note] = said(name)
+    assert note == (
+        "The column 'v' is at several of 'a', 'b' and standardised over them together: rename what "
+        "is not the same quantity everywhere."
+    )
+    arrays = {"a": ("x0", "x1"), "b": ("x0", "x1"), "c": ("x0",)}
+    [note] = said(name, names=arrays)
+    assert note.startswith("The columns 'x0', 'x1' are at several of 'a', 'b', 'c' and")
+
+
+def test_nothing_is_said_where_names_say_what_is_the_same():
+    assert not said("hyfdca")
+    assert not said("fedrep")
+    assert not said("standalone")
+    assert not said("flic", standardise=False)
+    assert not said("flic", names={"a": ("u", "v"), "b": ("w",)})

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import intarsia
+from intarsia.core.algorithm import Info
+from intarsia.data.source import Source
+from intarsia.errors import ConvergenceError
+from intarsia.experiment.config import Experiment
+from intarsia.training import loop as training
+from intarsia.training import registry as catalogue
+from intarsia.training.loop import Standing
+
+NAMES = tuple("abcd")
+
+
+def described(**settings):
+    return Experiment(
+        name="e", algorithm="hyfdca", clients=(Source(name="a", path="a.csv"),), **settings
+    )
+
+
+def tables(seed=0, clients=4):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(40 * clients, 4))
+    y = (x @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)
+    rows = np.array_split(np.arange(len(x)), clients)
+    return {name: (x[own], y[own]) for name, own in zip("abcdefgh", rows, strict=False)}
+
+
+# -- who is there
+
+
+@pytest.mark.parametrize(
+    ("pattern", "share"),
+    [("random", share) for share in (1e-9, 0.01, 0.3, 0.5, 0.9)]
+    + [("cyclic", share) for share in (1e-9, 0.01, 0.33, 0.5)],
+)
+def test_somebody_is_always_there_and_all_have_their_turn(share, pattern):
+    experiment = described(participation=share, participation_pattern=pattern)
+    rounds = [training.present(experiment, NAMES, number) for number in range(1, 60)]
+    chosen = [NAMES if names is None else names for names in rounds]
+    assert all(chosen)
+    assert all(list(names) == sorted(names) for names in chosen)
+    assert {name for names in chosen for name in names} == set(NAMES)
+
+
+def test_a_sum_over_some_clients_is_not_shown_as_the_objective(tmp_path):
+    settings = {"method": "ascent", "participation": 0.5, "rounds": 12, "evaluate_every": 4}
+    found = intarsia.run(tables=tables(), loss="logistic", out=tmp_path, **settings)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line["loss"] is not None] == [4, 8, 12]
+    for line in lines:
+        if line["loss"] is not None:  # over all clients: above what is known of the optimum
+            assert found.certificate.dual <= line["loss"] == line["primal"]
+
+
+def test_cyclic_turns_go_round():
+    experiment = described(participation=0.5, participation_pattern="cyclic")
+    found = [training.present(experiment, NAMES, number) for number in (1, 2, 3)]
+    assert found == [("a", "c"), ("b", "d"), ("a", "c")]
+
+
+@pytest.mark.parametrize("name", [*catalogue.ALGORITHMS])
+def test_one_client_at_a_time_trains(name):
+    found = intarsia.run(
+        tables=tables(),
+        algorithm=name,
+        loss="squared",
+        regularisation=0.1,
+        rounds=40,
+        participation=1e-6,
+        participation_pattern="cyclic",
+        yardsticks=False,
+    )
+    assert found.rounds == 40 or found.finished == "tolerance"
+    assert found.metrics.server.accuracy > 0.7
+
+
+# -- when to stop
+
+
+def judged(standing, gap=None, primal=1.0, finished=False, **settings):
+    info = Info(primal=primal, gap_relative=gap, finished=finished)
+    return training._judged(described(**settings), standing, info)
+
+
+def test_the_tolerance_stops():
+    assert judged(Standing(round=3), 1e-6).finished == "tolerance"
+    assert judged(Standing(round=3), 2e-6).finished is None
+
+
+def test_without_a_tolerance_training_goes_on_to_the_rounding():
+    assert judged(Standing(round=3), 1e-11, tolerance=0.0).finished is None
+    assert judged(Standing(round=3), 1e-13, tolerance=0.0).finished == "algorithm"
+    assert judged(Standing(round=3), -1e-16, tolerance=0.0).finished == "algorithm"
+
+
+def test_a_gap_that_stays_ends_training():
+    standing = Standing(round=400, best=1e-3, best_round=50, first=1.0)
+    assert judged(standing, 1e-3).finished == "stalled"
+    assert judged(replace(standing, best=5e-11), 5e-11, tolerance=1e-14).finished == "algorithm"
+    assert judged(replace(standing, best_round=300), 1e-3).finished == "rounds"
+
+
+def test_a_run_whose_gap_stays_ends_with_the_model_that_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_PATIENCE", 20)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 4))
+    y = (x @ [1.0, -1.0, 2.0, 0.5] > 0).astype(int)
+    # the client without labels is never there together with the one that has them
+    found = intarsia.run(
+        tables={"a": (x[:, :2], y), "b": x[:, 2:]},
+        id="row",
+        participation=0.5,
+        participation_pattern="cyclic",
+        evaluate_every=1,
+        rounds=500,
+        out=tmp_path / "run",
+    )
+    assert found.finished == "stalled"
+    assert found.rounds < 500
+    assert found.certificate.gap_relative > 1e-3
+    [note] = [one for one in found.notes if "has not come below" in one]
+    assert (
+        f"for 20 rounds, above the tolerance 1e-06; the model is that of round {found.rounds}, "
+        in note
+    )
+    assert "raise experiment.participation" in note
+    again = intarsia.load(tmp_path / "run")
+    assert (again.finished, again.notes) == ("stalled", found.notes)
+    assert (again.model.coef_ == found.model.coef_).all()
+
+
+@pytest.mark.parametrize("primal", [math.nan, math.inf])
+def test_an_objective_that_is_no_number_is_an_error(primal):
+    algorithm = catalogue.ALGORITHMS["cocoa"]
+
+    def diverging(server, clients, rng):
+        server, info = algorithm.round(server, clients, rng)
+        return server, replace(info, primal=primal)
+
+    broken = replace(algorithm, round=diverging)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "ALGORITHMS", {"cocoa": broken})
+        with pytest.raises(ConvergenceError, match=r"objective is (nan|inf) in round 1: the steps"):
+            intarsia.run(tables=tables(), algorithm="cocoa")
+
+
+def test_a_bound_may_be_infinite_but_not_undefined():
+    training._check_finite(7, Info(primal=1.0, dual=-math.inf, gap_relative=math.inf))
+    with pytest.raises(ConvergenceError, match="gap is nan in round 7"):
+        training._check_finite(7, Info(primal=1.0, gap_relative=math.nan))
+
+
+def test_the_algorithm_or_the_limit_stops():
+    assert judged(Standing(round=7), finished=True).finished == "algorithm"
+    assert judged(Standing(round=7), rounds=7).finished == "rounds"
+
+
+def test_a_run_to_its_limit_says_how_far_it_came():
+    settings = {"loss": "hinge", "method": "ascent", "yardsticks": False}
+    found = intarsia.run(tables=tables(), rounds=2, **settings)
+    assert (found.finished, found.rounds) == ("rounds", 2)
+    assert "above the tolerance 1e-06: raise experiment.rounds" in found.notes[-1]
+    exact = intarsia.run(tables=tables(), rounds=400, tolerance=0.0, loss="squared")
+    assert exact.finished == "algorithm"
+    assert exact.certificate.gap_relative <= 1e-12
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
+def test_a_run_that_met_its_tolerance_ends_with_a_certificate_within_it(tolerance):
+    # a round of dual ascent reports the gap where it started, which may be narrower than at its end
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 12))
+    y = (x[:, :4] @ [1.0, -1.0, 2.0, 0.3] + 0.5 * rng.normal(size=200) > 0).astype(int)
+    rows = {name: np.flatnonzero(np.arange(200) % 5 != k) for k, name in enumerate("abc")}
+    columns = {name: [c for c in range(12) if c % 3 != k] for k, name in enumerate("abc")}
+    found = intarsia.run(
+        tables={name: (x[np.ix_(rows[name], columns[name])], y[rows[name]]) for name in rows},
+        table_settings={
+            name: {"samples": rows[name], "names": [f"f{c}" for c in columns[name]]}
+            for name in rows
+        },
+        loss="logistic",
+        method="ascent",
+        regularisation=1e-2,
+        tolerance=tolerance,
+        rounds=100,
+        yardsticks=False,
+    )
+    assert found.finished == "tolerance"
+    assert found.certificate.gap_relative <= tolerance
+
+
+# -- what is evaluated, and what it takes
+
+
+@pytest.mark.parametrize(("every", "evaluated"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
+    found = intarsia.run(
+        tables=tables(),
+        algorithm="cocoa",
+        loss="logistic",
+        rounds=5,
+        tolerance=0.0,
+        evaluate_every=every,
+        out=tmp_path,
+    )
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line["accuracy"] is not None] == evaluated
+    certified = [line["round"] for line in lines if line["gap_relative"] is not None]
+    assert certified == [number for number in range(1, 6) if every and number % every == 0]
+    parts = {"tables", "preprocessing", "training", "evaluation", "yardsticks", "checkpoints"}
+    assert set(found.seconds) == {*parts, "total"}
+    assert found.seconds["total"] == pytest.approx(sum(found.seconds[part] for part in parts))
+    assert lines[-1]["seconds"] <= found.seconds["training"]
+
+
+def test_an_evaluated_round_keeps_the_phase_that_it_was_trained_in(tmp_path):
+    pytest.importorskip("torch")
+    intarsia.run(
+        tables=tables(), algorithm="fedrep", rounds=3, evaluate_every=2, tolerance=0.0, out=tmp_path
+    )
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["phase"] for line in lines] == ["averaging"] * 3
+    assert lines[1]["accuracy"] is not None
+
+
+def test_cocoa_stops_at_its_tolerance():
+    found = intarsia.run(
+        tables=tables(), algorithm="cocoa", loss="squared", regularisation=0.1, rounds=500
+    )
+    assert found.finished == "tolerance"
+    assert found.certificate.gap_relative <= 1e-6
+
+
+def test_training_reports_its_progress():
+    seen = []
+    intarsia.run(tables=tables(), loss="hinge", method="ascent", rounds=12, progress=seen.append)
+    assert [one.round for one in seen] == list(range(1, len(seen) + 1))
+    assert all(one.seconds >= 0 for one in seen)
+    assert all(one.seconds_left is None or one.seconds_left >= 0 for one in seen)
+    assert seen[0].seconds_left is None
+    assert seen[-1].seconds_left == 0
+    assert seen[8].accuracy is None
+    assert seen[9].accuracy is None or 0 <= seen[9].accuracy <= 1
+
+
+def test_the_time_left_is_shown_once_a_round_s_length_is_known():
+    assert training._pace(0, 0.0) is None
+    assert training._pace(1, 30.0) is None
+    assert training._pace(900, 0.9) is None
+    assert training._pace(4, 6.0) == 1.5
+    experiment = described(rounds=100, evaluate_every=10, tolerance=1e-6)
+    left = training._seconds_left
+    assert left(experiment, Standing(round=20), None) is None
+    assert left(experiment, Standing(round=5), 2.0) is None  # the first gap may tell more
+    assert left(experiment, Standing(round=20), 2.0) == 160.0  # to the limit of rounds
+    # from 1 to 1e-3 in 20 rounds: 20 more to 1e-6, also in a round without a gap
+    falling = Standing(round=20, first=1.0, best=1e-3, best_round=20)
+    assert left(experiment, falling, 2.0) == pytest.approx(40.0)
+    assert left(experiment, replace(falling, round=25), 2.0) == pytest.approx(30.0)
+    assert left(experiment, replace(falling, round=99), 2.0) == pytest.approx(2.0)
+    assert left(experiment, replace(falling, finished="tolerance"), None) == 0.0
+    assert left(replace(experiment, tolerance=0.0), Standing(round=5), 2.0) == 190.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "since", "taken", "due"),
+    [
+        (1.0, 0.9, 0.0, False),
+        (1.0, 1.0, 0.1, True),
+        (1.0, 29.0, 3.0, False),  # of very many clients: a tenth of the time at most
+        (1.0, 30.0, 3.0, True),
+        (60.0, 50.0, 3.0, False),
+        (0.0, 0.0, 3.0, True),  # after every round
+    ],
+)
+def test_checkpoints_take_a_tenth_of_the_time_at_most(seconds, since, taken, due):
+    assert training._due(described(checkpoint_seconds=seconds), since, taken) is due

@@ -1,0 +1,297 @@
+"""A run that is stopped at any moment goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intarsia.errors import CheckpointError
+from intarsia.training.run import resume, run
+
+EXPERIMENT = """
+[experiment]
+name = "killed"
+seed = 5
+rounds = {rounds}
+tolerance = {tolerance}
+participation = {participation}
+checkpoint_seconds = 0
+evaluate_every = 3
+out = "{out}"
+
+[algorithm]
+name = "hyfdca"
+loss = "{loss}"
+regularisation = 1e-3
+method = "{method}"
+
+[[client]]
+name = "bank"
+path = "bank.csv"
+id = "customer"
+label = "default"
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+id = "customer"
+
+[[client]]
+name = "phone"
+path = "phone.csv"
+id = "customer"
+label = "default"
+"""
+# the ways that a run can take: exact Newton steps, dual ascent alone, clients that come and go
+KINDS = {
+    "newton": {"rounds": 40, "tolerance": 1e-12, "method": "auto", "loss": "hinge"},
+    "ascent": {"rounds": 60, "tolerance": 0.0, "method": "ascent", "loss": "logistic"},
+    "partial": {"rounds": 60, "tolerance": 0.0, "method": "auto", "participation": 0.67},
+    "wide": {"rounds": 20, "tolerance": 1e-12, "method": "auto", "loss": "squared_hinge"},
+}
+
+
+def write_tables(folder: Path, wide: bool) -> None:
+    """Write three parties that share customers and a column; wide: more than 128 columns."""
+    rng = np.random.default_rng(8)
+    customers, columns = 240, 150 if wide else 18
+    x = rng.normal(size=(customers, columns))
+    default = (x @ rng.normal(size=columns) + rng.normal(size=customers) > 0).astype(int)
+    third = columns // 3
+    held = {
+        "bank": (range(160), range(third), True),
+        "shop": (range(60, 240), range(third, 2 * third), False),
+        "phone": (range(100, 240), range(2 * third - 2, columns), True),
+    }
+    for name, (rows, own, labelled) in held.items():
+        with (folder / f"{name}.csv").open("w") as file:
+            header = ["customer", *(f"f{c}" for c in own), *(["default"] if labelled else [])]
+            file.write(",".join(header) + "\n")
+            for i in rows:
+                cells = [str(i), *(f"{x[i, c]:.5f}" for c in own)]
+                file.write(",".join([*cells, *([str(default[i])] if labelled else [])]) + "\n")
+
+
+def write_experiment(folder: Path, kind: str, out: str) -> Path:
+    if not (folder / "bank.csv").exists():
+        write_tables(folder, kind == "wide")
+    settings = {"participation": 1.0, "loss": "hinge", **KINDS[kind], "out": out}
+    path = folder / f"{out}.toml"
+    path.write_text(EXPERIMENT.format(**settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The folders of runs that nobody stopped, made when they are first asked for."""
+    made: dict[str, Path] = {}
+
+    def of(kind: str) -> Path:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            run(write_experiment(folder, kind, "whole"))
+            made[kind] = folder
+        return made[kind]
+
+    return of
+
+
+def lines_of(out: Path) -> list[dict]:
+    """Return the history without the seconds."""
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds")
+    return lines
+
+
+def check_identical(one: Path, two: Path) -> None:
+    assert (one / "model/linear.json").read_bytes() == (two / "model/linear.json").read_bytes()
+    assert lines_of(one) == lines_of(two)
+    found, other = (json.loads((out / "result.json").read_text()) for out in (one, two))
+    for key in ("rounds", "finished", "bytes", "exchanges", "certificate", "metrics", "notes"):
+        assert found[key] == other[key], key
+
+
+def start(path: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "intarsia", "run", str(path), "--quiet"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def rounds_done(out: Path) -> int:
+    history = out / "history.jsonl"
+    return history.read_bytes().count(b"\n") if history.exists() else 0
+
+
+def stop(
+    process: subprocess.Popen[bytes], out: Path, moment: float, rounds: int, how: int
+) -> tuple[int, str]:
+    """Stop a run when a share of the rounds is done, and a little later; return its status."""
+    limit = time.monotonic() + 120
+    whole = moment * rounds
+    while process.poll() is None and time.monotonic() < limit:
+        if (out / "experiment.json").exists() and rounds_done(out) >= int(whole):
+            break
+    # the rest of the moment falls somewhere within a round or a checkpoint
+    later = time.monotonic() + (whole % 1) * 0.03
+    while time.monotonic() < later:
+        pass
+    process.send_signal(how)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said.decode()
+
+
+def killed_and_resumed(folder: Path, kind: str, moment: float, rounds: int, name: str) -> Path:
+    out = folder / name
+    status, said = stop(start(write_experiment(folder, kind, name)), out, moment, rounds, 9)
+    assert status == -signal.SIGKILL, said
+    assert not (out / "result.json").exists()
+    assert rounds_done(out) <= rounds
+    resume(out)
+    return out
+
+
+def moments(count: int) -> list[float]:
+    """Return shares of a run, one in each of `count` equal stretches of it."""
+    drawn = np.random.default_rng(2026).random(count)
+    return ((np.arange(count) + drawn) / count * 0.97).round(4).tolist()
+
+
+def check_kill(uninterrupted, kind, moment):
+    folder = uninterrupted(kind)
+    rounds = len(lines_of(folder / "whole"))
+    out = killed_and_resumed(folder, kind, moment, rounds, f"killed-{moment}")
+    check_identical(folder / "whole", out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"), [*zip(["newton", "ascent", "partial"], moments(3), strict=True)]
+)
+def test_a_killed_run_goes_on_to_the_same_bits(uninterrupted, kind, moment):
+    check_kill(uninterrupted, kind, moment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("moment", moments(10))
+def test_a_run_killed_at_ten_moments_goes_on_to_the_same_bits(uninterrupted, kind, moment):
+    check_kill(uninterrupted, kind, moment)
+
+
+def test_a_run_may_be_killed_twice(uninterrupted):
+    folder = uninterrupted("ascent")
+    out = folder / "twice"
+    path = write_experiment(folder, "ascent", "twice")
+    stop(start(path), out, 0.3, 60, signal.SIGKILL)
+    command = [sys.executable, "-m", "intarsia", "resume", str(out), "--quiet"]
+    again = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    stop(again, out, 0.7, 60, signal.SIGKILL)
+    assert not (out / "result.json").exists()
+    resume(out)
+    check_identical(folder / "whole", out)
+
+
+def test_ctrl_c_says_how_to_go_on(uninterrupted):
+    folder = uninterrupted("ascent")
+    out = folder / "stopped"
+    path = write_experiment(folder, "ascent", "stopped")
+    status, said = stop(start(path), out, 0.4, 60, signal.SIGINT)
+    assert status == 130
+    assert f"intarsia resume {out}" in said
+    assert "Traceback" not in said
+    resume(out)
+    check_identical(folder / "whole", out)
+
+
+class StoppedError(Exception):
+    """Stops a run from inside."""
+
+
+def interrupted(folder: Path, kind: str, name: str, after: int) -> Path:
+    """Return the folder of a run that stopped after some rounds."""
+
+    def watch(progress):
+        if progress.round == after:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(write_experiment(folder, kind, name), progress=watch)
+    return folder / name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [1, 4])
+def test_a_run_that_stopped_between_rounds_goes_on_to_the_same_bits(uninterrupted, kind, after):
+    folder = uninterrupted(kind)
+    out = interrupted(folder, kind, f"after-{after}", after)
+    assert rounds_done(out) == after
+    resume(out)
+    check_identical(folder / "whole", out)
+
+
+def test_without_a_checkpoint_the_run_starts_anew(uninterrupted):
+    folder = uninterrupted("newton")
+    out = interrupted(folder, "newton", "bare", 2)
+    shutil.rmtree(out / "checkpoints")
+    resume(out)
+    check_identical(folder / "whole", out)
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(uninterrupted):
+    folder = uninterrupted("newton")
+    out = interrupted(folder, "newton", "damaged", 4)
+    state = out / "checkpoints/round-00000004/server.state"
+    state.write_bytes(state.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="going on from round 3"):
+        resume(out)
+    check_identical(folder / "whole", out)
+
+
+def test_a_finished_run_is_returned_as_it_is(uninterrupted):
+    out = uninterrupted("newton") / "whole"
+    before = (out / "result.json").read_bytes()
+    assert resume(out).rounds == len(lines_of(out))
+    assert (out / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("party", ["bank", "shop", "phone"])
+def test_a_changed_table_is_refused(uninterrupted, tmp_path, party):
+    for name in ("bank", "shop", "phone"):
+        shutil.copy(uninterrupted("newton") / f"{name}.csv", tmp_path)
+    out = interrupted(tmp_path, "newton", "changed", 2)
+    table = tmp_path / f"{party}.csv"
+    lines = table.read_text().splitlines()
+    cells = lines[20].split(",")
+    cells[2] = "0.12345"
+    lines[20] = ",".join(cells)
+    table.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CheckpointError, match="not those the run was started with"):
+        resume(out)
+    assert not (out / "result.json").exists()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"holds no experiment\.json"):
+        resume(tmp_path)
+
+
+def test_a_broken_description_is_refused(tmp_path):
+    (tmp_path / "experiment.json").write_text("{")
+    with pytest.raises(CheckpointError, match="is no JSON"):
+        resume(tmp_path)
+
+
+def test_an_unfinished_folder_is_not_run_over(uninterrupted):
+    folder = uninterrupted("newton")
+    out = interrupted(folder, "newton", "kept", 2)
+    before = lines_of(out)
+    with pytest.raises(CheckpointError, match="intarsia resume"):
+        run(folder / "kept.toml")
+    assert lines_of(out) == before

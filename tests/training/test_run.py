@@ -1,0 +1,262 @@
+"""Whole runs: every kind of federation, beside what scikit-learn makes of the pooled table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+
+from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
+from intarsia.experiment.config import from_dict
+from intarsia.training.run import load, run
+
+SAMPLES, FEATURES = 150, 6
+
+
+def pooled(kind="binary", seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(SAMPLES, FEATURES)) * [1, 2, 5, 0.1, 10, 1] + [0, 1, -3, 2, 0, 100]
+    z = (x - x.mean(axis=0)) / x.std(axis=0) @ rng.normal(size=FEATURES)
+    z += 0.5 * rng.normal(size=SAMPLES)
+    if kind == "regression":
+        return x, np.round(3 * z + 7, 4).astype(str)
+    if kind == "multiclass":
+        return x, np.array(["low", "middle", "top"])[np.digitize(z, [-1, 1])]
+    return x, np.where(z > 0, "1", "0")
+
+
+def write(folder, name, x, y, rows, columns, ids=str):
+    """Write a party's table; y None: without labels."""
+    label = [] if y is None else ["y"]
+    lines = [",".join(["id", *(f"f{c}" for c in columns), *label])]
+    for i in rows:
+        own = [] if y is None else [str(y[i])]
+        lines.append(",".join([ids(i), *(repr(float(x[i, c])) for c in columns), *own]))
+    (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+def experiment(folder, clients, *, loss="logistic", **settings):
+    """Return an experiment over written tables; each client says whether it has labels."""
+    return from_dict(
+        {
+            "experiment": {
+                "name": "whole",
+                "tolerance": 1e-10,
+                "checkpoint_seconds": 60,
+                **settings,
+            },
+            "split": {"test": 0.0},
+            "algorithm": {"name": "hyfdca", "loss": loss, "regularisation": 0.05},
+            "client": [
+                {"name": name, "path": f"{name}.csv", "id": "id"}
+                | ({"label": "y"} if labelled else {})
+                for name, labelled in clients.items()
+            ],
+        },
+        folder,
+    )
+
+
+def standardised(x):
+    """Return what the parties train on: standardised features and a regularised intercept."""
+    return np.hstack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones((len(x), 1))])
+
+
+def scores_of(model, x):
+    """Return the model's scores of the pooled table, (outputs, samples)."""
+    columns = [int(str(name)[1:]) for name in model.feature_names_in_]
+    return np.atleast_2d(model.coef_) @ x[:, columns].T + np.atleast_1d(model.intercept_)[:, None]
+
+
+def history_of(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def logistic_scores(x, y):
+    """Return what scikit-learn makes of the pooled table."""
+    machine = LogisticRegression(C=1 / (0.05 * SAMPLES), fit_intercept=False, tol=1e-10)
+    return (
+        machine.set_params(max_iter=10_000)
+        .fit(standardised(x), y)
+        .decision_function(standardised(x))
+    )
+
+
+LAYOUTS = {
+    "horizontal": {"a": (range(70), range(6), True), "b": (range(70, 150), range(6), True)},
+    "vertical": {"a": (range(150), [0, 1], True), "b": (range(150), [2, 3, 4, 5], True)},
+    "one with labels": {"a": (range(150), [0, 1], True), "b": (range(150), [2, 3, 4, 5], False)},
+    "overlapping": {
+        "a": (range(90), [0, 1, 2, 3, 4, 5], True),
+        "b": (range(60, 150), [0, 1, 2], True),
+        "c": (range(60, 150), [2, 3, 4, 5], False),
+    },
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("ids", [str, "customer {}".format], ids=["numbers", "text"])
+def test_any_federation_finds_the_model_of_the_pooled_table(tmp_path, layout, ids):
+    x, y = pooled()
+    for name, (rows, columns, labelled) in layout.items():
+        write(tmp_path, name, x, y if labelled else None, rows, columns, ids)
+    clients = {name: labelled for name, (_, _, labelled) in layout.items()}
+    found = run(experiment(tmp_path, clients))
+    assert found.finished == "tolerance"
+    assert found.certificate.gap_relative <= 1e-10
+    np.testing.assert_allclose(scores_of(found.model, x)[0], logistic_scores(x, y), atol=1e-4)
+    assert found.metrics.server.accuracy == found.metrics.centralised.accuracy
+    assert found.metrics.server.loss == pytest.approx(found.metrics.centralised.loss, rel=1e-3)
+    assert set(found.metrics.standalone) == {name for name, has in clients.items() if has}
+
+
+def test_more_classes_are_told_apart(tmp_path):
+    x, y = pooled("multiclass")
+    for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
+        write(tmp_path, name, x, y, range(150), columns)
+    found = run(experiment(tmp_path, {"a": True, "b": True}))
+    machine = LogisticRegression(C=1 / (0.05 * SAMPLES), fit_intercept=False, tol=1e-10)
+    theirs = OneVsRestClassifier(machine.set_params(max_iter=10_000)).fit(standardised(x), y)
+    expected = theirs.decision_function(standardised(x)).T
+    assert [str(name) for name in found.model.classes_] == [str(c) for c in theirs.classes_]
+    np.testing.assert_allclose(scores_of(found.model, x), expected, atol=1e-4)
+    assert found.metrics.server.accuracy == found.metrics.centralised.accuracy
+
+
+def test_numbers_are_predicted(tmp_path):
+    x, y = pooled("regression")
+    write(tmp_path, "a", x, y, range(150), [0, 1, 2])
+    write(tmp_path, "b", x, None, range(150), [3, 4, 5])
+    found = run(experiment(tmp_path, {"a": True, "b": False}, loss="squared"))
+    ridge = Ridge(alpha=0.05 * SAMPLES, fit_intercept=False).fit(standardised(x), y.astype(float))
+    np.testing.assert_allclose(
+        scores_of(found.model, x)[0], ridge.predict(standardised(x)), rtol=1e-6, atol=1e-6
+    )
+    assert found.metrics.server.accuracy is None
+    assert found.metrics.server.r2 == pytest.approx(found.metrics.centralised.r2, rel=1e-4)
+
+
+def test_numbers_need_the_squared_loss(tmp_path):
+    x, y = pooled("regression")
+    write(tmp_path, "a", x, y, range(150), range(6))
+    with pytest.raises(ExperimentError, match=r'set algorithm\.loss = "squared"'):
+        run(experiment(tmp_path, {"a": True}))
+    assert not (tmp_path / "runs/whole/result.json").exists()
+
+
+def test_a_missing_value_is_the_mean(tmp_path):
+    x, y = pooled()
+    gaps = x.copy()
+    gaps[3, 1] = gaps[80, 4] = np.nan
+    lines = {}
+    for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
+        write(tmp_path, name, gaps, y, range(150), columns)
+        lines[name] = (tmp_path / f"{name}.csv").read_text().replace("nan", "?")
+        (tmp_path / f"{name}.csv").write_text(lines[name])
+    found = run(experiment(tmp_path, {"a": True, "b": True}))
+    mean, deviation = np.nanmean(gaps, axis=0), np.nanstd(gaps, axis=0)
+    full = np.hstack([np.nan_to_num((gaps - mean) / deviation), np.ones((150, 1))])
+    machine = LogisticRegression(C=1 / (0.05 * SAMPLES), fit_intercept=False, tol=1e-10)
+    theirs = machine.set_params(max_iter=10_000).fit(full, y).decision_function(full)
+    filled = np.where(np.isnan(gaps), mean, gaps)
+    np.testing.assert_allclose(scores_of(found.model, filled)[0], theirs, atol=1e-4)
+
+
+def test_conflicting_copies_are_in_the_notes(tmp_path):
+    x, y = pooled()
+    other = x.copy()
+    other[5, 2] += 1.0
+    write(tmp_path, "a", x, y, range(150), [0, 1, 2])
+    write(tmp_path, "b", other, y, range(150), [2, 3, 4, 5])
+    found = run(experiment(tmp_path, {"a": True, "b": True}))
+    assert any("1 train samples have different copies at a, b" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("pattern", ["random", "cyclic"])
+def test_clients_that_come_and_go_come_near(tmp_path, pattern):
+    x, y = pooled()
+    for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
+        write(tmp_path, name, x, y, range(150), columns)
+    described = experiment(
+        tmp_path,
+        {"a": True, "b": True},
+        rounds=200,
+        participation=0.5,
+        participation_pattern=pattern,
+    )
+    found = run(replace(described, tolerance=1e-3))
+    assert found.certificate.gap_relative <= 1e-3
+    assert found.finished == "tolerance"
+    phases = {line["phase"] for line in history_of(found.folder)}
+    assert phases == {"proximal ascent"}
+
+
+def test_a_run_is_reproducible_and_depends_on_its_seed_alone(tmp_path):
+    x, y = pooled()
+    for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
+        write(tmp_path, name, x, y, range(150), columns)
+    described = experiment(tmp_path, {"a": True, "b": True}, rounds=4, yardsticks=False)
+    one, two = run(described, out=tmp_path / "one"), run(described, out=tmp_path / "two")
+    np.testing.assert_array_equal(one.model.coef_, two.model.coef_)
+    assert one.bytes == two.bytes
+    assert one.exchanges == two.exchanges
+
+
+def test_the_folder_holds_what_was_found(tmp_path):
+    x, y = pooled()
+    write(tmp_path, "a", x, y, range(150), range(6))
+    rounds = []
+    found = run(experiment(tmp_path, {"a": True}), progress=lambda one: rounds.append(one.round))
+    assert rounds == [*range(1, found.rounds + 1)]
+    assert found.folder == tmp_path / "runs/whole"
+    again = load(found.folder)
+    assert again.to_dict() == found.to_dict()
+    np.testing.assert_array_equal(again.model.coef_, found.model.coef_)
+    history = history_of(found.folder)
+    assert [line["round"] for line in history] == rounds
+    assert history[-1]["gap_relative"] <= 1e-10
+    assert (found.folder / "holdings.png").exists()
+    parts = {key: value for key, value in found.seconds.items() if key != "total"}
+    assert found.seconds["total"] == pytest.approx(sum(parts.values()), rel=0.05)
+    with pytest.raises(CheckpointError, match="--overwrite"):
+        run(experiment(tmp_path, {"a": True}))
+
+
+def test_nothing_is_written_without_a_folder(tmp_path):
+    x, y = pooled()
+    write(tmp_path, "a", x, y, range(150), range(6))
+    found = run(experiment(tmp_path, {"a": True}), out=None)
+    assert found.folder is None
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest(tmp_path):
+    x, y = pooled()
+    write(tmp_path, "a", x, y, range(150), range(6))
+    with pytest.raises(ExperimentError, match="hyfdca"):
+        run(replace(experiment(tmp_path, {"a": True}), algorithm="hyfdac"))
+
+
+def test_a_run_that_diverges_says_so(tmp_path):
+    x, y = pooled("regression")
+    for number in range(6):
+        write(tmp_path, f"p{number}", x, y, range(150), [number])
+    described = experiment(tmp_path, {f"p{n}": True for n in range(6)}, loss="squared", rounds=200)
+    options = {
+        **described.hyperparameters,
+        "method": "ascent",
+        "step": "fixed",
+        "gamma": 1.0,
+        "owners": "average",
+        "sigma": 1e-3,
+        "regularisation": 1e-6,
+    }
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(ConvergenceError, match=r"algorithm\.gamma"),
+    ):
+        run(replace(described, hyperparameters=options))
