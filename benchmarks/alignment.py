@@ -17,7 +17,8 @@ import numpy as np
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.experiment import entity_alignment
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import psi

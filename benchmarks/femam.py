@@ -25,7 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM
 from intarsia.core.algorithm import evolve
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 
 CLIENTS, IMAGES, CLASSES, SIDE, EPOCHS, BATCH = 50, 900, 100, 32, 2, 32

@@ -22,7 +22,8 @@ from intarsia.algorithms.hyfem import client as hyfem_client
 from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM
 from intarsia.algorithms.hyfem.matching import classifier_of
 from intarsia.algorithms.hyfem.network import Composition, parts_of
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.maths.matching.matched_classifiers import aggregate, project
 from intarsia.maths.matching.neuron_matching import match

@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 
 __all__ = ["measure_all"]

@@ -30,14 +30,15 @@ from threadpoolctl import threadpool_limits
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core.algorithm import Algorithm
-from intarsia.core.block import Array, ClientId, Schema
+from intarsia.core.block import Array, ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
 from intarsia.partition.registry import partition
-from intarsia.training.loop import present
+from intarsia.training.participation import present
 
 REPEATS = 3  # of each time that stands in the table
 OPTIMUM_ROUNDS = 1500

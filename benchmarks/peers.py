@@ -87,7 +87,8 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
 
     from intarsia import __version__
     from intarsia.core.algorithm import cohort_function
-    from intarsia.core.block import Block, Labels, Schema
+    from intarsia.core.block import Block, Labels
+    from intarsia.core.schema import Schema
     from intarsia.engines.simulation import InProcess
     from intarsia.maths.training import vectorised
     from intarsia.maths.training.local_training import Learner, LocalTraining

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from intarsia.core.block import Array, Block, ClientId, Labels, Schema
+from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.schema import Schema
 from intarsia.datasets import registry as datasets
 from intarsia.datasets.registry import Dataset
 from intarsia.maths.linear import losses, sdca

@@ -18,7 +18,8 @@ from sklearn.svm import LinearSVC
 
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
 from intarsia.core.algorithm import Info, RandomKey
-from intarsia.core.block import Array, Schema
+from intarsia.core.block import Array
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.maths.compiling import reassociated
 from intarsia.maths.linear import losses, sdca

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.data import dataframe
 from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment import config as description

@@ -11,7 +11,8 @@ from scipy.sparse import csr_array
 
 from federations import BINARY, block, initialise, rectangles, secrets_of, table, train
 from intarsia.core.algorithm import Algorithm, ClientFunction, Layout
-from intarsia.core.block import Labels, Schema
+from intarsia.core.block import Labels
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, layouts

@@ -20,7 +20,7 @@ from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Frame, enter
 from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
 from intarsia.engines.simulation import InProcess

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, names, rectangles, table
-from intarsia.core.block import Block, Copies, Holding, Labels, Schema, targets
-from intarsia.core.schema import Index
+from intarsia.core.block import Block, Copies, Labels, targets
+from intarsia.core.schema import Holding, Index, Schema
 from intarsia.errors import FederationError, TableError
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from intarsia.core.algorithm import PerBlock, client_function
-from intarsia.core.block import INTERCEPT, Block, Labels, Schema
+from intarsia.core.block import INTERCEPT, Block, Labels
 from intarsia.core.feature_blocks import doubled, feature_blocks
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.errors import FederationError

@@ -9,7 +9,8 @@ import pytest
 import intarsia
 from command_line import said
 from intarsia.cli.main import main
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, check_classes, notes_on_labels
 from intarsia.errors import FederationError
 from intarsia.inspection.overlap import class_counts

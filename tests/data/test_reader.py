@@ -23,7 +23,8 @@ from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array, random_array, save_npz
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings
 from intarsia.data.libsvm import parse_libsvm
 from intarsia.data.reader import Source, located, read, table_from

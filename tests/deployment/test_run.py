@@ -11,7 +11,8 @@ import pytest
 import federations
 import sites
 from federations import BINARY
-from intarsia.core.block import Block, Schema
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings

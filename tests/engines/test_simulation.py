@@ -19,7 +19,8 @@ from intarsia.core.algorithm import (
     client_function,
     cohort_function,
 )
-from intarsia.core.block import Array, Block, Schema
+from intarsia.core.block import Array, Block
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.engines.sums.sealed import SealedField

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import intarsia
 from intarsia.cli.main import main
-from intarsia.plots.latent_space import latent_of
+from intarsia.inference.latent_space import latent_of
 
 FILE = """
 [experiment]

@@ -8,7 +8,8 @@ from matplotlib.image import imread
 
 import intarsia
 from intarsia.errors import CheckpointError, ExperimentError
-from intarsia.plots.learning_curves import Course, course_of, rounds_picture
+from intarsia.plots.learning_curves import rounds_picture
+from intarsia.results.history import Course, course_of
 from intarsia.results.result import Metrics, Result, Score
 
 

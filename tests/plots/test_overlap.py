@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import intarsia
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 from intarsia.inspection.overlap import holdings_of, holdings_table, overlap_counts
 from intarsia.plots.overlap import (

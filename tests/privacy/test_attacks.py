@@ -31,8 +31,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from intarsia.core.block import Schema
-from intarsia.core.schema import Index
+from intarsia.core.schema import Index, Schema
 from intarsia.engines.transcript import Crossed, read_transcript
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build

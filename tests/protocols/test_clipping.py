@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, rectangles, table
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy

@@ -16,7 +16,7 @@ from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.algorithm import Release
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.privacy.secure_aggregation import setup as modes

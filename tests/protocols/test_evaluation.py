@@ -9,7 +9,8 @@ from scipy.special import expit, log_softmax, logit
 from sklearn.metrics import accuracy_score, f1_score, log_loss, r2_score
 
 from federations import BINARY, block, rectangles, table
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.maths.linear import losses
 from intarsia.protocols.evaluation import CROSS_ENTROPY, evaluate, grade_scores, grading_loss

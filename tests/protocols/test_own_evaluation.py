@@ -16,7 +16,8 @@ import intarsia  # noqa: E402  after the skip where torch is missing
 from federations import names as feature_names  # noqa: E402
 from intarsia.algorithms.flic.linear import FLIC_LINEAR, FlicLinear  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.source import Source  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.experiment import config as experiment  # noqa: E402

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, names, rectangles, table
-from intarsia.core.block import Block, Schema
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.protocols import preprocessing
 from intarsia.protocols.preprocessing import INTERCEPT, add_intercept

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.inspection.recommend import advise
 from intarsia.results.comparison import Spread, duration, number, size, three_way
 from intarsia.results.result import Metrics, Result, Score

@@ -11,7 +11,8 @@ from scipy.special import expit
 from sklearn.svm import LinearSVC
 
 from intarsia.core.algorithm import Algorithm, Conclusion, SecretKey
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.maths.linear import losses
 

@@ -21,7 +21,8 @@ from tests.engines.remote.test_server import OneByOne
 import federations
 import sites
 from federations import BINARY, rectangles, table
-from intarsia.core.block import Block, Schema
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience
 from intarsia.engines.remote.client import Site

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from federations import secret_of
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience

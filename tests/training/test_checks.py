@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.experiment.config import from_dict
 from intarsia.training import checks as caveats
 from intarsia.training.registry import choose

@@ -17,13 +17,14 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.cli.tables import show_result
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build
 from intarsia.privacy.settings import Privacy
-from intarsia.training import loop as training
+from intarsia.training import participation
 from intarsia.training import privacy_guarantee as guarantee
 from intarsia.training.registry import choose
 from intarsia.training.run import load, resume, run
@@ -123,7 +124,7 @@ def test_the_noise_of_fedavg_is_composed_over_the_rounds(tmp_path):
 def test_clients_that_are_away_release_nothing_in_that_round(tmp_path, pattern):
     changes = {"participation": 0.5, "participation_pattern": pattern, "rounds": 30}
     description, clients = described(tmp_path, **changes), ("a", "b", "c", "d")
-    there = [training.present(description, clients, number) for number in range(1, 31)]
+    there = [participation.present(description, clients, number) for number in range(1, 31)]
     counts = [sum(name in names for names in there) for name in clients]
     assert guarantee.most_rounds(description, clients) == max(counts) < 30
 

@@ -256,7 +256,8 @@ def embeddings(
     panel of the picture. It reads the parties' tables: for simulations, or where all are in one
     place.
     """
-    from intarsia.plots.latent_space import latent_of, latent_picture
+    from intarsia.inference.latent_space import latent_of
+    from intarsia.plots.latent_space import latent_picture
 
     panels = [latent_of(folder, clients=client or ()) for folder in folders]
     say(f"picture: {latent_picture(panels, out)}")
@@ -275,7 +276,8 @@ def rounds(
     one ends with its result. Where a run has phases, such as the levels of femam, a line stands
     where one began.
     """
-    from intarsia.plots.learning_curves import course_of, rounds_picture
+    from intarsia.plots.learning_curves import rounds_picture
+    from intarsia.results.history import course_of
 
     say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
 

@@ -27,7 +27,8 @@ from intarsia.results.comparison import (
 )
 
 if TYPE_CHECKING:
-    from intarsia.core.block import ClientId, Labels, Schema
+    from intarsia.core.block import ClientId, Labels
+    from intarsia.core.schema import Schema
     from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score

@@ -18,7 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import KeyMaterialError
 
 __all__ = [

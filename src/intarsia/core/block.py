@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from intarsia.core.schema import ClientId, Index
-from intarsia.errors import FederationError, TableError
+from intarsia.errors import TableError
 
 __all__ = [
     "INTERCEPT",
@@ -26,15 +24,14 @@ __all__ = [
     "Block",
     "ClientId",
     "Copies",
-    "Holding",
     "Labels",
-    "Schema",
     "Values",
     "held_groups",
     "targets",
 ]
 
 Array = NDArray[np.float64]
+ClientId = str
 INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
 Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
 Task = Literal["binary", "multiclass", "regression"]
@@ -229,150 +226,3 @@ def targets(block: Block, outputs: int) -> Array:
         return block.y[None, :]
     signs = np.where(block.y == np.arange(outputs)[:, None], 1.0, -1.0)
     return np.where(np.isnan(block.y), np.nan, signs)
-
-
-@dataclass(frozen=True, eq=False)
-class Holding:
-    """What is public about one party: its samples, features and feature blocks, which labels."""
-
-    samples: NDArray[Any]  # (samples,) ids
-    features: tuple[str, ...]
-    labelled: NDArray[np.bool_]  # (samples,)
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-
-    @classmethod
-    def of(cls, block: Block) -> Holding:
-        """Return what a block makes public."""
-        labelled = np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
-        return cls(block.samples, block.features, labelled, block.groups, block.shapes)
-
-
-@dataclass(frozen=True, eq=False)
-class Schema:
-    """What is public about a federation: index sets only, and what the labels mean."""
-
-    holdings: Mapping[ClientId, Holding]
-    labels: Labels
-
-    @classmethod
-    def of(cls, blocks: Mapping[ClientId, Block], labels: Labels) -> Schema:
-        """Return the schema of the given parties.
-
-        Raises
-        ------
-        FederationError
-            If there is no party, or ids are text at one party and numbers at another.
-        """
-        if not blocks:
-            raise FederationError("There is no client; a federation needs at least one.")
-        kinds = {name: block.samples.dtype.kind in "iu" for name, block in blocks.items()}
-        if len(set(kinds.values())) > 1:
-            number = next(name for name, whole in kinds.items() if whole)
-            text = next(name for name, whole in kinds.items() if not whole)
-            raise FederationError(
-                f"Client {number!r} has whole numbers as sample ids "
-                f"(first: {blocks[number].samples[0]}) but client {text!r} has text (first: "
-                f'{str(blocks[text].samples[0])!r}); ids must have one type: set id_type = "text" '
-                'or "integer" for both.'
-            )
-        return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)
-
-    @property
-    def clients(self) -> tuple[ClientId, ...]:
-        """Return the names of the parties, in the order given."""
-        return tuple(self.holdings)
-
-    @cached_property
-    def samples(self) -> Index:
-        """Return the index of all samples."""
-        return Index.of({name: holding.samples for name, holding in self.holdings.items()})
-
-    @cached_property
-    def features(self) -> Index:
-        """Return the index of all features.
-
-        Names are Python objects: an array of fixed-width text takes the longest name's room for
-        each (2 GB for 130,000 words of a text).
-        """
-        return Index.of(
-            {name: np.array(holding.features, object) for name, holding in self.holdings.items()}
-        )
-
-    @cached_property
-    def labelled(self) -> Index:
-        """Return the index of the samples with a label, by who holds the label."""
-        if self._all_labelled:
-            return self.samples
-        return Index.of(
-            {name: holding.samples[holding.labelled] for name, holding in self.holdings.items()}
-        )
-
-    @cached_property
-    def _all_labelled(self) -> bool:
-        """Return whether every client holds the labels of all its samples."""
-        return all(bool(holding.labelled.all()) for holding in self.holdings.values())
-
-    @cached_property
-    def label_holders(self) -> NDArray[np.intp]:
-        """Return how many clients hold the label of each sample, (samples,)."""
-        if self._all_labelled:
-            return self.samples.holders
-        counts = np.zeros(len(self.samples), np.intp)
-        for name, holding in self.holdings.items():
-            counts[self._aligned(name)[holding.labelled]] += 1
-        return counts
-
-    def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
-        """Return which samples of an aligned block have a label at the client, (samples,)."""
-        return self.holdings[client].labelled[np.argsort(self._aligned(client))]
-
-    def _aligned(self, client: ClientId) -> NDArray[np.intp]:
-        """Return the position of each row of a client's holding, in the holding's order."""
-        own = self.samples.own(client)
-        order = np.argsort(self.samples.ids[own], kind="stable")
-        rank = np.searchsorted(self.samples.ids[own][order], self.holdings[client].samples)
-        return own[order][rank]
-
-    def align(self, client: ClientId, block: Block) -> Block:
-        """Return a client's block with rows and columns in the order of the schema's indices.
-
-        The order depends on ids and names alone, so a permuted table gives the same block.
-        """
-        rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
-        names = np.array(block.features, object)
-        columns = _order(names, self.features.ids[self.features.own(client)])
-        if not (_identity(rows) and _identity(columns)):
-            block = block.take(
-                None if _identity(rows) else rows, None if _identity(columns) else columns
-            )
-        return replace(block, copies=self.copies(client))
-
-    def copies(self, client: ClientId) -> Copies | None:
-        """Return how many clients hold each value of an aligned block, None if it is always one."""
-        rows = self.samples.cell_of[self.samples.own(client)]
-        columns = self.features.cell_of[self.features.own(client)]
-        kinds, row_kind = np.unique(rows, return_inverse=True)
-        column_kinds, column_kind = np.unique(columns, return_inverse=True)
-        counts = np.array(
-            [
-                [
-                    len(self.samples.owner_sets[r] & self.features.owner_sets[c])
-                    for c in column_kinds
-                ]
-                for r in kinds
-            ],
-            np.float64,
-        ).reshape(len(kinds), len(column_kinds))
-        if (counts <= 1).all():
-            return None
-        return Copies(row_kind, column_kind, counts)
-
-
-def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp]:
-    order = np.argsort(have, kind="stable")
-    return order[np.searchsorted(have[order], want)]
-
-
-def _identity(order: Sequence[int] | NDArray[np.intp]) -> bool:
-    return bool(np.array_equal(order, np.arange(len(order))))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import INTERCEPT, Block, ClientId, Schema
+from intarsia.core.block import INTERCEPT, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 from intarsia.spelling import listed
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, ClientId, Labels, Schema, Task
+from intarsia.core.block import Array, ClientId, Labels, Task
+from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.spelling import listed, nearest

@@ -20,19 +20,20 @@ import numpy as np
 
 from intarsia.core.algorithm import Algorithm, Conclusion, Info
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import Array, ClientId, Schema
+from intarsia.core.block import Array, ClientId
+from intarsia.core.schema import Schema
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
-from intarsia.models.serialization import write_model
-from intarsia.protocols.preprocessing import Preparation
-from intarsia.spelling import listed
-from intarsia.training.outcome import (
+from intarsia.models.build import (
     architecture_of,
     client_models,
     client_networks,
     linear_model,
     server_network,
 )
+from intarsia.models.serialization import write_model
+from intarsia.protocols.preprocessing import Preparation
+from intarsia.spelling import listed
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model

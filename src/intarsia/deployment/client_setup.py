@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey
-from intarsia.core.block import Block, Holding, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Holding, Schema
 from intarsia.data.table import Encoding, Table, encode
 from intarsia.deployment import client_models
 from intarsia.deployment.client_folder import (

@@ -20,8 +20,9 @@ import numpy as np
 
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import ClientId, Holding, Labels, Schema
+from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
+from intarsia.core.schema import Holding, Schema
 from intarsia.data.labels import notes_on_labels
 from intarsia.deployment.client_models import Scales, server_model, told
 from intarsia.deployment.client_setup import (
@@ -52,7 +53,7 @@ from intarsia.results import audit, run_folder
 from intarsia.results.result import Result
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
-from intarsia.training import privacy_guarantee, threads
+from intarsia.training import outputs, privacy_guarantee, threads
 from intarsia.training.fitting import check_task
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome, result_of
@@ -217,9 +218,9 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
     )
     (folder / run_folder.AWAY).unlink(missing_ok=True)
     _keep_conclusion(folder, outcome)
-    run_folder.draw(folder, schema)
+    outputs.draw(folder, schema)
     audit.write(folder, engine.books.mode, engine.books.crossings.summary())
-    run_folder.finish(folder, made)
+    outputs.finish(folder, made)
     return made
 
 

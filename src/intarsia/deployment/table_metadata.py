@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intarsia.core.block import ClientId, Holding
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Holding
 from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
 from intarsia.data.table import Category, Encoding, Table, encoding_of
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.engines.communication_log import RECORDS, Bookkeeping, Split, split

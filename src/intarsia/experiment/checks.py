@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 from intarsia.experiment.entity_alignment import Names
 from intarsia.spelling import listed

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.schema import Schema
 from intarsia.data.labels import notes_on_labels
 from intarsia.data.reader import read
 from intarsia.data.source import Source

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Labels, Schema
+from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.schema import Schema
 from intarsia.data.reader import Format, Source
 from intarsia.data.table import Encoding, Table, encode
 from intarsia.engines.simulation import InProcess

@@ -30,13 +30,14 @@ from intarsia.experiment.config import Alignment, Experiment, hyperparameters
 from intarsia.experiment.federation import Tables, build
 from intarsia.inference.new_client_hyfem import JoinedBlocks, join_blocks
 from intarsia.inference.new_table import check_table, column_names, separator_of, table_settings
+from intarsia.models.build import client_networks
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
 from intarsia.spelling import listed
-from intarsia.training import threads
-from intarsia.training.outcome import Outcome, client_networks, result_of
+from intarsia.training import outputs, threads
+from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.run import load
 from intarsia.training.setup import Prepared, SealedSums, prepared_engine
 from intarsia.training.timing import Clock
@@ -118,7 +119,7 @@ def join(
         result = _of_blocks(experiment, options, taken, found.notes, clock, started, out)
         result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
         if out is not None:
-            run_folder.write_whole(out, experiment, found.fingerprint(), result)
+            outputs.write_whole(out, experiment, found.fingerprint(), result)
         return result
     with threads.limited(described.threads):
         with clock.part("preprocessing"):
@@ -155,7 +156,7 @@ def join(
     )
     result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
     if out is not None:
-        run_folder.write_whole(out, experiment, found.fingerprint(), result)
+        outputs.write_whole(out, experiment, found.fingerprint(), result)
     return result
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.experiment.federation import Federation

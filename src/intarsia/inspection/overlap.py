@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Holding, Labels, Schema
-from intarsia.core.schema import Index
+from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.schema import Holding, Index, Schema
 from intarsia.errors import FederationError
 
 __all__ = [

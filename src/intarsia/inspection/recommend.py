@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import doubled, feature_blocks
-from intarsia.core.schema import Cell
+from intarsia.core.schema import Cell, Schema
 from intarsia.data.labels import LabelSettings, notes_on_labels
 from intarsia.errors import FederationError
 

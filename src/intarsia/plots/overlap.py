@@ -21,8 +21,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from intarsia.core.block import Array, Block, ClientId, Holding, Schema
-from intarsia.core.schema import Index
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Holding, Index, Schema
 from intarsia.inspection.overlap import (
     Parties,
     feature_index,

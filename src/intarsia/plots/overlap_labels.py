@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Holding
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Holding
 
 __all__ = ["DPI", "blocks_of", "classes_of", "font_size", "name_below", "name_left", "write"]
 

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import ClientFunction, Clients, PerSample, RandomKey
-from intarsia.core.block import Array, Block, ClientId, Labels, Schema, targets
+from intarsia.core.block import Array, Block, ClientId, Labels, targets
+from intarsia.core.schema import Schema
 from intarsia.maths.linear import losses
 
 __all__ = [

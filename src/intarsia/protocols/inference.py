@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Clients, PerSample, RandomKey, client_function
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 
 __all__ = ["Linear", "Network", "Party", "lacking", "linear_scores", "network_layer", "own_scores"]
 

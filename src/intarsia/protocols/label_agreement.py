@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Clients, RandomKey, client_function
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, TableError
 
 __all__ = ["FUNCTIONS", "check_agreement"]

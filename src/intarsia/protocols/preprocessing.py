@@ -34,8 +34,8 @@ from intarsia.core.algorithm import (
     RandomKey,
     client_function,
 )
-from intarsia.core.block import INTERCEPT, Array, Block, Schema, Values
-from intarsia.core.schema import Cell
+from intarsia.core.block import INTERCEPT, Array, Block, Values
+from intarsia.core.schema import Cell, Schema
 from intarsia.errors import TableError
 from intarsia.protocols import label_agreement
 from intarsia.protocols.label_agreement import check_agreement

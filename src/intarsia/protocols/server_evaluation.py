@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import ClientFunction, Clients, RandomKey, ServerModel
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.schema import Schema
 from intarsia.protocols.evaluation import (
     Ask,
     Grades,

@@ -19,15 +19,13 @@ from typing import Any, Final
 
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import ClientId
 from intarsia.errors import CheckpointError, KeyMaterialError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
-from intarsia.inspection.overlap import Parties, missing_percent
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.lock import alone
-from intarsia.results.result import Result
 from intarsia.spelling import listed
 
 __all__ = [
@@ -41,9 +39,6 @@ __all__ = [
     "claim",
     "describe",
     "described",
-    "draw",
-    "draw_missing",
-    "finish",
     "is_over_sites",
     "keep_client_secrets",
     "keep_fingerprints",
@@ -52,7 +47,6 @@ __all__ = [
     "read_secret",
     "reopen",
     "start",
-    "write_whole",
 ]
 
 
@@ -131,14 +125,6 @@ def start(
         write_atomically(folder / RUN, json.dumps(sites).encode())
     _describe(folder, description, fingerprint)
     return Checkpoints(folder)
-
-
-def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
-    """Write what was done in one go: there is nothing to resume before it is done."""
-    with alone_in(folder):
-        _clear(folder)
-        finish(folder, result)
-        _describe(folder, description, fingerprint)
 
 
 def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
@@ -343,39 +329,3 @@ def _fingerprint(file: Path) -> str:
     from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
 
     return SharedKey.load(file).fingerprint
-
-
-def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:
-    """Draw who holds what if a value is missing, and return whether one is.
-
-    Only the blocks know that. Otherwise the index sets will do, when the blocks are gone.
-    """
-    missing = any(missing_percent(block) > 0 for block in blocks.values())
-    if missing:
-        draw(folder, blocks)
-    return missing
-
-
-def draw(folder: Path, parties: Parties) -> None:
-    """Draw who holds what of the training rows into the folder."""
-    from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
-
-    holdings_picture(parties, folder / "holdings.png", which="training rows")
-
-
-def finish(folder: Path, result: Result) -> None:
-    """Write the model, the structure, and last the result, which says that the run is done."""
-    if result.model is not None:
-        from intarsia.models.serialization import (  # here: it imports what the model is made of
-            write_model,
-        )
-
-        write_model(result.model, folder / "model")
-    if result.structure.learned is not None:
-        from intarsia.plots.client_clusters import (  # here: the library takes 150 MB
-            structure_picture,
-        )
-
-        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
-        structure_picture(result.structure, folder / "structure.png", title=title)
-    result.write(folder)

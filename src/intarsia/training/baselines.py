@@ -17,8 +17,9 @@ from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core.algorithm import Algorithm, SecretKey
-from intarsia.core.block import Array, Block, ClientId, Labels, Schema, Values, targets
+from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
 from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError
 from intarsia.maths.linear import losses, sdca

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm
-from intarsia.core.block import INTERCEPT, Schema
+from intarsia.core.block import INTERCEPT
+from intarsia.core.schema import Schema
 from intarsia.experiment.config import Experiment
 from intarsia.spelling import listed
 from intarsia.training.baselines_part import Baseline

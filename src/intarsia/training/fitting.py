@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, RandomKey
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.data.labels import check_classes
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Experiment, NamedDataset

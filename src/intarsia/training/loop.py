@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, Info, RandomKey
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.algorithm import Algorithm, Info
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.errors import AbsentError, ConvergenceError
@@ -19,20 +20,10 @@ from intarsia.protocols.evaluation import Grades, evaluate, evaluate_own, gradin
 from intarsia.protocols.server_evaluation import evaluate_server
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
+from intarsia.training.participation import present
 from intarsia.training.timing import Clock
 
-__all__ = [
-    "Progress",
-    "Standing",
-    "Task",
-    "fewest",
-    "grade",
-    "present",
-    "server_blocks",
-    "stall",
-    "start",
-    "train",
-]
+__all__ = ["Progress", "Standing", "Task", "grade", "server_blocks", "stall", "start", "train"]
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -195,40 +186,6 @@ def _certified(
         server, info = task.algorithm.certify(server, engine, engine.key("certify"))
     _check_finite(number, info)
     return server, info
-
-
-def present(
-    description: Experiment, clients: Sequence[ClientId], number: int
-) -> tuple[ClientId, ...] | None:
-    """Return the clients that take part in a round, in the federation's order; None: all.
-
-    There is always at least one.
-    """
-    share, count = description.participation, len(clients)
-    if share == 1.0:
-        return None
-    if description.participation_pattern == "cyclic":
-        turns = _turns(description, count)
-        chosen = tuple(clients[k] for k in range(count) if k % turns == (number - 1) % turns)
-    else:
-        key = RandomKey((description.seed, number, "participation"))
-        drawn = key.generator().permutation(count)[: max(1, round(share * count))]
-        chosen = tuple(clients[k] for k in sorted(drawn.tolist()))
-    return None if len(chosen) == count else chosen
-
-
-def fewest(description: Experiment, clients: Sequence[ClientId]) -> int:
-    """Return how many clients a round has at least."""
-    cyclic = description.participation_pattern == "cyclic"
-    # drawn clients are as many in each round
-    rounds = _turns(description, len(clients)) if cyclic else 1
-    numbers = range(1, min(rounds, description.rounds) + 1)
-    return min(len(present(description, clients, number) or clients) for number in numbers)
-
-
-def _turns(description: Experiment, count: int) -> int:
-    """Return after how many rounds every client was there, in the cyclic pattern."""
-    return min(count, max(1, round(1 / description.participation)))
 
 
 def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:

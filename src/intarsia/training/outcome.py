@@ -5,26 +5,20 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
-from intarsia.core.algorithm import Algorithm, Conclusion, Info
-from intarsia.core.block import Array, ClientId, Schema
-from intarsia.data.labels import as_in_tables
-from intarsia.data.parsing import numbered
+from intarsia.core.algorithm import Conclusion, Info
+from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
 from intarsia.partition.client_clusters import Structures
 from intarsia.protocols.evaluation import Grades
-from intarsia.protocols.preprocessing import INTERCEPT, Preparation
 from intarsia.results.result import (
     Certificate,
     Finished,
@@ -38,21 +32,9 @@ from intarsia.results.result import (
 )
 
 if TYPE_CHECKING:
-    from intarsia.algorithms.networks.client_network import Arrays
-    from intarsia.models.client_models import LinearModels
-    from intarsia.models.networks import ClientNetwork, Networks
-    from intarsia.models.serialization import LinearModel, Model
+    from intarsia.models.serialization import Model
 
-__all__ = [
-    "Outcome",
-    "architecture_of",
-    "client_models",
-    "client_networks",
-    "environment",
-    "linear_model",
-    "result_of",
-    "server_network",
-]
+__all__ = ["Outcome", "environment", "result_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,181 +116,6 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
             f"{outcome.rounds}; measured once more it is {gap:.2e}: the difference is rounding.",
         )
     return ()
-
-
-def linear_model(
-    schema: Schema, conclusion: Conclusion, scaling: Mapping[ClientId, Preparation], options: Any
-) -> LinearModel | None:
-    """Return the model that was revealed, on the features as the parties' tables have them.
-
-    It has the features of the clients in `scaling`: all of them, or a client's own.
-    """
-    if conclusion.weights is None:
-        return None
-    # here: it imports scikit-learn, whose memory the parties' values may need until now
-    from intarsia.models.linear import LinearClassifier, LinearRegressor
-
-    place = {str(name): at for at, name in enumerate(schema.features.ids)}
-    means: dict[str, float] = {}
-    scales: dict[str, float] = {}
-    for client, state in scaling.items():
-        own = schema.features.ids[schema.features.own(client)]
-        for name, average, scale in zip(own, state.mean, state.scale, strict=True):
-            means[str(name)], scales[str(name)] = float(average), float(scale) or 1.0
-    weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
-    intercept = np.zeros(len(conclusion.weights))
-    if INTERCEPT in place:
-        intercept = conclusion.weights[:, place[INTERCEPT]]
-    known = {"means": means, "scales": scales, "regularisation": options.regularisation}
-    gap = conclusion.info.gap_relative
-    if schema.labels.task == "regression":
-        plain = {name: float(weight[0]) for name, weight in weights.items()}
-        return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
-    classes = as_in_tables(schema.labels.classes)
-    return LinearClassifier.from_weights(
-        weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
-    )
-
-
-def client_models(
-    algorithm: str,
-    schema: Schema,
-    weights: Mapping[ClientId, tuple[Array, float]],
-    scaling: Mapping[ClientId, Preparation],
-) -> LinearModels:
-    """Return the clients' own linear models, on the features as their tables have them."""
-    # here: it imports scikit-learn, as above
-    from intarsia.models.client_models import LinearModels
-    from intarsia.models.linear import LinearRegressor
-
-    found: dict[ClientId, LinearRegressor] = {}
-    for client, (own, intercept) in weights.items():
-        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        weight = dict(zip(names, own.tolist(), strict=True))
-        plain = {names[place]: weight[names[place]] for place in _in_table(schema, client)}
-        # a feature that is constant has no direction in which samples vary, and no weight
-        scales = [scale or 1.0 for scale in scaling[client].scale.tolist()]
-        found[client] = LinearRegressor.from_weights(
-            plain,
-            means=dict(zip(names, scaling[client].mean.tolist(), strict=True)),
-            scales=dict(zip(names, scales, strict=True)),
-            intercept=intercept + weight.get(INTERCEPT, 0.0),
-            regularisation=0.0,
-        )
-    return LinearModels(algorithm, found)
-
-
-def architecture_of(
-    algorithm: Any, options: Any, schema: Schema
-) -> Callable[[ClientId | None], Any]:
-    """Return what says what a client's network is made of, and the server's (None)."""
-    if isinstance(algorithm, Algorithm) and algorithm.architecture is not None:
-        return partial(algorithm.architecture, options, schema)
-    # modules of the user's own differ from client to client
-    known = getattr(options, "architecture_of", None)
-    return known or (lambda _: options.architecture)
-
-
-def client_networks(
-    algorithm: str,
-    schema: Schema,
-    architecture: Callable[[ClientId | None], Any],
-    parameters: Mapping[ClientId, Arrays],
-    scaling: Mapping[ClientId, Preparation],
-    server: Arrays | None = None,
-) -> Networks:
-    """Return the clients' networks and the server's, on the features as the tables have them.
-
-    `architecture` gives that of a client, or of the server (None).
-    """
-    # here: it imports torch
-    from intarsia.algorithms.networks.client_network import Architecture
-    from intarsia.models.networks import ClientNetwork, Networks, in_order, without_constant
-
-    found: dict[ClientId, ClientNetwork] = {}
-    for client, own in parameters.items():
-        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        kept = np.array([name != INTERCEPT for name in names], bool)
-        made_of, order = architecture(client), _in_table(schema, client)
-        if isinstance(
-            made_of, Architecture
-        ):  # other networks name their columns, and get no constant
-            own = in_order(without_constant(own, ~kept), np.cumsum(kept)[order] - 1)
-        found[client] = ClientNetwork(
-            labels=schema.labels,
-            features=tuple(names[place] for place in order),
-            means=scaling[client].mean[order],
-            scales=scaling[client].scale[order],
-            architecture=_as_trained(made_of, own),
-            parameters=own,
-        )
-    if server is None:
-        return Networks(algorithm, found)
-    return Networks(algorithm, found, server_network(schema, architecture(None), server, scaling))
-
-
-def server_network(
-    schema: Schema,
-    architecture: Any,
-    parameters: Arrays,
-    scaling: Mapping[ClientId, Preparation],
-) -> ClientNetwork:
-    """Return the server's network of all columns, on the features as the tables have them."""
-    from intarsia.models.networks import ClientNetwork  # here: it imports torch
-
-    means: dict[str, float] = {}
-    scales: dict[str, float] = {}
-    for client, own in scaling.items():
-        held = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        means.update(zip(held, own.mean.tolist(), strict=True))
-        scales.update(zip(held, own.scale.tolist(), strict=True))
-    names = _in_tables(schema, scaling)
-    return ClientNetwork(
-        labels=schema.labels,
-        features=names,
-        means=np.array([means[name] for name in names]),
-        scales=np.array([scales[name] for name in names]),
-        architecture=_as_trained(architecture, parameters),
-        parameters=parameters,
-    )
-
-
-def _as_trained(made_of: Any, parameters: Arrays) -> Any:
-    """Return what a network is made of; one over blocks may have grown in training."""
-    from intarsia.algorithms.hyfem.network import Composition  # here: it imports torch
-
-    return made_of.grown(parameters) if isinstance(made_of, Composition) else made_of
-
-
-def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:
-    """Return the places of a client's features, in the order that its table has them.
-
-    An array without names is read in this order: it is that of the array that trained.
-    """
-    own = schema.features.ids[schema.features.own(client)]
-    place = {str(name): number for number, name in enumerate(own)}
-    known = [place[name] for name in schema.holdings[client].features if name != INTERCEPT]
-    return np.array(known, np.intp)
-
-
-def _in_tables(schema: Schema, clients: Iterable[ClientId]) -> tuple[str, ...]:
-    """Return the features of some clients in the order that their tables have them.
-
-    It is that of the first table, and after it what each of the others adds. Names that are
-    numbers, or end in numbers alike, go by these where no table has them otherwise: what was cut
-    into blocks of columns comes to its old order.
-    """
-    own = [
-        [name for name in schema.holdings[client].features if name != INTERCEPT]
-        for client in clients
-    ]
-    number = numbered({name for names in own for name in names})
-    if number is not None:
-        ordered = sorted(number, key=number.__getitem__)
-        place = {name: at for at, name in enumerate(ordered)}
-        if all(np.all(np.diff([place[name] for name in names]) > 0) for names in own):
-            return tuple(ordered)
-    return tuple(dict.fromkeys(name for names in own for name in names))
 
 
 def _certificate(info: Info) -> Certificate | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, Release
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Experiment
 from intarsia.privacy.accounting import (
@@ -21,7 +22,7 @@ from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy
 from intarsia.results.result import Guarantee
-from intarsia.training.loop import fewest, present
+from intarsia.training.participation import fewest, present
 
 __all__ = ["check_summands", "guarantee", "keeps_apart", "most_rounds", "notes"]
 

@@ -10,33 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia.core.algorithm import Algorithm, SecretKey
-from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.feature_blocks import doubled
+from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Tables, build
+from intarsia.models.build import architecture_of, client_models, client_networks, linear_model
 from intarsia.partition.client_clusters import Structures, of_models
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
-from intarsia.training import baselines, privacy_guarantee, threads
+from intarsia.training import baselines, outputs, privacy_guarantee, threads
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
 from intarsia.training.baselines_part import Baseline
 from intarsia.training.fitting import check_fit
 from intarsia.training.loop import Progress
-from intarsia.training.outcome import (
-    Outcome,
-    architecture_of,
-    client_models,
-    client_networks,
-    linear_model,
-    result_of,
-)
+from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
 from intarsia.training.setup import SealedSums, client_secrets, prepared_engine, sealed_sums
 from intarsia.training.timing import Clock
@@ -202,7 +197,7 @@ def _run_all(
             )
             if fresh:
                 run_folder.keep_secret(folder, found.secret)
-            drawn = run_folder.draw_missing(folder, found.train)
+            drawn = outputs.draw_missing(folder, found.train)
     parts = {"train": dict(found.train), "test": dict(found.test)}
     schema, labels, truth = found.schema, found.labels, found.structure
     notes = (
@@ -262,9 +257,9 @@ def _run_all(
     )
     if folder is not None:
         if not drawn:
-            run_folder.draw(folder, schema)
+            outputs.draw(folder, schema)
         audit.write(folder, fitted.mode, fitted.crossings)
-        run_folder.finish(folder, made)
+        outputs.finish(folder, made)
     return made
 
 

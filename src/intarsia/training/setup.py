@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.core.algorithm import Algorithm, SecretKey
-from intarsia.core.block import Block, ClientId, Labels, Schema
+from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import InProcess
 from intarsia.engines.transcript import Recorder, Transcript

@@ -25,7 +25,8 @@ from intarsia.algorithms.femam.class_priors import (
 )
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks.architecture import levels_of
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.errors import SealedError

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.femam.fesem import FESEM, IFCA, FeSEM, Ifca  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402

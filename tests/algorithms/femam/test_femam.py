@@ -17,7 +17,8 @@ from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
 from intarsia.core.algorithm import Info  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, SealedError  # noqa: E402

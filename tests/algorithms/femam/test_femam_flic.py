@@ -19,7 +19,8 @@ from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.client_network import embedded, scores  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.core.settings import hyperparameters  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402

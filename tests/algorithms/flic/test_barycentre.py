@@ -13,7 +13,8 @@ from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.client_network import with_parts  # noqa: E402
 from intarsia.core.algorithm import RandomKey, Release  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ConvergenceError, ExperimentError, SealedError  # noqa: E402
 

@@ -23,7 +23,8 @@ from intarsia.algorithms.personalised.hetfedrep import (  # noqa: E402
     Local,
 )
 from intarsia.core.algorithm import Release  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError, TableError  # noqa: E402

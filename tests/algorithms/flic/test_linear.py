@@ -11,7 +11,8 @@ from scipy.linalg import subspace_angles
 
 import intarsia
 from intarsia.algorithms.flic.linear import FLIC_LINEAR, FlicLinear
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError

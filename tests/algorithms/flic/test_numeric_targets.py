@@ -29,7 +29,8 @@ from intarsia.algorithms.personalised.hetfedrep import (  # noqa: E402
 )
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.table import split  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402

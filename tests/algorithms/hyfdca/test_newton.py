@@ -27,7 +27,8 @@ from federations import (
 )
 from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.datasets import registry as datasets
 from intarsia.engines.simulation import InProcess
 from intarsia.engines.sums.sealed import SealedField, layouts

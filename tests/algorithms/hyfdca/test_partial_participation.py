@@ -5,7 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths.linear import losses, sdca

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from intarsia.core.block import Block, Holding, Labels, Schema
+from intarsia.core.block import Block, Labels
 from intarsia.core.feature_blocks import feature_blocks, group_columns
+from intarsia.core.schema import Holding, Schema
 from intarsia.errors import FederationError, TableError
 
 LABELS = Labels("binary", ("a", "b"))

@@ -7,7 +7,8 @@ from scipy.sparse import csr_array
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, Labels, Schema
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca

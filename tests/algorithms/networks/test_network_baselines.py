@@ -26,7 +26,8 @@ from intarsia.algorithms.personalised.hetfedrep import LOCAL, Local  # noqa: E40
 from intarsia.algorithms.personalised.l2gd import L2GD, L2gd  # noqa: E402
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.core.algorithm import RandomKey, client_function  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import (  # noqa: E402

@@ -16,7 +16,8 @@ from intarsia.algorithms.networks.architecture import Architecture, Network  # n
 from intarsia.algorithms.networks.client_network import network_scores  # noqa: E402
 from intarsia.algorithms.networks.resnet import Residual  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import FederationError  # noqa: E402
 from intarsia.maths.training import vectorised  # noqa: E402

@@ -21,7 +21,8 @@ from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
 )
 from intarsia.algorithms.personalised.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
-from intarsia.core.block import Block, Labels, Schema  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from plain_descent import loss, mean, split, stepped, tensors  # noqa: E402
 

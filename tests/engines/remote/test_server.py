@@ -13,7 +13,8 @@ import federations
 import sites
 from federations import BINARY, rectangles, table
 from intarsia.core.algorithm import client_function
-from intarsia.core.block import Block, Schema
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.wire import Answer, Call

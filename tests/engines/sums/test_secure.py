@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from federations import BINARY, block, rectangles, table
 from intarsia.core.algorithm import Counts, PerFeature, PerSample, PerSelected, client_function
-from intarsia.core.block import Array, Schema
+from intarsia.core.block import Array
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.engines.sums.secure import Combination

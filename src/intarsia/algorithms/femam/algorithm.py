@@ -104,7 +104,8 @@ from intarsia.algorithms.networks.client_network import (
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
-from intarsia.core.block import Array, ClientId, Schema
+from intarsia.core.block import Array, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 
 __all__ = ["FEMAM", "FeMAM", "with_level"]

@@ -59,7 +59,8 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch

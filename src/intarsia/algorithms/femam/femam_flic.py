@@ -55,7 +55,8 @@ from intarsia.core.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 
 __all__ = ["FEMAM_FLIC", "FeMAMFlic"]

@@ -33,7 +33,8 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks.client_network import Architecture, check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 
 __all__ = ["FESEM", "IFCA", "FeSEM", "Ifca"]
 

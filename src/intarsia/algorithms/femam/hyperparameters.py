@@ -8,7 +8,8 @@ from typing import Literal
 
 from intarsia.algorithms.networks.client_network import Architecture, check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.spelling import listed, nearest
 

@@ -120,7 +120,8 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.protocols.noise import NoiseShare
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from intarsia.algorithms.hyfdca import cell_grams, chunk_ascent, dual_newton, newton
 from intarsia.algorithms.hyfdca import partial_participation as partial
 from intarsia.core.algorithm import RandomKey, Release
-from intarsia.core.block import Array, Block, ClientId, Schema
-from intarsia.core.schema import Index
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Index, Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 from intarsia.protocols.noise import NoiseShare, draw_share

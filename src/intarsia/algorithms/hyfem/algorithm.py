@@ -69,7 +69,8 @@ from intarsia.algorithms.hyfem.network import (
 from intarsia.algorithms.networks.client_network import check_clients
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, Ready, evolve
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 
 __all__ = ["HYFEM", "HyFEM"]

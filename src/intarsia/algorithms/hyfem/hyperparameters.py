@@ -11,8 +11,9 @@ from intarsia.algorithms.hyfem.extractors import Extractor, check_kind, extracto
 from intarsia.algorithms.hyfem.network import Composition
 from intarsia.algorithms.networks.client_network import check_device, check_options
 from intarsia.algorithms.networks.targets import output_count
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import FeatureBlock, feature_blocks
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.matching.matching_cost import BetaBernoulli, Cost, SquaredDistance
 from intarsia.spelling import listed, nearest

@@ -38,7 +38,8 @@ from intarsia.core.algorithm import (
     Release,
     client_function,
 )
-from intarsia.core.block import Array, Block, ClientId, Schema, targets
+from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores

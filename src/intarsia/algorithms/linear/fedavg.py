@@ -46,7 +46,8 @@ from intarsia.core.algorithm import (
     Release,
     client_function,
 )
-from intarsia.core.block import Array, Block, ClientId, Copies, Schema, Values, targets
+from intarsia.core.block import Array, Block, ClientId, Copies, Values, targets
+from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores

@@ -32,7 +32,8 @@ from intarsia.algorithms.networks.resnet import Residual
 from intarsia.algorithms.networks.targets import label_tensor
 from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Array, Block, Schema
+from intarsia.core.block import Array, Block
+from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters

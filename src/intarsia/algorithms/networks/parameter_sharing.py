@@ -41,7 +41,8 @@ from intarsia.core.algorithm import (
     client_function,
     evolve,
 )
-from intarsia.core.block import Array, Block, ClientId, Schema
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.training.local_training import LocalTraining
 from intarsia.maths.training.torch_import import Tensor

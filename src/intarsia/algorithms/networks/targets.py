@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.block import Array, Block, Schema
+from intarsia.core.block import Array, Block
+from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import Batch
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 

@@ -63,7 +63,8 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Block, Schema
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
 
 __all__ = ["DITTO", "Ditto"]

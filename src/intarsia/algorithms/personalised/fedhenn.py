@@ -69,7 +69,8 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Array, Block, Schema
+from intarsia.core.block import Array, Block
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import Batch, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch

@@ -74,7 +74,7 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Schema
+from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 

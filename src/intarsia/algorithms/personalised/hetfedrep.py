@@ -70,7 +70,8 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Array, Schema
+from intarsia.core.block import Array
+from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
 
 __all__ = ["HETFEDREP", "LOCAL", "HetFedRep", "Local", "join"]

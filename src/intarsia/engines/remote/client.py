@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from intarsia.core.algorithm import ClientFunction, Layout, RandomKey, SecretKey, evolve
-from intarsia.core.block import Block, ClientId, Schema
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS, restored
 from intarsia.engines.remote.wire import (

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, evolve
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS, Bookkeeping, Split, Version, restored, split
 from intarsia.engines.remote.caller import Caller

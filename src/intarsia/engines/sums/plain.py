@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from intarsia.core.algorithm import ClientFunction, Layout
-from intarsia.core.block import ClientId, Schema
+from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import feature_blocks
-from intarsia.core.schema import Index
+from intarsia.core.schema import Index, Schema
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 

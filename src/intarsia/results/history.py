@@ -1,0 +1,76 @@
+"""Read a run's rounds from its history.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from intarsia.errors import CheckpointError, ExperimentError
+
+__all__ = ["Course", "course_of"]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run went."""
+
+    name: str
+    accuracy: Mapping[int, float]  # of the rounds after which the model was evaluated
+    begun: Mapping[str, int]  # the first round of each phase, such as "level 2", in their order
+    loss: Mapping[int, float] = field(default_factory=dict[int, float])  # of the training samples
+    result: tuple[int, float] | None = None  # the last round, and the accuracy after all is done
+
+    @property
+    def last(self) -> int:
+        """Return the last round that is drawn."""
+        return max([*self.accuracy, *([self.result[0]] if self.result else [])] or self.loss)
+
+
+def course_of(folder: Path | str, name: str = "") -> Course:
+    """Return how the run in an output folder went; the name is by default the algorithm's.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no history.
+    ExperimentError
+        If no round of it was evaluated.
+    """
+    from intarsia.results.result import load
+    from intarsia.results.run_folder import described
+
+    folder = Path(folder)
+    path = folder / "history.jsonl"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} holds no history.jsonl; give the output folder of a run.")
+    accuracy: dict[int, float] = {}
+    loss: dict[int, float] = {}
+    begun: dict[str, int] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:  # cut short: the run may be going on
+            continue
+        if line.get("accuracy") is not None:
+            accuracy[line["round"]] = line["accuracy"]
+        if line.get("loss") is not None:
+            loss[line["round"]] = line["loss"]
+        if line.get("phase"):
+            begun.setdefault(line["phase"], line["round"])
+    described_as = described(folder)
+    every = 0 if described_as is None else described_as.evaluate_every
+    # of numbers to predict, or where all clients' networks are their own, no round has an accuracy
+    if not accuracy and not (every and any(number % every == 0 for number in loss)):
+        raise ExperimentError(
+            f"The run in {folder} has no round with an accuracy; set experiment.evaluate_every to "
+            "1 or a few rounds."
+        )
+    result = None
+    if accuracy and (folder / "result.json").is_file():
+        done = load(folder)
+        if done.metrics.server is not None and done.metrics.server.accuracy is not None:
+            result = done.rounds, done.metrics.server.accuracy
+    name = name or (folder.name if described_as is None else described_as.algorithm)
+    return Course(name, accuracy, begun, loss, result)

@@ -1,0 +1,58 @@
+"""Write what a finished run leaves in its folder: the model, the pictures, and last the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from intarsia.core.block import Block, ClientId
+from intarsia.experiment.config import Experiment
+from intarsia.inspection.overlap import Parties, missing_percent
+from intarsia.results.result import Result
+from intarsia.results.run_folder import _clear, _describe, alone_in
+
+__all__ = ["draw", "draw_missing", "finish", "write_whole"]
+
+
+def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
+    """Write what was done in one go: there is nothing to resume before it is done."""
+    with alone_in(folder):
+        _clear(folder)
+        finish(folder, result)
+        _describe(folder, description, fingerprint)
+
+
+def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:
+    """Draw who holds what if a value is missing, and return whether one is.
+
+    Only the blocks know that. Otherwise the index sets will do, when the blocks are gone.
+    """
+    missing = any(missing_percent(block) > 0 for block in blocks.values())
+    if missing:
+        draw(folder, blocks)
+    return missing
+
+
+def draw(folder: Path, parties: Parties) -> None:
+    """Draw who holds what of the training rows into the folder."""
+    from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
+
+    holdings_picture(parties, folder / "holdings.png", which="training rows")
+
+
+def finish(folder: Path, result: Result) -> None:
+    """Write the model, the structure, and last the result, which says that the run is done."""
+    if result.model is not None:
+        from intarsia.models.serialization import (  # here: it imports what the model is made of
+            write_model,
+        )
+
+        write_model(result.model, folder / "model")
+    if result.structure.learned is not None:
+        from intarsia.plots.client_clusters import (  # here: the library takes 150 MB
+            structure_picture,
+        )
+
+        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
+        structure_picture(result.structure, folder / "structure.png", title=title)
+    result.write(folder)
