@@ -23,7 +23,7 @@ from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 from intarsia.maths.matching.matched_classifiers import Classifier, Matching, project
-from intarsia.maths.matching.matching_cost import BetaBernoulli, Cost, SquaredDistance
+from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, SquaredDistance
 from intarsia.maths.matching.neuron_matching import match
 
 COLUMNS = (

@@ -21,7 +21,7 @@ from intarsia.core.algorithm import Info, RandomKey
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
-from intarsia.maths.compiling import reassociated
+from intarsia.maths.jit import reassociated
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
 from intarsia.privacy.secure_aggregation.protocol import Sealing

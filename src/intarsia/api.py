@@ -11,21 +11,19 @@ from typing import Any, Literal
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.data import dataframe
-from intarsia.errors import ExperimentError, UserError
+from intarsia.errors import ExperimentError, UserError, nearest
 from intarsia.experiment import config as description
 from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment, Preprocessing, Split
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
-from intarsia.inspection.block_classes import BlockClasses, block_classes
-from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
+from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts, block_classes
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_picture
 from intarsia.results.result import Result
 from intarsia.results.run_folder import describe
-from intarsia.spelling import nearest
-from intarsia.training import fitting
+from intarsia.training import checks
 from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from intarsia.training.loop import Progress
@@ -310,7 +308,7 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
     """Return what a run would refuse, of the training part as of the whole; "": nothing."""
     try:
         schema = federation.build(described, tables).schema
-        fitting.check_fit(described, *catalogue.choose(described), schema)
+        checks.check_fit(described, *catalogue.choose(described), schema)
     except UserError as problem:
         return str(problem)
     return ""

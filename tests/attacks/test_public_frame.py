@@ -30,7 +30,7 @@ from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.noise import normal_numbers
+from intarsia.protocols.differential_privacy import normal_numbers
 from intarsia.training import run as running
 from intarsia.training import setup as engine_setup
 

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from intarsia.datasets import decoded_images
+from intarsia.datasets import images as decoded_images
 from intarsia.datasets.registry import encoded, load
 from intarsia.errors import ExperimentError, TableError
 from intarsia.partition.registry import partition

@@ -9,7 +9,7 @@ import pytest
 
 from intarsia.experiment import federation
 from intarsia.experiment.config import load
-from intarsia.inspection.block_classes import block_classes
+from intarsia.inspection.overlap import block_classes
 from intarsia.training.registry import choose
 
 FOLDER = Path(__file__).parents[2] / "experiments"

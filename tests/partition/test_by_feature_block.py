@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from intarsia.core.block import Labels
 from intarsia.datasets.registry import Dataset, encoded, load
 from intarsia.errors import ExperimentError
-from intarsia.inspection.block_classes import block_classes
-from intarsia.partition.block_patterns import PATTERNS, drawn
+from intarsia.inspection.overlap import block_classes
+from intarsia.partition.by_feature_block import PATTERNS, drawn
 from intarsia.partition.registry import partition
 
 VIEWS = ("front", "side", "top", "sound")

@@ -6,7 +6,7 @@ from PIL import Image
 
 import intarsia
 from intarsia.experiment.config import from_dict
-from intarsia.inspection.block_classes import BlockClasses
+from intarsia.inspection.overlap import BlockClasses
 from intarsia.plots.block_classes import blocks_picture
 
 SETTINGS = {

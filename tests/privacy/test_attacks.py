@@ -39,11 +39,11 @@ from intarsia.maths.linear import losses
 from intarsia.maths.linear.smoothed_losses import curvatures
 from intarsia.privacy.keys.crypto import BlockCipher
 from intarsia.privacy.keys.keyring import CkksSecret
-from intarsia.privacy.secure_aggregation import ckks_bytes, ckks_parameters, masking
+from intarsia.privacy.secure_aggregation import ckks, ckks_parameters, masking
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Arithmetic, Secret, new_secret
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.training.run import run
 
 PATIENTS, FEATURES = 24, 8  # 12 x 4 at each of four clients
@@ -110,7 +110,7 @@ class Server:
         """Return a sealed piece as what the server makes of it."""
         if self.key is not None and data[:1] == CIPHERTEXTS:
             arithmetic, secret = self.key
-            piece = ckks_bytes.from_bytes(arithmetic, data[1:])
+            piece = ckks.from_bytes(arithmetic, data[1:])
             slots = [secret.decrypted(part) for part in piece.content.parts]
             return np.concatenate(slots)[: math.prod(piece.shape)].reshape(-1, size)
         # the last two words are a check; short arrays are there twice, the low digits after the

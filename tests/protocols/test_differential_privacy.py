@@ -21,8 +21,7 @@ from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.noise import draw_share
-from intarsia.protocols.release import ShareOut
+from intarsia.protocols.differential_privacy import ShareOut, draw_share
 
 WEIGHT = 0.05
 NONE = Release(deviation=0.0, clip=10.0)

@@ -12,7 +12,7 @@ from intarsia.errors import FederationError
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import label_agreement, preprocessing
+from intarsia.protocols import preprocessing
 
 NUMBERS = Labels("regression", ())
 CLASSES = Labels("multiclass", ("a", "b", "c"))
@@ -40,7 +40,7 @@ def checked(blocks, labels, mode="plain"):
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     engine = InProcess({"train": (schema, blocks)}, 0, sealing)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    label_agreement.check_agreement(engine, schema, engine.key("labels"))
+    preprocessing.check_agreement(engine, schema, engine.key("labels"))
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
 
 
@@ -98,11 +98,11 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
 
     engine = Watched({"train": (schema, blocks)}, 0)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    label_agreement.check_agreement(engine, schema, engine.key("labels"))
+    preprocessing.check_agreement(engine, schema, engine.key("labels"))
     (found,) = opened
     np.testing.assert_array_equal(found.totals, [0.0])
     # what clients are sent are places in their own tables, which the public schema says
-    assert {type(one) for one in sent} == {label_agreement.LabelPairs}
+    assert {type(one) for one in sent} == {preprocessing.LabelPairs}
     assert [one.samples[0].tolist() for one in sent] == [
         np.searchsorted(schema.samples.own(name), np.sort(schema.samples.own("c1"))).tolist()
         for name in blocks

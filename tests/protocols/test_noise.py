@@ -9,8 +9,7 @@ from scipy.stats import chi2, kstest
 
 from intarsia.engines import codec
 from intarsia.errors import SealedError
-from intarsia.protocols.noise import draw_share, spend
-from intarsia.protocols.release import with_noise
+from intarsia.protocols.differential_privacy import draw_share, spend, with_noise
 
 
 def source(seed):

@@ -17,7 +17,7 @@ from intarsia.engines.transcript import Crossings, read_transcript
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.results import audit
 from intarsia.training.run import resume, run
 

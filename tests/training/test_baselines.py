@@ -12,7 +12,6 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 from intarsia.results import comparison
 from intarsia.training import baselines as yardsticks
-from intarsia.training import baselines_part
 from intarsia.training import registry as catalogue
 
 LOSSES = sorted(losses.LOSSES)
@@ -122,7 +121,7 @@ def test_standalone_is_each_client_on_its_own_columns():
     assert found.model is None
 
 
-@pytest.mark.parametrize("name", [*catalogue.ALGORITHMS, *baselines_part.BASELINES])
+@pytest.mark.parametrize("name", [*catalogue.ALGORITHMS, *yardsticks.BASELINES])
 def test_every_algorithm_gives_the_same_keys(name):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 3))
@@ -167,7 +166,7 @@ def test_liblinear_needs_samples_of_both_classes():
     ],
 )
 def test_a_wrong_hyperparameter_is_one_sentence(algorithm, key, value):
-    kind = baselines_part.BASELINES[algorithm].hyperparameters
+    kind = yardsticks.BASELINES[algorithm].hyperparameters
     with pytest.raises(ExperimentError) as caught:
         kind(**{key: value})
     assert str(value) in str(caught.value)

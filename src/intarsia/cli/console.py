@@ -1,18 +1,22 @@
-"""Where the command line speaks: standard error; results go to standard output."""
+"""Where the command line speaks: standard error; results go to standard output.
+
+What commands take alike: an output folder, and how much is shown.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OUTPUT", "console", "put", "say"]
+__all__ = ["OUTPUT", "AsJson", "Folder", "Missing", "Overwrite", "Quiet", "console", "put", "say"]
 
 OUTPUT = "standard output"
 
@@ -46,3 +50,21 @@ def put(text: str, *, line: bool = True) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         problem.filename = OUTPUT
         raise
+
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="TEXT",
+        help="Counts as a missing value too, beside what did in training; once for each.",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]

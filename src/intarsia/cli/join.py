@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intarsia.cli.command_options import AsJson, Folder, Missing, Overwrite, Quiet
-from intarsia.cli.console import console, put
+from intarsia.cli.console import AsJson, Folder, Missing, Overwrite, Quiet, console, put
 
 __all__ = ["join"]
 

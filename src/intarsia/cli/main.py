@@ -25,8 +25,7 @@ from intarsia.cli import federation as federation_commands
 from intarsia.cli import join as join_command
 from intarsia.cli import keys as key_commands
 from intarsia.cli import predict as predict_command
-from intarsia.cli.command_options import AsJson, Folder, Overwrite, Quiet
-from intarsia.cli.console import OUTPUT, console, put, say
+from intarsia.cli.console import OUTPUT, AsJson, Folder, Overwrite, Quiet, console, put, say
 from intarsia.errors import ExperimentError, IntarsiaError, UserError
 
 if TYPE_CHECKING:
@@ -300,8 +299,8 @@ def audit(
     DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
     """
     from intarsia.cli import tables as display
+    from intarsia.errors import nearest
     from intarsia.results import audit
-    from intarsia.spelling import nearest
 
     found = audit.load(folder)
     if client is not None and client not in found.clients:

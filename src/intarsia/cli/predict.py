@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from intarsia.cli.command_options import Folder, Missing
-from intarsia.cli.console import put, say
+from intarsia.cli.console import Folder, Missing, put, say
 from intarsia.errors import ExperimentError
 
 __all__ = ["predict"]

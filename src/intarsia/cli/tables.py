@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from intarsia.inspection.block_classes import BlockClasses
+from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
 from intarsia.results.comparison import (
     Group,

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError
-from intarsia.spelling import listed
+from intarsia.errors import FederationError, listed
 
 __all__ = ["FeatureBlock", "doubled", "feature_blocks", "group_columns"]
 

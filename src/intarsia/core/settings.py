@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from intarsia.errors import ExperimentError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 __all__ = ["frozen", "hyperparameters", "toml_text", "wrong_value"]
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from intarsia.data.source import Source
-from intarsia.errors import TableError
-from intarsia.spelling import first_line
+from intarsia.errors import TableError, first_line
 
 __all__ = ["delimited_text", "header_of"]
 

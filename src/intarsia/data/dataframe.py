@@ -24,8 +24,7 @@ from intarsia.core.settings import hyperparameters
 from intarsia.data.reader import table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table
-from intarsia.errors import ExperimentError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 __all__ = ["sources_of", "tables_of"]
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, ClientId, Labels, Task
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
-from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
 __all__ = [
     "OTHER",

@@ -42,14 +42,12 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters
-from intarsia.data.column_types import column_of
-from intarsia.data.columns import table_of_columns, table_of_matrix
+from intarsia.data.column_types import column_of, table_of_columns, table_of_matrix
 from intarsia.data.csv import delimited_text
 from intarsia.data.libsvm import parse_libsvm
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
-from intarsia.errors import TableError
-from intarsia.spelling import first_line, listed
+from intarsia.errors import TableError, first_line, listed
 
 __all__ = ["ENDINGS", "Format", "Source", "ending_of", "located", "read", "table_from"]
 

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from intarsia.core.block import ClientId
-from intarsia.errors import ExperimentError, TableError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, TableError, listed, nearest
 
 __all__ = ["Format", "Source", "check_names", "feature_columns", "feature_groups"]
 

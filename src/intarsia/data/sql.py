@@ -19,8 +19,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from intarsia.data.column_types import column_of
 from intarsia.data.postgresql import check_no_password, located_files, postgresql_columns
 from intarsia.data.source import Source
-from intarsia.errors import TableError
-from intarsia.spelling import first_line, shortened
+from intarsia.errors import TableError, first_line, shortened
 
 __all__ = ["absolute_url", "query_table"]
 

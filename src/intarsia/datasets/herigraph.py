@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.dataset import Dataset
 from intarsia.datasets.files import file_in
-from intarsia.errors import ExperimentError
-from intarsia.spelling import first_line, listed
+from intarsia.errors import ExperimentError, first_line, listed
 
 __all__ = ["herigraph"]
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.dataset import Dataset
 from intarsia.datasets.pixels import CUTS, image_blocks, pixels, resized
-from intarsia.errors import ExperimentError
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
 
 __all__ = [
     "fewer",

@@ -32,8 +32,7 @@ from intarsia.datasets.options import (
     relabelled,
     with_side,
 )
-from intarsia.errors import ExperimentError
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
 
 __all__ = ["Dataset", "apart", "dataset_names", "encoded", "encoded_alike", "load", "of_file"]
 

@@ -33,10 +33,9 @@ from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters
 from intarsia.data.reader import Source, located
-from intarsia.errors import ExperimentError, IntarsiaError
+from intarsia.errors import ExperimentError, IntarsiaError, nearest
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.results.lock import alone
-from intarsia.spelling import nearest
 
 __all__ = [
     "ERRORS",

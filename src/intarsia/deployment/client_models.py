@@ -22,6 +22,7 @@ from intarsia.core.algorithm import Algorithm, Conclusion, Info
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.models.build import (
@@ -33,7 +34,6 @@ from intarsia.models.build import (
 )
 from intarsia.models.serialization import write_model
 from intarsia.protocols.preprocessing import Preparation
-from intarsia.spelling import listed
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model

@@ -39,11 +39,11 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import differential_privacy, evaluation, preprocessing, server_evaluation
+from intarsia.protocols import differential_privacy, evaluation, preprocessing
 from intarsia.protocols.evaluation import grading_loss
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
-from intarsia.training.threads import Limit
+from intarsia.training.timing import Limit
 
 __all__ = [
     "DEAL",
@@ -300,7 +300,7 @@ class Work:
                 *(algorithm.predict, loss, schema.labels), part=where, additive=algorithm.additive
             )
             if algorithm.server_model is not None:
-                found += server_evaluation.functions(
+                found += evaluation.server_functions(
                     algorithm.server_model, schema, loss, part=where
                 )
         known: dict[tuple[str, str], ClientFunction] = {(identity(fn), fn.part): fn for fn in found}

@@ -26,8 +26,7 @@ from typing import Any, Final
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters
 from intarsia.engines.remote.caller import Patience
-from intarsia.errors import ExperimentError
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
 
 __all__ = [
     "EXAMPLE",

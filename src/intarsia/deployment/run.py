@@ -53,8 +53,8 @@ from intarsia.results import audit, run_folder
 from intarsia.results.result import Result
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
-from intarsia.training import outputs, privacy_guarantee, threads
-from intarsia.training.fitting import check_task
+from intarsia.training import outputs, privacy_guarantee, timing
+from intarsia.training.checks import check_task
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
@@ -162,7 +162,7 @@ def _resumed(
         known["run"], tuple(known["clients"]), transport, patience or Patience(), journal
     )
     try:
-        with threads.limited(description.threads):
+        with timing.limited(description.threads):
             return _run(description, caller, folder, progress)
     finally:
         journal.close()

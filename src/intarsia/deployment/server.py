@@ -24,12 +24,11 @@ from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import Patience, Transport
-from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError
+from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError, nearest
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.spelling import nearest
 
 __all__ = [
     "PING",

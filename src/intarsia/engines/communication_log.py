@@ -2,13 +2,15 @@
 
 Which machine a client runs on makes no difference here: `InProcess` and `Remote` both have one
 under the name `books`, and a run asks it for what both would say alike.
+
+How much crossed between the server and the clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from intarsia.core.algorithm import ClientFunction, Layout, evolve
@@ -16,10 +18,29 @@ from intarsia.core.block import ClientId
 from intarsia.engines.sums.linear_combination import CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Totals
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, exchange_fields
-from intarsia.engines.traffic import Traffic
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 
-__all__ = ["RECORDS", "Bookkeeping", "Split", "Version", "restored", "split"]
+__all__ = ["RECORDS", "Bookkeeping", "Split", "Traffic", "Version", "restored", "split"]
+
+
+@dataclass
+class Traffic:
+    """Bytes by message type, and exchanges: what a network would have carried."""
+
+    up: dict[str, int] = field(default_factory=dict[str, int])
+    down: dict[str, int] = field(default_factory=dict[str, int])
+    exchanges: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals as they stand in result.json."""
+        names = sorted({*self.up, *self.down})
+        return {
+            "up": sum(self.up.values()),
+            "down": sum(self.down.values()),
+            "by_message": {
+                name: {"up": self.up.get(name, 0), "down": self.down.get(name, 0)} for name in names
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -52,11 +73,11 @@ def split(message: Any) -> Split:
     """Return a message apart into what is sealed and what is not."""
     sealed: list[tuple[str, SealedField]] = []
     plain: dict[str, Any] = {}
-    for field, value in getattr(message, "__dict__", {}).items():
+    for name, value in getattr(message, "__dict__", {}).items():
         if isinstance(value, SealedField):
-            sealed.append((field, value))
+            sealed.append((name, value))
         else:
-            plain[field] = value
+            plain[name] = value
     return Split(tuple(sealed), plain, type(message))
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError
+from intarsia.errors import FederationError, listed
 from intarsia.experiment.entity_alignment import Names
-from intarsia.spelling import listed
 
 __all__ = ["check_features", "check_forgotten_ids", "check_kinds", "check_labels"]
 

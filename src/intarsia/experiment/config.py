@@ -4,6 +4,8 @@ Each table of the file is a frozen dataclass; `hyperparameters` builds one from 
 error that names the key, its table, the actual value and the nearest valid key. The tables
 `[algorithm]`, `[partition]` and a named `[dataset]` keep their own keys as a mapping, since they
 belong to the algorithm, the partition and the data set.
+
+Keys of an experiment file that are set from the command line: `-c table.key=value`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,10 @@ from typing import Any, Literal
 from intarsia.core.settings import frozen, hyperparameters, toml_text, wrong_value
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import Source, located
-from intarsia.errors import ExperimentError
-from intarsia.experiment.overrides import overridden
+from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
-from intarsia.spelling import nearest
 
 __all__ = [
     "Alignment",
@@ -37,8 +37,69 @@ __all__ = [
     "from_dict",
     "hyperparameters",
     "load",
+    "overridden",
     "to_dict",
 ]
+
+
+def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of a file with one `key=value` set; `tables` are those that it may have.
+
+    Raises
+    ------
+    ExperimentError
+        If the text is not of that form, or names a table or a client that is not there.
+    """
+    key, equals, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if parts == ["privacy"]:
+        parts = ["privacy", "mode"]
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ExperimentError(
+            f"-c {override!r} is not of the form table.key=value; write e.g. -c "
+            "experiment.rounds=50."
+        )
+    if parts[0] not in tables:
+        raise ExperimentError(
+            f"-c {override!r}: {parts[0]!r} is not a table; {nearest(parts[0], tables)}."
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if parts[0] == "privacy" and isinstance(tree.get("privacy"), str):
+        tree = {**tree, "privacy": {"mode": tree["privacy"]}}
+    if parts[0] != "client":
+        return {**tree, parts[0]: _set(tree.get(parts[0], {}), parts[1:], value, override)}
+    clients = list(tree.get("client", []))
+    names = [str(client.get("name")) for client in clients]
+    if parts[1] in names:
+        position = names.index(parts[1])
+    elif parts[1].isdecimal() and int(parts[1]) < len(clients):
+        position = int(parts[1])
+    else:
+        raise ExperimentError(
+            f"-c {override!r}: there is no client {parts[1]!r}; {nearest(parts[1], names)}."
+        )
+    if len(parts) < 3:
+        raise ExperimentError(
+            f"-c {override!r} names a client but no key; write e.g. -c "
+            f"client.{parts[1]}.path=x.csv."
+        )
+    clients[position] = _set(clients[position], parts[2:], value, override)
+    return {**tree, "client": clients}
+
+
+def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ExperimentError(
+            f"-c {override!r} sets a key of {toml_text(table)}, which is not a table; shorten the "
+            "key."
+        )
+    if len(parts) == 1:
+        return {**table, parts[0]: value}
+    return {**table, parts[0]: _set(table.get(parts[0], {}), parts[1:], value, override)}
+
 
 _TABLES = (
     "experiment",

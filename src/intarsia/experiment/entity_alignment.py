@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from intarsia.core.block import ClientId
 from intarsia.data.source import Source
 from intarsia.data.table import Table
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment import feature_dictionary
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
-from intarsia.spelling import nearest
 
 __all__ = ["Names", "normalised", "public_names", "with_features"]
 

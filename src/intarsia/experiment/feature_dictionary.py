@@ -38,8 +38,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters, toml_text, wrong_value
 from intarsia.data.source import Source
 from intarsia.data.table import Table
-from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
 __all__ = ["Column", "Dictionary", "Feature", "check_units", "described", "load", "translated"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intarsia.core.settings import hyperparameters, toml_text, wrong_value
-from intarsia.errors import ExperimentError
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
 
 __all__ = ["Published", "matching", "of_tables"]
 

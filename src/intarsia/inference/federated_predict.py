@@ -28,7 +28,7 @@ from intarsia.core.schema import Schema
 from intarsia.data.reader import Format, Source
 from intarsia.data.table import Encoding, Table, encode
 from intarsia.engines.simulation import InProcess
-from intarsia.errors import ExperimentError, TableError
+from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import aligned
 from intarsia.inference.new_table import (
@@ -54,7 +54,6 @@ from intarsia.protocols.inference import (
 )
 from intarsia.results.result import load
 from intarsia.results.run_folder import describe
-from intarsia.spelling import listed, nearest
 from intarsia.training.setup import sealed_sums
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId
-from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.errors import CheckpointError, ExperimentError, nearest
 from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment
 from intarsia.models.networks import Networks
 from intarsia.models.serialization import read_model
 from intarsia.plots.latent_space import _MOST_CLIENTS, Latent
 from intarsia.results import run_folder
-from intarsia.spelling import nearest
 
 __all__ = ["latent_of"]
 

@@ -25,7 +25,7 @@ from intarsia.data.labels import OTHER, LabelSettings
 from intarsia.data.source import Source
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import InProcess
-from intarsia.errors import CheckpointError, ExperimentError, FederationError
+from intarsia.errors import CheckpointError, ExperimentError, FederationError, listed
 from intarsia.experiment.config import Alignment, Experiment, hyperparameters
 from intarsia.experiment.federation import Tables, build
 from intarsia.inference.new_client_hyfem import JoinedBlocks, join_blocks
@@ -35,8 +35,7 @@ from intarsia.privacy.settings import Privacy
 from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
-from intarsia.spelling import listed
-from intarsia.training import outputs, threads
+from intarsia.training import outputs, timing
 from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.run import load
 from intarsia.training.setup import Prepared, SealedSums, prepared_engine
@@ -107,7 +106,7 @@ def join(
         if out is not None:
             _check_output(out, folder, overwrite)
     if by_blocks:
-        with threads.limited(described.threads), clock.part("training"):
+        with timing.limited(described.threads), clock.part("training"):
             taken = join_blocks(
                 model,
                 found,
@@ -121,7 +120,7 @@ def join(
         if out is not None:
             outputs.write_whole(out, experiment, found.fingerprint(), result)
         return result
-    with threads.limited(described.threads):
+    with timing.limited(described.threads):
         with clock.part("preprocessing"):
             parts = {"train": dict(found.train), "test": dict(found.test)}
             prepared = prepared_engine(
@@ -276,11 +275,10 @@ def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
 def _way(name: str) -> tuple[Algorithm, Callable[[Clients, Any, Array], None]]:
     """Return an algorithm of those that can be joined, and how a new client of it learns."""
     from intarsia.algorithms.flic import algorithm as flic
-    from intarsia.algorithms.flic import flic_joining  # here: they import torch
     from intarsia.algorithms.personalised import hetfedrep  # here: they import torch
 
     if name == "flic":
-        return flic.FLIC, flic_joining.join
+        return flic.FLIC, flic.join
     return hetfedrep.HETFEDREP, hetfedrep.join
 
 

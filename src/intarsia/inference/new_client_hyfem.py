@@ -19,11 +19,10 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
-from intarsia.errors import ExperimentError, FederationError
+from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
 from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.protocols.preprocessing import Preparation
-from intarsia.spelling import listed
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork, Networks

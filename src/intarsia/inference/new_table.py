@@ -16,8 +16,7 @@ from intarsia.core.block import ClientId
 from intarsia.data.csv import header_of
 from intarsia.data.reader import ENDINGS, Format, Source, ending_of, read
 from intarsia.data.table import Table
-from intarsia.errors import FederationError, TableError
-from intarsia.spelling import listed
+from intarsia.errors import FederationError, TableError, listed
 
 __all__ = [
     "NAMED",

@@ -25,7 +25,7 @@ from scipy.special import expit
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.reader import Source
 from intarsia.data.table import Encoding, encode
-from intarsia.errors import ExperimentError, TableError
+from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference.new_table import (
     NAMED,
     TableSettings,
@@ -41,7 +41,6 @@ from intarsia.models.feature_mapping import known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.results.result import load
-from intarsia.spelling import listed, nearest
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork

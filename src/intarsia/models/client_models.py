@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from intarsia.core.block import ClientId
-from intarsia.spelling import nearest
+from intarsia.errors import nearest
 
 if TYPE_CHECKING:  # it imports scikit-learn, which runs that end with networks do without
     from intarsia.models.linear import LinearRegressor

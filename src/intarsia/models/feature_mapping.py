@@ -14,8 +14,7 @@ from scipy.sparse import csr_array, issparse
 from intarsia.core.block import Array, Block, Labels
 from intarsia.data.parsing import numbered
 from intarsia.data.table import Encoding, encode
-from intarsia.errors import TableError
-from intarsia.spelling import listed
+from intarsia.errors import TableError, listed
 
 __all__ = ["Table", "known_columns", "known_columns_of"]
 

@@ -32,9 +32,8 @@ from intarsia.algorithms.networks.targets import odds, said
 from intarsia.algorithms.networks.user_modules import Named
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import as_in_tables
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.models.feature_mapping import Table, known_columns
-from intarsia.spelling import nearest
 
 __all__ = ["ClientNetwork", "Networks", "in_order", "without_constant"]
 

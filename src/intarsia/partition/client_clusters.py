@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from intarsia.core.block import ClientId
-from intarsia.errors import FederationError
-from intarsia.spelling import listed
+from intarsia.errors import FederationError, listed
 
 __all__ = ["Structure", "Structures", "agreement", "of_models"]
 

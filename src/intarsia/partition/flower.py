@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, held_groups
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, first_line, nearest
 from intarsia.partition.checks import Positions, apportioned, floats, numbers
-from intarsia.spelling import first_line, nearest
 
 __all__ = ["ROW", "FlowerDeal", "flower"]
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import KINDS, Deal, deal
-from intarsia.spelling import listed, nearest
 
 __all__ = ["IntarsiaPartitioner"]
 

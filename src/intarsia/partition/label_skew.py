@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, held_groups
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.partition.checks import (
     Counts,
     apportioned,
@@ -30,7 +30,6 @@ from intarsia.partition.checks import (
     runs,
 )
 from intarsia.partition.client_clusters import Structure
-from intarsia.spelling import nearest
 
 __all__ = ["ClassShares", "Relabel", "clusters", "dirichlet", "iid", "levels"]
 

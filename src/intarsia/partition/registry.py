@@ -17,14 +17,13 @@ import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId, held_groups
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.partition.by_feature_block import blocks
 from intarsia.partition.checks import Positions, check_count, check_fraction, floats, numbers
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.flower import FlowerDeal, flower
 from intarsia.partition.label_skew import ClassShares, clusters, dirichlet, iid, levels
 from intarsia.partition.prior_shift import prior_shift
-from intarsia.spelling import nearest
 
 __all__ = [
     "KINDS",

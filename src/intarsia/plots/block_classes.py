@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from intarsia.inspection.block_classes import BlockClasses
+from intarsia.inspection.overlap import BlockClasses
 from intarsia.plots.picture_file import write_picture
 
 __all__ = ["blocks_picture"]

@@ -20,13 +20,12 @@ from typing import Any, Final
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.errors import CheckpointError, KeyMaterialError
+from intarsia.errors import CheckpointError, KeyMaterialError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.lock import alone
-from intarsia.spelling import listed
 
 __all__ = [
     "AWAY",

@@ -16,8 +16,13 @@ from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import RECORDS, InProcess
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
-from intarsia.protocols.evaluation import Grades, evaluate, evaluate_own, grading_loss
-from intarsia.protocols.server_evaluation import evaluate_server
+from intarsia.protocols.evaluation import (
+    Grades,
+    evaluate,
+    evaluate_own,
+    evaluate_server,
+    grading_loss,
+)
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
 from intarsia.training.participation import present

@@ -18,7 +18,7 @@ from intarsia.privacy.accounting import (
     noise_multiplier,
 )
 from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy
 from intarsia.results.result import Guarantee

@@ -11,10 +11,9 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core.algorithm import Algorithm
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment.config import Experiment, hyperparameters
-from intarsia.spelling import nearest
-from intarsia.training.baselines_part import BASELINES, Baseline
+from intarsia.training.baselines import BASELINES, Baseline
 
 __all__ = ["ALGORITHMS", "choose", "kind_of"]
 

@@ -25,11 +25,11 @@ from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
-from intarsia.training import baselines, outputs, privacy_guarantee, threads
+from intarsia.training import baselines, outputs, privacy_guarantee, timing
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
-from intarsia.training.baselines_part import Baseline
-from intarsia.training.fitting import check_fit
+from intarsia.training.baselines import Baseline
+from intarsia.training.checks import check_fit
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
@@ -150,7 +150,7 @@ def _run(
     secrets: Mapping[ClientId, SecretKey] | None = None,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
-    with threads.limited(description.threads), ExitStack() as held:
+    with timing.limited(description.threads), ExitStack() as held:
         return _run_all(
             *(description, tables, folder, progress, held),
             fresh=fresh,

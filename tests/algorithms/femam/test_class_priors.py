@@ -10,8 +10,8 @@ from scipy.stats import chi2_contingency
 
 pytest.importorskip("torch")
 
+from intarsia.algorithms.femam import class_priors
 from intarsia.algorithms.femam import client as femam_client
-from intarsia.algorithms.femam import femam_offsets
 from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.class_priors import (
     WEIGHTS,
@@ -339,7 +339,7 @@ def test_the_server_reads_sums_over_all_clients_only():
         assert [(one["kind"], one["with"]) for one in asked] == [("sum", {})]
     reveals = {name: one["values"] for name, one in summary["reveals"].items()}
     assert (reveals["Counted.at"], reveals["Differences.at"]) == (3, 4)
-    total = engine.sum(femam_offsets.count_rows, dict.fromkeys(engine.ids, femam_offsets.Ask()))
+    total = engine.sum(class_priors.count_rows, dict.fromkeys(engine.ids, class_priors.Ask()))
     with pytest.raises(SealedError):
         np.asarray(total.at)
 

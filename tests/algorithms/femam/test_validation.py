@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM
-from intarsia.algorithms.femam.femam_calibration import FACTORS, best_factor, losses_by_factor
 from intarsia.algorithms.femam.hyperparameters import FeMAM
+from intarsia.algorithms.femam.validation import FACTORS, best_factor, losses_by_factor
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess

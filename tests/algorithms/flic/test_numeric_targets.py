@@ -18,7 +18,7 @@ from sklearn.metrics import r2_score  # noqa: E402  after the skip where torch i
 
 import intarsia  # noqa: E402
 from command_line import one_error, said  # noqa: E402
-from intarsia.algorithms.flic import flic_trainings  # noqa: E402
+from intarsia.algorithms.flic import objective as flic_trainings  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.client_network import embedded  # noqa: E402
 from intarsia.algorithms.personalised.hetfedrep import (  # noqa: E402

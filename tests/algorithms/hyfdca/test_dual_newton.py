@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, in_order, objective, optimum, rectangles, started, train
-from intarsia.algorithms.hyfdca import chunk_ascent, dual_newton
+from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.core.block import Labels
 from intarsia.engines import codec
@@ -94,11 +94,11 @@ def test_chunks_never_lower_the_dual(loss):
     for number in range(1, 4):
         engine.begin_round(number)
         server, info = HYFDCA.round(server, engine, engine.key())
-        assert isinstance(server.phase, chunk_ascent.ChunkAscent)
+        assert isinstance(server.phase, minibatch_ascent.ChunkAscent)
         _, certified = HYFDCA.certify(server, engine, engine.key("certify"))
         duals.append(certified.dual)
         assert info.dual == pytest.approx(certified.dual, rel=1e-12)
-        if chunk_ascent.exhausted(server.phase):
+        if minibatch_ascent.exhausted(server.phase):
             break
     if loss != "logistic":
         assert (np.diff(duals) > -1e-12).all()

@@ -22,7 +22,10 @@ from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
-from intarsia.maths.matching.matching_cost import BetaBernoulli, SquaredDistance  # noqa: E402
+from intarsia.maths.matching.neuron_assignment import (  # noqa: E402
+    BetaBernoulli,
+    SquaredDistance,
+)
 from intarsia.training import run as running  # noqa: E402
 from tests.algorithms.hyfem.test_hyfem import SMALL, clients, networks, run, started  # noqa: E402
 from tests.algorithms.hyfem.test_hyfem_run import SETTINGS, tables, whole  # noqa: E402

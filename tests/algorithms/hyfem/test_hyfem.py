@@ -19,12 +19,15 @@ from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
-from intarsia.maths.training.batches import batch_order  # noqa: E402
+from intarsia.maths.training.local_training import batch_order  # noqa: E402
 from intarsia.privacy.keys.shared_key import SharedKey  # noqa: E402
 from intarsia.privacy.secure_aggregation import setup as modes  # noqa: E402
 from intarsia.privacy.settings import Privacy  # noqa: E402
-from intarsia.protocols.evaluation import CROSS_ENTROPY, evaluate_own  # noqa: E402
-from intarsia.protocols.server_evaluation import evaluate_server  # noqa: E402
+from intarsia.protocols.evaluation import (  # noqa: E402
+    CROSS_ENTROPY,
+    evaluate_own,
+    evaluate_server,
+)
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 WIDTHS = {"u": 2, "v": 3, "w": 4}

@@ -21,10 +21,10 @@ from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import FederationError  # noqa: E402
 from intarsia.maths.training import vectorised  # noqa: E402
-from intarsia.maths.training.batches import batch_order  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
     Learner,
     LocalTraining,
+    batch_order,
     initial_parameters,
 )
 from intarsia.maths.training.optimisers import SGD  # noqa: E402

@@ -20,8 +20,7 @@ from intarsia.maths.matching.matched_classifiers import (
     project,
     same_order,
 )
-from intarsia.maths.matching.matching_cost import BetaBernoulli, SquaredDistance
-from intarsia.maths.matching.neuron_assignment import Arrangement
+from intarsia.maths.matching.neuron_assignment import Arrangement, BetaBernoulli, SquaredDistance
 from intarsia.maths.matching.neuron_matching import match
 
 CLASSES = 5

@@ -12,10 +12,11 @@ from torch import nn  # noqa: E402  after the skip where torch is missing
 from torch.nn import functional  # noqa: E402
 
 from intarsia.errors import ExperimentError  # noqa: E402
-from intarsia.maths.training.batches import NoiseStream, batch_order  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
     Learner,
     LocalTraining,
+    NoiseStream,
+    batch_order,
     initial_parameters,
     train_alone,
 )

@@ -22,7 +22,7 @@ from intarsia.errors import (
     SealedError,
     TamperedError,
 )
-from intarsia.privacy.secure_aggregation import ckks_bytes
+from intarsia.privacy.secure_aggregation import ckks
 from intarsia.privacy.secure_aggregation.ckks import (
     CkksAdder,
     CkksKeys,
@@ -33,7 +33,7 @@ from intarsia.privacy.secure_aggregation.ckks import (
     parameters,
 )
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Ciphertexts
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
 from intarsia.privacy.secure_aggregation.protocol import Piece, Stream
 
@@ -365,13 +365,13 @@ def test_bytes_that_were_cut_or_altered_are_refused(data):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_altered_bytes_with_a_new_checksum_open_to_an_error_or_the_true_total(data):
-    body = bytearray(ckks_bytes.unchecked(b"INTC\x01", a_piece()))
+    body = bytearray(ckks.unchecked(b"INTC\x01", a_piece()))
     for _ in range(data.draw(st.integers(1, 3))):
         last = data.draw(st.sampled_from([4, 120, 400, len(body) - 1]))
         body[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
     sealer = sealer_for()
     try:
-        opened = sealer.open(sealer.from_bytes(ckks_bytes.checked(b"INTC\x01", bytes(body))))
+        opened = sealer.open(sealer.from_bytes(ckks.checked(b"INTC\x01", bytes(body))))
     except TamperedError:
         return
     assert np.abs(opened - 0.5).max() <= sealer.parameters.error(1)
@@ -412,7 +412,7 @@ def a_piece() -> bytes:
 def test_heads_that_no_party_writes_are_refused(head):
     body = struct.pack("<I", len(head)) + head + b"xyz"
     with pytest.raises(TamperedError):
-        adder_for().from_bytes(ckks_bytes.checked(b"INTC\x01", body))
+        adder_for().from_bytes(ckks.checked(b"INTC\x01", body))
 
 
 def test_ciphertexts_are_written_without_files_in_memory_too(monkeypatch, tmp_path):
@@ -440,7 +440,7 @@ def test_keys_survive_their_bytes_and_open_what_they_sealed():
 def test_keys_that_were_cut_altered_or_are_none_are_refused():
     data = keys_for(2.0**14).secret_bytes()
     flipped = data[:-1] + bytes([data[-1] ^ 1])
-    short = ckks_bytes.checked(b"INTK\x01", b"")
+    short = ckks.checked(b"INTK\x01", b"")
     for odd in (b"", data[:-1], flipped, keys_for(2.0**14).public_bytes(), short):
         with pytest.raises(KeyMaterialError):
             CkksKeys.from_secret_bytes(odd)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intarsia.errors import ExperimentError, RangeError
-from intarsia.privacy.secure_aggregation.fixed_point import PRIME, check, counters
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import PRIME, FixedPoint, check, counters
 
 WORDS = st.integers(0, 2**64 - 1)
 

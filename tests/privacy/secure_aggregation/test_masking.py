@@ -20,7 +20,7 @@ from intarsia.errors import (
     TamperedError,
 )
 from intarsia.privacy.keys.shared_key import SharedKey
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer, StreamLedger
 from intarsia.privacy.secure_aggregation.protocol import Digits, Piece, Stream
 

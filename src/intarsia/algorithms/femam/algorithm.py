@@ -46,6 +46,13 @@ from typing import Any
 
 import numpy as np
 
+from intarsia.algorithms.femam.class_priors import (
+    compare_shares,
+    count_rows,
+    take_offset,
+    try_offsets,
+    with_offset,
+)
 from intarsia.algorithms.femam.client import (
     Client,
     begin_level,
@@ -67,23 +74,6 @@ from intarsia.algorithms.femam.client import (
     weigh_level,
 )
 from intarsia.algorithms.femam.clustering import clustered
-from intarsia.algorithms.femam.femam_calibration import best_factor
-from intarsia.algorithms.femam.femam_offsets import (
-    compare_shares,
-    count_rows,
-    take_offset,
-    try_offsets,
-    with_offset,
-)
-from intarsia.algorithms.femam.femam_state import (
-    Level,
-    Server,
-    apart,
-    group_of,
-    notes_of,
-    reached_of,
-    words_of,
-)
 from intarsia.algorithms.femam.hyperparameters import FeMAM, check_groups, given_clusters
 from intarsia.algorithms.femam.state import (
     Ask,
@@ -91,10 +81,18 @@ from intarsia.algorithms.femam.state import (
     Candidate,
     Closing,
     Latest,
+    Level,
     Offset,
     Scale,
+    Server,
     Share,
+    apart,
+    group_of,
+    notes_of,
+    reached_of,
+    words_of,
 )
+from intarsia.algorithms.femam.validation import best_factor
 from intarsia.algorithms.networks.client_network import (
     check_clients,
     check_same_features,

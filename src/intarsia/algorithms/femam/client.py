@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.femam.femam_calibration import losses_by_factor
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import (
     Ask,
@@ -30,7 +29,14 @@ from intarsia.algorithms.femam.state import (
     Tried,
     Weight,
 )
-from intarsia.algorithms.femam.validation import falls, helps, losses, pooled, summary
+from intarsia.algorithms.femam.validation import (
+    falls,
+    helps,
+    losses,
+    losses_by_factor,
+    pooled,
+    summary,
+)
 from intarsia.algorithms.networks.architecture import as_level, levels_of
 from intarsia.algorithms.networks.client_network import (
     Arrays,

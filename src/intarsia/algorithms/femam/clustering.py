@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.femam.client import compare_models, send_model
-from intarsia.algorithms.femam.femam_state import Level, Server
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.algorithms.femam.state import Ask, Candidates
+from intarsia.algorithms.femam.state import Ask, Candidates, Level, Server
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.algorithm import Clients, RandomKey, evolve
 from intarsia.core.block import Array, ClientId

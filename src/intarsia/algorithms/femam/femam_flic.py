@@ -33,9 +33,8 @@ import numpy as np
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM, with_level
-from intarsia.algorithms.femam.femam_state import Server
 from intarsia.algorithms.femam.hyperparameters import FeMAM, given_clusters
-from intarsia.algorithms.femam.state import Ask
+from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
 from intarsia.algorithms.flic.algorithm import FLIC, Flic
 from intarsia.algorithms.networks import parameter_sharing

@@ -28,8 +28,8 @@ from typing import Any, Literal
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM
-from intarsia.algorithms.femam.femam_state import Server
 from intarsia.algorithms.femam.hyperparameters import FeMAM
+from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.client_network import Architecture, check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.algorithm import RandomKey

@@ -10,8 +10,7 @@ from intarsia.algorithms.networks.client_network import Architecture, check_opti
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import ExperimentError
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 __all__ = ["FeMAM", "LevelKind", "check_groups", "given_clusters"]
 

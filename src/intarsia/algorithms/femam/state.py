@@ -1,10 +1,18 @@
-"""What the server and the clients of `femam` say to each other."""
+"""What the server and the clients of `femam` say to each other.
+
+The state of `femam`'s server: its levels, and which group of each a client is in.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from intarsia.core.block import Array
+from intarsia.algorithms.femam.hyperparameters import FeMAM, LevelKind
+from intarsia.core.block import Array, ClientId
 
 __all__ = [
     "Ask",
@@ -19,14 +27,21 @@ __all__ = [
     "Differences",
     "Kept",
     "Latest",
+    "Level",
     "Model",
     "Offset",
     "Prior",
     "Right",
     "Scale",
+    "Server",
     "Share",
     "Tried",
     "Weight",
+    "apart",
+    "group_of",
+    "notes_of",
+    "reached_of",
+    "words_of",
 ]
 
 
@@ -170,3 +185,112 @@ class Kept:
     """Whether a client keeps the level."""
 
     kept: bool
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of models, as the server has it."""
+
+    kind: LevelKind
+    absolute: bool  # whether models are told as they are, not by how they differ from a start
+    # of each group (parameters,), sealed where the server does not read it; None: the start
+    models: tuple[Any, ...]
+    groups: Mapping[ClientId, int]  # C_l, as far as it is known
+    kept: Mapping[ClientId, int]  # the same of those that closed the level and kept it
+    rounds: int = 0
+    accuracies: tuple[float, ...] = ()  # in percent, of the last rounds
+    trials: tuple[float, ...] = ()  # mean loss with each of the numbers of clusters that were tried
+    worth: Array | None = None  # (6,) what the level is worth to those that closed it first
+    factor: float | None = None  # of the scores up to it, once the next level begins
+    offset: Offset | None = None  # of a level of shares, once it is found
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's state."""
+
+    options: FeMAM
+    clients: tuple[ClientId, ...]
+    shares: Mapping[ClientId, float]
+    features: int
+    outputs: int
+    seed: int  # of the models that levels start from
+    levels: tuple[Level, ...]
+    begun: Mapping[ClientId, int]  # the latest level of each client
+    closed: Mapping[ClientId, int]  # the last level that it has closed
+    rounds: int = 0
+
+
+def group_of(level: Level, client: ClientId) -> int:
+    """Return a client's group; one that was never there belongs to the largest."""
+    if client in level.groups or not level.groups:
+        return level.groups.get(client, 0)
+    return Counter(level.groups.values()).most_common(1)[0][0]
+
+
+def apart(options: FeMAM, number: int, level: Level) -> bool:
+    """Return whether each client has a model of its own, and the server none."""
+    if level.kind != "clusters" or options.clustering == "loss" or len(level.models) == 1:
+        return level.kind in ("personal", "shares")
+    return level.rounds < min(options.first_clustering, options.rounds(number))
+
+
+def reached_of(server: Server) -> int:
+    """Return the latest level that clients can be at: one of shares begins in its round."""
+    last = server.levels[-1]
+    return len(server.levels) - (last.kind == "shares" and last.offset is None)
+
+
+def words_of(server: Server) -> tuple[str, ...]:
+    """Return what each level is, such as "global", "5 clusters" or "personal"."""
+    return tuple(
+        f"{len(level.models)} cluster{'' if len(level.models) == 1 else 's'}"
+        if level.kind == "clusters"
+        else str(word)
+        for level, word in zip(server.levels, server.options.levels, strict=False)
+    )
+
+
+def notes_of(server: Server) -> tuple[str, ...]:
+    """Return what was chosen by rows for validation, and what of the levels came to nothing."""
+    said = []
+    named = server.options.levels
+    for given in server.options.groups:
+        if given not in named:
+            said.append(
+                f"No level names {given!r}, which algorithm.groups has; put it into "
+                "algorithm.levels if it is to count."
+            )
+    for number, (level, word) in enumerate(zip(server.levels, named, strict=False), 1):
+        if isinstance(word, int) and word > len(level.models):
+            said.append(
+                f"Level {number} was to have {word} clusters and has {len(level.models)}, one for "
+                "each client: it groups nobody."
+            )
+        if level.trials:
+            tried = zip(server.options.candidates, level.trials, strict=False)
+            losses = ", ".join(f"{count}: {loss:.3g}" for count, loss in tried)
+            said.append(
+                f"Level {number} has {words_of(server)[number - 1]}, "
+                + (
+                    "the fewest of algorithm.candidates, as none of the clients that were there "
+                    "when they were compared has a row for validation."
+                    if math.isnan(level.trials[0])
+                    else "the fewest that do as well as the best on the rows for validation (loss "
+                    f"by number of clusters: {losses})."
+                )
+            )
+        if level.offset is not None:
+            said.append(
+                f"Level {number} moves scores by {level.offset.weight:g} times the log-odds of "
+                "each client's own shares of the classes (two rows of one client correlate by "
+                f"{level.offset.correlation:.3g})."
+            )
+    wanted, reached = len(server.options.levels), reached_of(server)
+    if reached < wanted:
+        every = sum(server.options.rounds(number) for number in range(1, wanted + 1))
+        said.append(
+            f"Of {wanted} levels {reached} began: the run ended after {server.rounds} rounds, and "
+            f"all levels take {every} at most; set experiment.rounds = {every}."
+        )
+    return tuple(said)

@@ -72,26 +72,42 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
   step on α and the anchors then moves each entry by `rate` against the sign of its slope, whatever
   λ1 and λ2 are; Algorithm S2 steps along the slope. With `shared_epochs` sizes count from the
   second step on; 1 and 10 made no difference on BCI-common beyond the spread over seeds
+
+What a new client of FLIC learns from what a finished federation shares (S1.4 of its paper).
+
+Its own are an embedding φ and a classifier β; the hidden layer α and the anchors stay as they are.
+
+1. align: some epochs on φ, by the second term of `flic`'s objective alone
+2. calibrate: some epochs on β, by the third term alone: it needs no row of the client
+3. learn: some epochs on φ and β, by all three
+
+Steps 1 and 3 are those of the federation's clients; step 2 is not in the paper, which does not say
+how β starts. A client of the federation has had rounds for it, a new one starts with less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from functools import lru_cache, partial
+from typing import Any, Literal
 
-from intarsia.algorithms.flic import anchors, barycentre
-from intarsia.algorithms.flic.flic_trainings import trainings_of
-from intarsia.algorithms.flic.objective import Alignment
+from intarsia.algorithms.flic import anchors, barycentre, objective
+from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
 from intarsia.algorithms.networks import label_scaling, parameter_sharing
-from intarsia.algorithms.networks.client_network import Architecture, check_clients, check_options
+from intarsia.algorithms.networks.client_network import (
+    Architecture,
+    check_clients,
+    check_options,
+    training_of,
+)
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
     Seat,
     Server,
+    Shared,
     Start,
     averaged,
     certify,
@@ -120,12 +136,13 @@ from intarsia.core.algorithm import (
     cohort_function,
     evolve,
 )
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
-from intarsia.protocols.noise import NoiseShare
+from intarsia.maths.training.local_training import LocalTraining
+from intarsia.protocols.differential_privacy import NoiseShare
 
-__all__ = ["FLIC", "Flic"]
+__all__ = ["FLIC", "Flic", "join"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,3 +415,33 @@ FLIC = Algorithm(
     private=private,
     protects="client",
 )
+
+
+@lru_cache(maxsize=16)
+def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
+    loss = objective.line_calibration(options) if outputs == 1 else calibration(options, meta)
+    return training_of(
+        options,
+        outputs,
+        loss,
+        ("classifier.*",),
+        epochs=options.pretraining_epochs,
+        noise={"noise": (options.latent,)},
+    )
+
+
+@cohort_function
+def calibrate(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+    """Train β on samples of the anchors."""
+    first = visits[0][0]
+    training = _training(first.options, first.outputs, first.anchors)
+    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+
+
+def join(clients: Clients, options: Flic, shared: Array) -> None:
+    """Let new clients learn from what all share; `final_epochs` are those of step 3."""
+    told: dict[str, Any] = dict.fromkeys(clients.ids, Shared(shared=shared, round=0))
+    if options.pretraining_epochs:
+        clients.ask(pretrain, told)
+        clients.ask(calibrate, told)
+    clients.ask(personalise, told)

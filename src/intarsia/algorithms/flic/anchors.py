@@ -20,8 +20,7 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import canonical
-from intarsia.errors import ExperimentError
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
 
 __all__ = ["Terms", "blank", "drawn", "meta_of"]
 

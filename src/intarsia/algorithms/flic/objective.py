@@ -3,14 +3,35 @@
 Where classes have an anchor together, the second term takes their rows together, and the third one
 asks for the meta-class: the loss of a point of µ_c is -log of the sum of the chances of all classes
 that have µ_c. `meta` is the number of each class's anchor; () = each class has its own.
+
+What a client of FLIC minimises where labels are numbers: anchors along a line, see `flic`.
+
+    µ_y = N(m(y), e·I),   m(y) = y a + (1-y) b
+
+with y in units of the federation (`label_scale`), so that b is at the labels' mean and a one
+deviation above it; both are learned. A batch has every label once as a rule, so that its second
+term is what W₂² to the anchor of a single point is, averaged over the rows:
+
+    1/n Σ_j ‖φ(x_j) - m(y_j)‖² + ek
+
+With `label_bins` = B rows are taken together whose labels lie between the same of B+1 quantiles of
+a normal distribution: within a bin the points less m(y) are aligned to N(0, e·I), by any of the
+distances, so that they keep a spread; the second term is the sum over the bins. The third term is
+the loss on one point of the anchor of each row's label.
+
+How the parts of a network of FLIC train: which of them, on which terms, how long; see `flic`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
 
-from intarsia.algorithms.networks.targets import cross_entropy
+from intarsia.algorithms.networks.client_network import training_of
+from intarsia.algorithms.networks.parameter_sharing import Client
+from intarsia.algorithms.networks.targets import cross_entropy, row_losses
 from intarsia.maths.matching.distribution_distances import (
     Anchors,
     Classed,
@@ -20,18 +41,24 @@ from intarsia.maths.matching.distribution_distances import (
     to_gaussians,
     to_samples,
 )
-from intarsia.maths.training.local_training import Batch, Loss
+from intarsia.maths.training.local_training import Batch, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 __all__ = [
     "Alignment",
+    "LineTerms",
     "Meta",
     "Terms",
+    "Trainings",
     "calibration",
     "distance",
     "draws_noise",
+    "line_calibration",
+    "line_misalignment",
+    "line_objective",
     "misalignment",
     "objective",
+    "trainings_of",
 ]
 
 Alignment = Literal["gaussian", "sample", "transport", "energy"]
@@ -185,3 +212,146 @@ def _unsure_of_all(model: nn.Module, anchors: Anchors, batch: Batch, meta: Meta)
         chances = chances.diagonal(dim1=-3, dim2=-1)  # (rows, anchors)
     known = (weight[..., None] * chances).sum(-2) / weight.sum(-1, keepdim=True)
     return -known.sum(-1)
+
+
+class LineTerms(Terms, Protocol):
+    """What FLIC's hyperparameters say of its objective for numbers."""
+
+    @property
+    def label_bins(self) -> int:
+        """Return B, 0 for each row alone."""
+        ...
+
+
+def line_misalignment(options: LineTerms) -> Loss:
+    """Return the second term alone."""
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        latent = model.embedding(batch["x"], batch.get("dropped"))
+        away = _away(options, latent, _centres(model, batch), batch)
+        return torch.zeros_like(batch["weight"]), away
+
+    return loss
+
+
+def line_calibration(options: LineTerms) -> Loss:
+    """Return the third term alone."""
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        unsure = _unsure(options, model, _centres(model, batch), batch)
+        return torch.zeros_like(batch["weight"]), unsure
+
+    return loss
+
+
+def line_objective(options: LineTerms) -> Loss:
+    """Return F_i of a batch."""
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        latent, weight = model.embedding(batch["x"], batch.get("dropped")), batch["weight"]
+        each, penalty = (
+            row_losses(model.scores(latent), batch["y"]),
+            torch.zeros_like(weight[..., 0]),
+        )
+        if options.calibration_weight > 0 or options.alignment_weight > 0:
+            centres = _centres(model, batch)
+        if options.calibration_weight > 0:
+            unsure = _unsure(options, model, centres, batch)
+            penalty = penalty + options.calibration_weight * unsure
+        if options.alignment_weight > 0:
+            away = _away(options, latent, centres, batch)
+            penalty = penalty + options.alignment_weight * away
+        return each, penalty
+
+    return loss
+
+
+def _centres(model: nn.Module, batch: Batch) -> Tensor:
+    """Return m(y) of each row, (rows, k)."""
+    y, ends = batch["y"][..., None], model.anchors.means  # a, then b
+    return y * ends[..., :1, :] + (1 - y) * ends[..., 1:, :]
+
+
+def _unsure(options: LineTerms, model: nn.Module, centres: Tensor, batch: Batch) -> Tensor:
+    points = centres + math.sqrt(options.anchor_variance) * batch["noise"]
+    return _mean(row_losses(model.scores(points), batch["y"]), batch)
+
+
+def _mean(each: Tensor, batch: Batch) -> Tensor:
+    """Return the mean over the rows that count."""
+    weight = batch["weight"]
+    return (weight * each).sum(-1) / weight.sum(-1)
+
+
+def _away(options: LineTerms, latent: Tensor, centres: Tensor, batch: Batch) -> Tensor:
+    """Return the second term."""
+    y = batch["y"]
+    away = latent - centres
+    if not options.label_bins:
+        spread = options.anchor_variance * latent.shape[-1]
+        return _mean(away.square().sum(-1), batch) + spread
+    level = torch.special.ndtr(y) * options.label_bins
+    rows = classed(
+        level.long().clamp(max=options.label_bins - 1), batch["weight"], options.label_bins
+    )
+    origin = latent.new_zeros(options.label_bins, latent.shape[-1])
+    anchors = Anchors(origin, math.sqrt(options.anchor_variance))
+    return distance(options, away, rows, anchors, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """How the parts of a client's network train; kept, as compiled functions belong to them."""
+
+    pretraining: LocalTraining
+    realignment: LocalTraining
+    local: LocalTraining
+    final: LocalTraining
+    shared: LocalTraining | None  # α, if it moves apart, and the anchors, if they are read
+    anchors: LocalTraining | None
+
+
+@lru_cache(maxsize=16)
+def _trainings(options: Any, outputs: int, meta: Meta) -> Trainings:
+    if outputs == 1:
+        before = line_misalignment(options)
+        during = after = line_objective(options)
+    else:
+        before, during = misalignment(options, meta), objective(options, meta)
+        after = objective(options, meta, every=options.anchor_classes == "all")
+
+    def over(loss: Loss, *parts: str, epochs: int) -> LocalTraining:
+        first = loss is before
+        noisy = draws_noise(options, pretraining=first)
+        return training_of(
+            options,
+            outputs,
+            loss,
+            tuple(f"{part}.*" for part in parts),
+            epochs=epochs,
+            batch=options.pretraining_batch if first else options.batch,
+            noise={"noise": (options.latent,)} if noisy else {},
+        )
+
+    drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
+    anchors = ("anchors",) if drawn_to else ()
+    head = ("classifier", "shared") if options.variant == "hl" else ("classifier",)
+    own, layer = {
+        "fedrep": (head[:1], head[1:]),
+        "fedavg-ft": (head, ()),
+        "l2gd": (head, ("common",)),
+    }[options.scheme]
+    own, epochs = ("embedding", *own), options.shared_epochs
+    return Trainings(
+        pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
+        realignment=over(before, "embedding", epochs=options.alignment_epochs),
+        local=over(during, *own, epochs=options.local_epochs),
+        final=over(during, *own, epochs=options.final_epochs),
+        shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,
+        anchors=over(after, *anchors, epochs=epochs) if anchors else None,
+    )
+
+
+def trainings_of(client: Client) -> Trainings:
+    """Return how the parts of a client's network train."""
+    return _trainings(client.options, client.outputs, client.anchors)

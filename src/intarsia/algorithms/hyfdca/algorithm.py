@@ -32,9 +32,9 @@ from functools import partial as bound
 import numpy as np
 
 from intarsia.algorithms.hyfdca import (
-    chunk_ascent,
     dual_ascent,
     dual_newton,
+    minibatch_ascent,
     newton,
     partial_participation,
 )
@@ -63,9 +63,8 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Array, Block
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
-from intarsia.protocols import release
-from intarsia.protocols.noise import NoiseShare
-from intarsia.protocols.release import NoisyWeights, ShareOut
+from intarsia.protocols import differential_privacy
+from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut
 
 __all__ = ["HYFDCA", "HyFDCA"]
 
@@ -158,7 +157,7 @@ def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[
     if isinstance(phase, dual_newton.DualNewton) and phase.stalled:
         server = _begin_newton(replace(_leave(server), wide=False), clients, warm=True)
     elif phase is None or (
-        isinstance(phase, chunk_ascent.ChunkAscent) and chunk_ascent.exhausted(phase)
+        isinstance(phase, minibatch_ascent.ChunkAscent) and minibatch_ascent.exhausted(phase)
     ):
         server = _begin(server, clients)
     phase, info = _step(server.phase, clients, rng)
@@ -166,8 +165,8 @@ def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[
 
 
 def _step(phase: Phase | None, clients: Clients, rng: RandomKey) -> tuple[Phase, Info]:
-    if isinstance(phase, chunk_ascent.ChunkAscent):
-        return chunk_ascent.step(phase, clients, rng)
+    if isinstance(phase, minibatch_ascent.ChunkAscent):
+        return minibatch_ascent.step(phase, clients, rng)
     if isinstance(phase, dual_newton.DualNewton):
         return dual_newton.step(phase, clients)
     assert phase is not None
@@ -181,7 +180,7 @@ def _begin(server: Server, clients: Clients) -> Server:
         return _begin_newton(server, clients, warm=warm)
     loss = losses.loss_code(server.options.loss)
     if server.phase is None and not warm:
-        chunks = chunk_ascent.begin(
+        chunks = minibatch_ascent.begin(
             clients,
             loss=loss,
             regularisation=server.options.regularisation,
@@ -260,8 +259,8 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
 
 
 def _certify(phase: Phase, clients: Clients) -> tuple[Phase, Info]:
-    if isinstance(phase, chunk_ascent.ChunkAscent):
-        return chunk_ascent.certify(phase, clients)
+    if isinstance(phase, minibatch_ascent.ChunkAscent):
+        return minibatch_ascent.certify(phase, clients)
     if isinstance(phase, dual_newton.DualNewton):
         return dual_newton.certify(phase, clients)
     return newton.certify(phase, clients)
@@ -290,7 +289,9 @@ def conclude_private(
 ) -> Conclusion:
     """Certify the final model and reveal it with noise."""
     _, info = certify(server, clients, rng)
-    return release.conclude(info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy)
+    return differential_privacy.conclude(
+        info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy
+    )
 
 
 def private(terms: Release) -> Algorithm:
@@ -341,7 +342,7 @@ def add_noise(
     """Send this client's share of the weights with its share of the noise."""
     before: Client = client if isinstance(client, Client) else client.before
     assert before.noise is not None
-    noise, w = release.with_noise(client.w, before.feature_share, before.noise)
+    noise, w = differential_privacy.with_noise(client.w, before.feature_share, before.noise)
     return evolve(before, w=client.w, noise=noise), NoisyWeights(w)
 
 
@@ -370,7 +371,7 @@ HYFDCA = Algorithm(
         add_noise,
         keep_noisy,
         *dual_ascent.FUNCTIONS,
-        *chunk_ascent.FUNCTIONS,
+        *minibatch_ascent.FUNCTIONS,
         *dual_newton.FUNCTIONS,
         *newton.FUNCTIONS,
         *partial_participation.FUNCTIONS,
@@ -380,7 +381,7 @@ HYFDCA = Algorithm(
         Client,
         HyFDCA,
         NoiseShare,
-        *chunk_ascent.STATES,
+        *minibatch_ascent.STATES,
         *dual_newton.STATES,
         *newton.STATES,
         *partial_participation.STATES,

@@ -31,21 +31,23 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.hyfdca import dual_newton_client, dual_point
-from intarsia.algorithms.hyfdca.dual_newton_client import Residual, search, solve
-from intarsia.algorithms.hyfdca.dual_point import (
+from intarsia.algorithms.hyfdca import dual_newton_client
+from intarsia.algorithms.hyfdca.dual_newton_client import (
     Anchor,
     CountDuals,
     DualWeights,
     MoveCentre,
     Report,
+    Residual,
     Settlement,
     centre_duals,
     count_duals,
     measure_duals,
     report_scores,
     report_weights,
+    search,
     settle_down,
+    solve,
 )
 from intarsia.core.algorithm import Clients, Info, evolve
 from intarsia.core.block import Array, ClientId
@@ -223,5 +225,5 @@ def _check_progress(newton: DualNewton) -> DualNewton:
     return evolve(newton, mark=mark, stalled=stalled)
 
 
-FUNCTIONS = (*dual_point.FUNCTIONS, *dual_newton_client.FUNCTIONS)
+FUNCTIONS = dual_newton_client.FUNCTIONS
 STATES = (DualNewton, Anchor, Residual, PackedRows)

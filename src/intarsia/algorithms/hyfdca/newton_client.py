@@ -2,17 +2,22 @@
 
 The point is primal (w, with its scores z) and dual (α, with the w(α) that it gives). The samples
 with curvature make the Hessian; where there are more than the budget, some stand for all.
+
+Gram matrices of a client's samples within each feature cell, packed for a sum over clients.
+
+They are what the Hessian of Newton's method is on the features of one cell, from some samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from intarsia.algorithms.hyfdca.cell_grams import cell_grams
 from intarsia.core.algorithm import (
     Counts,
     PerFeature,
@@ -25,13 +30,15 @@ from intarsia.core.algorithm import (
     evolve,
     secret_function,
 )
-from intarsia.core.block import Array, Block, targets
+from intarsia.core.block import Array, Block, Values, targets
+from intarsia.core.schema import Cell
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, project_rows, scores
 from intarsia.maths.linear.smoothed_losses import curved_samples, dual_points, move_points
-from intarsia.protocols.noise import normal_numbers
+from intarsia.protocols.differential_privacy import normal_numbers
 
 __all__ = [
+    "BLOCK",
     "FUNCTIONS",
     "DualPoint",
     "Frame",
@@ -45,9 +52,12 @@ __all__ = [
     "Point",
     "Refresh",
     "Start",
+    "cell_grams",
     "counts_by_cell",
     "enter",
     "gather_point",
+    "halves",
+    "height",
     "keep_frame",
     "keep_scores",
     "measure_point",
@@ -56,6 +66,69 @@ __all__ = [
     "share_weights",
     "turn_of",
 ]
+
+BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
+_GRAM = 8  # samples in a Gram matrix for each of its features
+
+
+def height(cells: Sequence[Cell]) -> int:
+    """Return the rows that half of the widest full Gram matrix needs; diagonals need one."""
+    sizes = [cell.stop - cell.start for cell in cells]
+    return max((size // 2 + 1 for size in sizes if size <= BLOCK), default=1)
+
+
+def halves(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the entries of half of a symmetric matrix stand: row and column, each 2-D.
+
+    Row k of the half holds the entries (j, j + k modulo the size): all are there by symmetry.
+    """
+    shift, column = np.arange(size // 2 + 1)[:, None], np.arange(size)
+    return np.broadcast_to(column, (len(shift), size)), (shift + column) % size
+
+
+def cell_grams(
+    x: Values,
+    selected: NDArray[np.int64],
+    curvature: Array,
+    cells: Sequence[tuple[int, int]],
+    *,
+    height: int,
+    samples: int,
+) -> Array:
+    """Return Xᵀ h X / N of the client's samples within each feature cell.
+
+    Columns are features, (outputs, height, features), and rows those of `halves`, so that no entry
+    is sent twice; wide cells have their diagonal in row 0.
+
+    Parameters
+    ----------
+    selected, curvature
+        Some of the client's samples, and h of each, (outputs, selected).
+    cells
+        Where the client's features of a cell start and stop.
+    height
+        Rows that the cells of the whole federation need.
+    samples
+        N.
+    """
+    gram = np.zeros((len(curvature), height, x.shape[1]))
+    for start, stop in cells:
+        size = stop - start
+        if size > BLOCK:
+            rows = x[selected][:, start:stop]
+            squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
+            gram[:, 0, start:stop] = (squares.T @ curvature.T).T / samples
+            continue
+        most = -(-_GRAM * size * x.shape[0] // samples)
+        taken = np.arange(0, len(selected), max(1, len(selected) // most))
+        rows = x[selected[taken]][:, start:stop]
+        rows = rows.toarray() if isinstance(rows, csr_array) else rows
+        for c, h in enumerate(curvature):
+            part = h[taken]
+            factor = h.sum() / (part.sum() * samples) if part.sum() > 0 else 0.0
+            weighted = rows * np.sqrt(part * factor)[:, None]
+            gram[c, : size // 2 + 1, start:stop] = (weighted.T @ weighted)[halves(size)]
+    return gram
 
 
 @dataclass(frozen=True)

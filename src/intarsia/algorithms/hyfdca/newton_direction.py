@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
-from intarsia.algorithms.hyfdca.cell_grams import BLOCK, halves
-from intarsia.algorithms.hyfdca.newton_client import Point, counts_by_cell
+from intarsia.algorithms.hyfdca.newton_client import BLOCK, Point, counts_by_cell, halves
 from intarsia.core.algorithm import (
     Clients,
     Counts,

@@ -40,19 +40,6 @@ import numpy as np
 
 from intarsia.algorithms.hyfdca.partial_participation_client import (
     FUNCTIONS,
-    ascend_locally,
-    count_missed,
-    count_trial,
-    draw_model,
-    enter,
-    keep_model,
-    keep_trial,
-    multiply_trial,
-    part_of_dual,
-    part_of_objectives,
-    search_points,
-)
-from intarsia.algorithms.hyfdca.partial_state import (
     AscendThere,
     Candidate,
     Draw,
@@ -64,6 +51,17 @@ from intarsia.algorithms.hyfdca.partial_state import (
     Partial,
     Place,
     Trial,
+    ascend_locally,
+    count_missed,
+    count_trial,
+    draw_model,
+    enter,
+    keep_model,
+    keep_trial,
+    multiply_trial,
+    part_of_dual,
+    part_of_objectives,
+    search_points,
 )
 from intarsia.core.algorithm import Clients, Info, RandomKey
 from intarsia.core.block import Array

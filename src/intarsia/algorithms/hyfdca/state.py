@@ -10,14 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import cell_grams, chunk_ascent, dual_newton, newton
+from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent, newton, newton_client
 from intarsia.algorithms.hyfdca import partial_participation as partial
 from intarsia.core.algorithm import RandomKey, Release
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
-from intarsia.protocols.noise import NoiseShare, draw_share
+from intarsia.protocols.differential_privacy import NoiseShare, draw_share
 
 __all__ = ["Client", "HyFDCA", "InPhase", "Phase", "Server", "init_client", "init_server"]
 
@@ -74,8 +74,8 @@ class HyFDCA:
             )
 
 
-Phase = chunk_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
-InPhase = chunk_ascent.Walker | dual_newton.Anchor | newton.Point  # a client in such a phase
+Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
+InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton.Point  # a client in such a phase
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def init_client(
         counted_cells=mine[labelled.cell_of[places] % holders == rank],
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
-        gram_height=cell_grams.height(schema.features.cells),
+        gram_height=newton_client.height(schema.features.cells),
         order=_spread(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
         kept_features=_kept(schema.features, client).astype(float)[features_own],

@@ -23,10 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from intarsia.algorithms.networks.user_modules import named
-from intarsia.errors import ExperimentError, FederationError
-from intarsia.maths.training.stacked_linear import StackedLinear
+from intarsia.errors import ExperimentError, FederationError, first_line, nearest
+from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-from intarsia.spelling import first_line, nearest
 
 __all__ = ["KINDS", "Extractor", "check_kind", "extractor", "module_of"]
 

@@ -14,9 +14,8 @@ from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import FeatureBlock, feature_blocks
 from intarsia.core.schema import Schema
-from intarsia.errors import ExperimentError, FederationError
-from intarsia.maths.matching.matching_cost import BetaBernoulli, Cost, SquaredDistance
-from intarsia.spelling import listed, nearest
+from intarsia.errors import ExperimentError, FederationError, listed, nearest
+from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, SquaredDistance
 
 __all__ = ["HyFEM", "composition", "holders", "share_of", "used_blocks"]
 

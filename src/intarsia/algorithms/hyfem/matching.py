@@ -23,7 +23,7 @@ from intarsia.maths.matching.matched_classifiers import Classifier, Matching, ag
 from intarsia.maths.matching.neuron_matching import match
 
 if TYPE_CHECKING:
-    from intarsia.maths.matching.matching_cost import Cost
+    from intarsia.maths.matching.neuron_assignment import Cost
 
 __all__ = ["OwnClassifier", "classifier_of", "joined"]
 

@@ -27,8 +27,8 @@ from intarsia.algorithms.hyfem.extractors import Extractor, module_of
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block
+from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
-from intarsia.maths.training.stacked_linear import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 __all__ = [

@@ -44,9 +44,8 @@ from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
-from intarsia.protocols import release
-from intarsia.protocols.noise import NoiseShare, draw_share
-from intarsia.protocols.release import NoisyWeights, ShareOut
+from intarsia.protocols import differential_privacy
+from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut, draw_share
 
 __all__ = ["COCOA", "CoCoA"]
 
@@ -195,7 +194,7 @@ def add_noise(
     """Send this client's share of the weights with its share of the noise."""
     assert client.noise is not None
     share = np.full(client.w.shape[1], 1 / client.clients)
-    noise, w = release.with_noise(client.w, share, client.noise)
+    noise, w = differential_privacy.with_noise(client.w, share, client.noise)
     return replace(client, noise=noise), NoisyWeights(w)
 
 
@@ -274,7 +273,9 @@ def conclude_private(
 ) -> Conclusion:
     """Certify the final model and reveal it with noise."""
     _, info = certify(server, clients, rng)
-    return release.conclude(info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy)
+    return differential_privacy.conclude(
+        info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy
+    )
 
 
 def private(terms: Release) -> Algorithm:

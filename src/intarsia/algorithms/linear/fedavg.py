@@ -48,13 +48,12 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.sgd import descend
-from intarsia.protocols.noise import NoiseShare, draw_share, spend
+from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
 from intarsia.protocols.preprocessing import INTERCEPT
-from intarsia.spelling import listed
 
 __all__ = ["FEDAVG", "FedAvg"]
 

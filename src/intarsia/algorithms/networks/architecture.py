@@ -17,7 +17,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from intarsia.algorithms.networks.embeddings import AnyKind, embedding, latent_width
-from intarsia.maths.training.stacked_linear import StackedLinear, affine
+from intarsia.maths.training.layers import StackedLinear, affine
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 __all__ = ["Architecture", "Network", "as_level", "levels_of"]

@@ -34,13 +34,12 @@ from intarsia.algorithms.networks.training_rows import columns, dense, labelled_
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError, listed
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-from intarsia.spelling import listed
 
 __all__ = [
     "Architecture",

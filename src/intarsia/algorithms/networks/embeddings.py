@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 from intarsia.algorithms.networks.resnet import WIDTH, Residual
 from intarsia.errors import FederationError
-from intarsia.maths.training.stacked_linear import StackedLinear
+from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn
 
 __all__ = [

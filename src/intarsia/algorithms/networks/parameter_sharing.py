@@ -46,7 +46,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.training.local_training import LocalTraining
 from intarsia.maths.training.torch_import import Tensor
-from intarsia.protocols.noise import NoiseShare, draw_share, spend
+from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
 
 __all__ = [
     "Change",

@@ -15,10 +15,9 @@ import numpy as np
 from intarsia.algorithms.networks.client_network import Arrays
 from intarsia.algorithms.networks.training_rows import columns, dense
 from intarsia.core.block import Array, Block
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-from intarsia.spelling import nearest
 
 __all__ = ["Named", "judging", "made", "named", "scores", "structure"]
 

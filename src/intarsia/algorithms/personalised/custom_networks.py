@@ -78,12 +78,11 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import ExperimentError, FederationError
+from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-from intarsia.spelling import nearest
 
 __all__ = ["OWN_NETWORKS", "OwnNetworks"]
 

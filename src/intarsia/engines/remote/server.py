@@ -27,11 +27,10 @@ from intarsia.engines.remote.wire import (
     classes_of,
     identity,
 )
-from intarsia.engines.sums.contributions import LockedCollector
 from intarsia.engines.sums.linear_combination import Combination, CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, layouts
-from intarsia.engines.sums.secure import LockedTotals
+from intarsia.engines.sums.secure import LockedCollector, LockedTotals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, CodecError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream

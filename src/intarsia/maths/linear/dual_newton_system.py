@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array
-from intarsia.maths.compiling import compiled
+from intarsia.maths.jit import compiled
 
 __all__ = [
     "advance_residual",

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
-from intarsia.maths.compiling import reassociated
-from intarsia.maths.jit import ask_for_row
+from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.losses import dual_step
 from intarsia.maths.linear.products import row_product
 

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, expit
 
-from intarsia.errors import ExperimentError
-from intarsia.maths.compiling import compiled, inlined
-from intarsia.spelling import nearest
+from intarsia.errors import ExperimentError, nearest
+from intarsia.maths.jit import compiled, inlined
 
 __all__ = [
     "CLASSIFICATION",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array
-from intarsia.maths.compiling import compiled, reassociated
+from intarsia.maths.jit import compiled, reassociated
 from intarsia.maths.linear.losses import dual_step
 
 __all__ = ["add_at", "advanced", "coupled_steps", "line_products", "span_products"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
-from intarsia.maths.compiling import compiled, inlined, reassociated
+from intarsia.maths.jit import compiled, inlined, reassociated
 
 __all__ = ["add_row", "gather", "project_rows", "row_norms", "row_product", "scores"]
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
-from intarsia.maths.compiling import compiled, reassociated
-from intarsia.maths.jit import ask_for_row
+from intarsia.maths.jit import ask_for_row, compiled, reassociated
 from intarsia.maths.linear.products import add_row, row_product
 
 __all__ = [

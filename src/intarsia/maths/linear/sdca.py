@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
-from intarsia.maths.compiling import reassociated
-from intarsia.maths.jit import ask_for_row
+from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.losses import dual_step, minus_conjugate, value
 from intarsia.maths.linear.products import add_row, gather, row_norms, row_product, scores
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.maths.compiling import compiled
-from intarsia.maths.jit import ask_for_row
+from intarsia.maths.jit import ask_for_row, compiled
 from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
 from intarsia.maths.linear.products import add_row, row_product
 from intarsia.maths.linear.sdca import Rows

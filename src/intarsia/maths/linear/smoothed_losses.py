@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array
-from intarsia.maths.compiling import compiled, inlined
+from intarsia.maths.jit import compiled, inlined
 
 __all__ = ["curvatures", "curved_samples", "dual_points", "move_points", "slopes"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.maths.compiling import reassociated
+from intarsia.maths.jit import reassociated
 
 __all__ = ["distances_of_classes", "inverse_root", "inverse_roots_of_classes"]
 

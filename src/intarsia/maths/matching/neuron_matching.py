@@ -31,8 +31,7 @@ from intarsia.maths.matching.matched_classifiers import (
     check_classifiers,
     check_shares,
 )
-from intarsia.maths.matching.matching_cost import Cost, SquaredDistance
-from intarsia.maths.matching.neuron_assignment import Arrangement
+from intarsia.maths.matching.neuron_assignment import Arrangement, Cost, SquaredDistance
 
 __all__ = ["match"]
 

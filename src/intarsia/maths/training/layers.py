@@ -6,6 +6,8 @@
 pixels of one channel in all images of a batch (batch normalisation). On a CPU torch takes each of
 these operations from memory and back; beside convolutions with channels last they cost a third of
 a step. Here they are compiled, for images whose channels lie side by side.
+
+A linear layer that may be those of several learners, stacked in front of all axes.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.maths.compiling import compiled, reassociated
-from intarsia.maths.training.torch_import import Tensor, torch
+from intarsia.maths.jit import compiled, reassociated
+from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["EPSILON", "normalised", "normalised_alike"]
+__all__ = ["EPSILON", "StackedLinear", "affine", "normalised", "normalised_alike"]
 
 EPSILON = 1e-5  # as torch has it
 _FEW = 256  # rows whose values are added up in the images' own precision
@@ -110,7 +112,7 @@ class _Rows(NamedTuple):
     together: int
 
 
-class _Normalisation(torch.autograd.Function):  # type: ignore[misc]  # torch leaves it untyped
+class _Normalisation(torch.autograd.Function):
     """The compiled normalisation; `together` 0 = each channel over the batch.
 
     Beside the images it returns means and 1/√(σ² + ε), (images or 1, groups).
@@ -320,3 +322,17 @@ def _pull_back(
                 of_values[image, row, lane] = (
                     slopes[image, row, lane] * factor[lane] + away * along[lane] + shift[lane]
                 )
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b, (..., rows, units)."""
+    found: Tensor = x @ weight.mT + bias.unsqueeze(-2)
+    return found
+
+
+class StackedLinear(nn.Linear):
+    """x Wᵀ + b with W (..., units, features) and b (..., units); drawn as torch's own layer is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., rows, units) for rows (..., rows, features)."""
+        return affine(x, self.weight, self.bias)

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.maths.training.batches import NoiseStream, batch_order
 from intarsia.maths.training.local_training import (
     Batch,
     Learner,
     LocalTraining,
+    NoiseStream,
     Parameters,
     Trained,
+    batch_order,
     own_state,
 )
 from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, at_rate, optimiser_over

@@ -62,9 +62,9 @@ from intarsia.errors import (
     KeyMaterialError,
     TableError,
     TamperedError,
+    first_line,
 )
 from intarsia.privacy.entity_matching.pseudonyms import KEY_BYTES, WIDTH, pseudonyms, subkey
-from intarsia.spelling import first_line
 
 __all__ = [
     "announced",

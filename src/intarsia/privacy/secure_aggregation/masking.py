@@ -56,13 +56,13 @@ from intarsia.privacy.keys.crypto import (
 )
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation.fixed_point import (
+    FixedPoint,
     counters,
     open_digits,
     open_values,
     seal_digits,
     seal_values,
 )
-from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
 from intarsia.privacy.secure_aggregation.protocol import Digits, Piece, Stream, Values, joined
 
 __all__ = ["MaskedAdder", "MaskedSealer", "StreamLedger"]

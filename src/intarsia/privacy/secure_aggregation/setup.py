@@ -18,7 +18,7 @@ from intarsia.privacy.settings import Privacy
 if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
     from intarsia.privacy.keys.shared_key import SharedKey
     from intarsia.privacy.secure_aggregation.ckks import CkksAdder
-    from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+    from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 
 __all__ = ["Keys", "adding", "check_key", "keys", "sealing"]
 
@@ -211,7 +211,7 @@ def adding(settings: Privacy, clients: Sequence[str]) -> Sealing | None:
 
 def _formats(settings: Privacy, clients: int) -> tuple[FixedPoint, Digits]:
     """Return how values become words, and how those that must be exact become two of them."""
-    from intarsia.privacy.secure_aggregation.fixed_point_part import FixedPoint
+    from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 
     fixed = FixedPoint(range=settings.range, addends=clients)
     size = 2.0 ** math.floor(math.log2(fixed.limit))
