@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksKeys, CkksSealer, parameters
+from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksKeys, CkksSealer
+from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
 from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealer, Stream

@@ -23,7 +23,8 @@ from tables import number, show, write
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM
+from intarsia.algorithms.femam.algorithm import FEMAM
+from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.core.algorithm import evolve
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema

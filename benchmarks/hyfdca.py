@@ -26,7 +26,7 @@ from solvers import Mark, Run, centralised, federated, liblinear, optimum
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca.algorithm import HyFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.maths.linear.losses import LOSSES
 from intarsia.maths.linear.products import scores
 

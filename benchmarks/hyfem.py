@@ -19,7 +19,8 @@ from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfem import client as hyfem_client
-from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM
+from intarsia.algorithms.hyfem.algorithm import HYFEM
+from intarsia.algorithms.hyfem.hyperparameters import HyFEM
 from intarsia.algorithms.hyfem.matching import classifier_of
 from intarsia.algorithms.hyfem.network import Composition, parts_of
 from intarsia.core.block import Block, Labels

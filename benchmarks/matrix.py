@@ -17,8 +17,8 @@ from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Block, Labels
 from intarsia.data import table as tables
+from intarsia.data.dataset import Dataset
 from intarsia.datasets import registry as datasets
-from intarsia.datasets.registry import Dataset
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import sdca

@@ -18,7 +18,8 @@ from scipy.sparse import csr_array
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema

@@ -16,7 +16,7 @@ from solvers import Mark, federated, optimum
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca.algorithm import HyFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Mode, Privacy
 

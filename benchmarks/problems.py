@@ -21,8 +21,8 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.dataset import Dataset
 from intarsia.datasets import registry as datasets
-from intarsia.datasets.registry import Dataset
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms, scores
 from intarsia.partition.registry import partition

@@ -9,7 +9,7 @@ from problems import synthetic
 from solvers import centralised, federated
 from tables import number, show, write
 
-from intarsia.algorithms.hyfdca.algorithm import HyFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 
 __all__ = ["measure_all"]
 

@@ -115,8 +115,6 @@ def test_the_public_names_do_not_drift():
         found = getattr(intarsia, name)
         assert found.__name__ == name
         assert found.__doc__
-        home = importlib.import_module(found.__module__)
-        assert name in home.__all__
 
 
 def test_the_public_functions_keep_their_arguments():
@@ -128,7 +126,8 @@ def test_the_public_functions_keep_their_arguments():
 
 
 def test_every_error_is_public():
-    assert set(intarsia.errors.__all__) <= set(PUBLIC)
+    errors = {name for name, one in vars(intarsia.errors).items() if inspect.isclass(one)}
+    assert {name for name in errors if name.endswith("Error")} <= set(PUBLIC)
 
 
 def test_no_public_name_is_a_module_too():
@@ -145,27 +144,9 @@ def test_the_version_is_the_installed_one():
 
 
 @pytest.mark.parametrize("module", MODULES, ids=named)
-def test_public_names_are_sorted_and_there(module):
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    top = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    }
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            names = ast.literal_eval(node.value)
-            assert names == sorted(names, key=_constants_first)
-            assert len(names) == len(set(names))
-            assert names
-            break
-    else:
-        assert not top, f"{named(module)} has public names but no __all__"
-
-
-def _constants_first(name: str) -> tuple[int, str]:
-    """The order of ruff's RUF022: CONSTANTS, Classes, functions."""
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+def test_public_names_stand_in_packages_alone(module):
+    """A module in a package lists no names: what is public stands in `__init__.py`."""
+    assert module.name == "__init__.py" or "\n__all__ = " not in module.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", MODULES, ids=named)

@@ -28,8 +28,6 @@ from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from intarsia.training.loop import Progress
 
-__all__ = ["Inspection", "inspect", "join", "resume", "run"]
-
 _LABELS = ("task", "positive", "classes")
 _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
 _SPLIT = tuple(one.name for one in dataclasses.fields(Split))

@@ -26,30 +26,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "AbsentError",
-    "BusyError",
-    "CheckpointError",
-    "CodecError",
-    "ConvergenceError",
-    "ExperimentError",
-    "FederationError",
-    "IntarsiaError",
-    "KeyMaterialError",
-    "RangeError",
-    "ReplayError",
-    "SealedError",
-    "SiteError",
-    "StaleError",
-    "TableError",
-    "TamperedError",
-    "UserError",
-    "first_line",
-    "listed",
-    "nearest",
-    "shortened",
-]
-
 
 class IntarsiaError(Exception):
     """Any error that intarsia raises on purpose."""

@@ -14,7 +14,8 @@ from intarsia.core.algorithm import Algorithm, ClientFunction, Layout
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, layouts
 from intarsia.errors import SealedError
 from intarsia.training.registry import ALGORITHMS

@@ -13,7 +13,8 @@ from intarsia.core.block import INTERCEPT, Block, Labels
 from intarsia.core.feature_blocks import doubled, feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import FederationError
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -112,7 +113,8 @@ def engine_over(blocks, mode):
     if mode != "plain":
         keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
         if mode == "ckks":
-            from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+            from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+            from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
             secret = CkksKeys.create(parameters(2.0**22, len(blocks))).secret_bytes()
             keys = replace(keys, ckks=secret)

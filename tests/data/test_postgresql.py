@@ -21,7 +21,8 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import intarsia
-from intarsia.data.reader import Source, located, read
+from intarsia.data.reader import located, read
+from intarsia.data.source import Source
 from intarsia.errors import TableError
 from postgresql_server import PASSWORD, PROGRAMS, Server, running
 

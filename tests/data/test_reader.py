@@ -27,7 +27,8 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings
 from intarsia.data.libsvm import parse_libsvm
-from intarsia.data.reader import Source, located, read, table_from
+from intarsia.data.reader import located, read, table_from
+from intarsia.data.source import Source
 from intarsia.data.table import Table, assemble, encode, encoding_of, split
 from intarsia.errors import FederationError, TableError
 

@@ -22,7 +22,8 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.engines.sums.sealed import SealedField
 from intarsia.errors import SealedError, TableError
 

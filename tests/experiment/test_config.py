@@ -9,18 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
+from intarsia.core.settings import hyperparameters
 from intarsia.data.labels import LabelSettings
-from intarsia.data.reader import Source
+from intarsia.data.source import Source
 from intarsia.errors import ExperimentError
-from intarsia.experiment.config import (
-    Experiment,
-    NamedDataset,
-    Partition,
-    from_dict,
-    hyperparameters,
-    load,
-    to_dict,
-)
+from intarsia.experiment.config import Experiment, NamedDataset, Partition, from_dict, load, to_dict
 
 SIMULATION = """
 [experiment]

@@ -5,7 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Block
-from intarsia.data.reader import Source, read, table_from
+from intarsia.data.reader import read, table_from
+from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import federation
 from intarsia.experiment.config import from_dict

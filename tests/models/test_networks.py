@@ -16,8 +16,11 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from command_line import one_error, said  # noqa: E402
-from intarsia.algorithms.networks.architecture import as_level  # noqa: E402
-from intarsia.algorithms.networks.client_network import Architecture, Network  # noqa: E402
+from intarsia.algorithms.networks.architecture import (  # noqa: E402
+    Architecture,
+    Network,
+    as_level,
+)
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.data.table import split  # noqa: E402

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intarsia.core.block import Labels
-from intarsia.datasets.registry import Dataset, encoded, load
+from intarsia.data.dataset import Dataset
+from intarsia.datasets.registry import encoded, load
 from intarsia.errors import ExperimentError
 from intarsia.inspection.overlap import block_classes
 from intarsia.partition.by_feature_block import PATTERNS, drawn

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from intarsia.datasets.registry import Dataset
+from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import from_dict, to_dict
 from intarsia.experiment.federation import build

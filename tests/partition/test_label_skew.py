@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from intarsia.datasets.registry import Dataset
+from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
 from intarsia.partition.checks import apportioned
 from intarsia.partition.label_skew import levels

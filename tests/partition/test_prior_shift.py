@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from intarsia.datasets.registry import apart, encoded, encoded_alike, load
 from intarsia.errors import ExperimentError
-from intarsia.partition.registry import partition, prior_shift
+from intarsia.partition.prior_shift import prior_shift
+from intarsia.partition.registry import partition
 
 
 def gaussians(seed=0, **options):

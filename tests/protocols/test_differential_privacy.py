@@ -11,7 +11,8 @@ from scipy.stats import chi2
 
 from federations import BINARY, block, initialise, rectangles, started, table, train
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, names, rectangles, table
-from intarsia.core.block import Block
+from intarsia.core.block import INTERCEPT, Block
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.protocols import preprocessing
-from intarsia.protocols.preprocessing import INTERCEPT, add_intercept
+from intarsia.protocols.preprocessing import add_intercept
 
 
 def prepared(blocks, test=None, *, standardise=True):

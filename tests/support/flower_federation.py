@@ -31,7 +31,8 @@ from intarsia.engines.simulation import InProcess
 from intarsia.engines.transports import flower
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
-from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.privacy.settings import Privacy
 from intarsia.training.registry import kind_of

@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from federations import BINARY, block, table
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.cli.tables import show_result

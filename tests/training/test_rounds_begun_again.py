@@ -17,7 +17,8 @@ from intarsia.privacy.settings import Privacy
 
 pytest.importorskip("torch")
 
-from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM
+from intarsia.algorithms.femam.algorithm import FEMAM
+from intarsia.algorithms.femam.hyperparameters import FeMAM
 from tests.algorithms.femam.test_femam import DOUBLE, LABELS, NETWORK, clients
 
 GONE = "c3"

@@ -5,7 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, in_order, objective, optimum, rectangles, started, table
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.maths.linear import losses
 from intarsia.training import baselines
 

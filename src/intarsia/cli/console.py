@@ -16,7 +16,6 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OUTPUT", "AsJson", "Folder", "Missing", "Overwrite", "Quiet", "console", "put", "say"]
 
 OUTPUT = "standard output"
 

@@ -16,7 +16,6 @@ from intarsia.errors import ExperimentError
 if TYPE_CHECKING:
     from intarsia.deployment.server import Standing
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",

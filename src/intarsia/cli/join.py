@@ -10,8 +10,6 @@ import typer
 
 from intarsia.cli.console import AsJson, Folder, Missing, Overwrite, Quiet, console, put
 
-__all__ = ["join"]
-
 
 def join(
     folder: Folder,

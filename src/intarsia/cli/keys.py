@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from intarsia.privacy.keys.key_exchange import Card
     from intarsia.privacy.keys.keyring import Drawn
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Exchange the keys that the clients share and the server never has.",

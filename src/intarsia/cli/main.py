@@ -31,7 +31,6 @@ from intarsia.errors import ExperimentError, IntarsiaError, UserError
 if TYPE_CHECKING:
     from intarsia.results.result import Result
 
-__all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Train models across parties whose tables overlap only in part. No row leaves a party.",

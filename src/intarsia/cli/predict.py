@@ -10,8 +10,6 @@ import typer
 from intarsia.cli.console import Folder, Missing, put, say
 from intarsia.errors import ExperimentError
 
-__all__ = ["predict"]
-
 _OTHERS = (".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json")
 
 

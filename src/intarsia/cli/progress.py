@@ -15,7 +15,6 @@ from intarsia.results.comparison import duration, gap, number, percent, size
 if TYPE_CHECKING:
     from intarsia.training import loop as training
 
-__all__ = ["Watch"]
 
 _SECONDS_BETWEEN_LINES = 3.0
 

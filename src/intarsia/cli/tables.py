@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
 
-__all__ = [
-    "show_audit",
-    "show_blocks",
-    "show_classes",
-    "show_comparison",
-    "show_holdings",
-    "show_joined",
-    "show_result",
-]
 
 _MOST_LINES = 20
 _READ = {  # why a line of an audit could be read; contributions say it themselves

@@ -22,31 +22,6 @@ from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import KeyMaterialError
 
-__all__ = [
-    "Algorithm",
-    "ClientFunction",
-    "Clients",
-    "Conclusion",
-    "Counts",
-    "Info",
-    "Layout",
-    "PerBlock",
-    "PerFeature",
-    "PerSample",
-    "PerSelected",
-    "RandomKey",
-    "Ready",
-    "Release",
-    "Sealed",
-    "SecretKey",
-    "ServerModel",
-    "Visit",
-    "client_function",
-    "cohort_function",
-    "evolve",
-    "secret_function",
-]
-
 T = TypeVar("T")
 
 

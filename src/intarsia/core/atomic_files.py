@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["UNFINISHED", "sync", "write", "write_atomically", "write_durably", "write_over"]
-
 UNFINISHED = ".tmp"  # ends the name of what is being written
 
 

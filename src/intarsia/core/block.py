@@ -18,18 +18,6 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import TableError
 
-__all__ = [
-    "INTERCEPT",
-    "Array",
-    "Block",
-    "ClientId",
-    "Copies",
-    "Labels",
-    "Values",
-    "held_groups",
-    "targets",
-]
-
 Array = NDArray[np.float64]
 ClientId = str
 INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add

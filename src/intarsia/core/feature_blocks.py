@@ -17,8 +17,6 @@ from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
 
-__all__ = ["FeatureBlock", "doubled", "feature_blocks", "group_columns"]
-
 
 @dataclass(frozen=True)
 class FeatureBlock:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import Block, ClientId, Copies, Labels
 from intarsia.errors import FederationError
 
-__all__ = ["Cell", "Index"]
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -14,8 +14,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from intarsia.errors import ExperimentError, listed, nearest
 
-__all__ = ["frozen", "hyperparameters", "toml_text", "wrong_value"]
-
 T = TypeVar("T")
 
 

@@ -26,17 +26,6 @@ from intarsia.data.source import Source, check_names, feature_columns, feature_g
 from intarsia.data.table import Category, Table
 from intarsia.errors import TableError
 
-__all__ = [
-    "column_of",
-    "feature_values",
-    "generated_ids",
-    "infinite_value",
-    "label_column",
-    "sample_ids",
-    "table_of_columns",
-    "table_of_matrix",
-]
-
 MOST_LEVELS = 200  # a text column with more levels is refused unless it is listed as categorical
 
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})

@@ -18,8 +18,6 @@ import pyarrow.csv as arrow_csv
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line
 
-__all__ = ["delimited_text", "header_of"]
-
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 
 

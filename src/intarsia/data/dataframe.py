@@ -26,8 +26,6 @@ from intarsia.data.source import Source
 from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, listed, nearest
 
-__all__ = ["sources_of", "tables_of"]
-
 Settings = Mapping[str, Any]
 
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame

@@ -12,8 +12,6 @@ from scipy.sparse import issparse
 
 from intarsia.core.block import Values
 
-__all__ = ["Dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

@@ -19,17 +19,6 @@ from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
-__all__ = [
-    "OTHER",
-    "LabelColumn",
-    "LabelSettings",
-    "as_in_tables",
-    "check_classes",
-    "encode_labels",
-    "meaning",
-    "notes_on_labels",
-]
-
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
 OTHER = "other"  # what the classes are called that positive does not name, where they are several

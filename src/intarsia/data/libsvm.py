@@ -14,8 +14,6 @@ from scipy.sparse import csr_array
 
 from intarsia.errors import TableError
 
-__all__ = ["parse_libsvm"]
-
 _INDICES = 2**31  # the kernels have column numbers of 32 bits
 # Every index up to the largest is a feature, with a name of 60 bytes: a mistaken index would take
 # all memory. The widest public sets have 55 million, and far more entries.

@@ -6,8 +6,6 @@ import math
 import re
 from collections.abc import Iterable
 
-__all__ = ["ascending", "canonical", "number", "numbered"]
-
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")

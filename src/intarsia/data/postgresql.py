@@ -21,8 +21,6 @@ from intarsia.data.column_types import column_of
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, shortened
 
-__all__ = ["check_no_password", "located_files", "postgresql_columns"]
-
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
 _SECRETS = ("password", "sslpassword")
 

@@ -49,8 +49,6 @@ from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import TableError, first_line, listed
 
-__all__ = ["ENDINGS", "Format", "Source", "ending_of", "located", "read", "table_from"]
-
 ENDINGS: Mapping[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",

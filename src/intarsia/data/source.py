@@ -10,8 +10,6 @@ from typing import Literal
 from intarsia.core.block import ClientId
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 
-__all__ = ["Format", "Source", "check_names", "feature_columns", "feature_groups"]
-
 Format = Literal["csv", "parquet", "libsvm", "npz", "sql"]
 
 

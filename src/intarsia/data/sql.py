@@ -21,8 +21,6 @@ from intarsia.data.postgresql import check_no_password, located_files, postgresq
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, shortened
 
-__all__ = ["absolute_url", "query_table"]
-
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 
 

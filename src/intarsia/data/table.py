@@ -24,16 +24,6 @@ from intarsia.data.labels import LabelColumn, LabelSettings, encode_labels, mean
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, FederationError, TableError
 
-__all__ = [
-    "Category",
-    "Encoding",
-    "Table",
-    "assemble",
-    "encode",
-    "encoding_of",
-    "split",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Category:

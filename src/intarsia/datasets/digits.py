@@ -11,8 +11,6 @@ from intarsia.datasets.files import file_in
 from intarsia.datasets.pixels import idx, pixels
 from intarsia.errors import ExperimentError
 
-__all__ = ["digits", "femnist", "mnist", "usps"]
-
 
 def femnist(home: Path) -> Dataset:
     """Read handwritten characters, with writers as clients."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError
 
-__all__ = ["file_in", "home_of", "number_columns", "whole_numbers"]
-
 
 def home_of(name: str, folder: str | Path | None) -> Path:
     """Return the folder of a set's files.

@@ -21,8 +21,6 @@ from intarsia.data.dataset import Dataset
 from intarsia.datasets.files import file_in
 from intarsia.errors import ExperimentError, first_line, listed
 
-__all__ = ["herigraph"]
-
 # feature block: table, its column of ids, how the names of the block's columns begin
 _BLOCKS = {
     "text": ("Textual_Features.csv", "index", "BERT_"),

@@ -42,18 +42,6 @@ from intarsia.datasets.files import file_in
 from intarsia.datasets.pixels import pixels
 from intarsia.errors import ExperimentError, TableError, first_line, listed
 
-__all__ = [
-    "cifar10",
-    "cifar100",
-    "decoded_bytes",
-    "decoded_files",
-    "eurosat",
-    "kept",
-    "modelnet40",
-    "size_of",
-    "tiny_imagenet32",
-]
-
 _ROWS = 256  # images of one task
 _THREADS = 2  # Pillow decodes outside Python's lock
 

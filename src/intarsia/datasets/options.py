@@ -14,16 +14,6 @@ from intarsia.data.dataset import Dataset
 from intarsia.datasets.pixels import CUTS, image_blocks, pixels, resized
 from intarsia.errors import ExperimentError, nearest
 
-__all__ = [
-    "fewer",
-    "in_blocks",
-    "in_both_parts",
-    "in_groups",
-    "of_classes",
-    "relabelled",
-    "with_side",
-]
-
 
 def relabelled(dataset: Dataset, labels: Any) -> Dataset:
     """Return a set of digits with its digits as labels, or with "even" and "odd".

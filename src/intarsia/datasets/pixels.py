@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import TableError
 
-__all__ = ["CUTS", "colours", "idx", "image_blocks", "pixels", "resized"]
-
 _QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
 # how an image is cut into feature blocks: into quadrants, by colour channel
 CUTS = {"colours": (False, True), "quadrants": (True, False), "quadrants-colours": (True, True)}

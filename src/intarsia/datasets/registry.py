@@ -34,8 +34,6 @@ from intarsia.datasets.options import (
 )
 from intarsia.errors import ExperimentError, nearest
 
-__all__ = ["Dataset", "apart", "dataset_names", "encoded", "encoded_alike", "load", "of_file"]
-
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names that `load` knows."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError
 
-__all__ = ["Drawn", "gaussians"]
-
 
 @dataclass(frozen=True, eq=False)
 class Drawn:

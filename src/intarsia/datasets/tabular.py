@@ -12,17 +12,6 @@ from scipy.sparse import csr_array, vstack
 from intarsia.data.dataset import Dataset
 from intarsia.datasets.files import file_in, number_columns, whole_numbers
 
-__all__ = [
-    "a9a",
-    "bci",
-    "breast_cancer",
-    "covtype15k",
-    "credit_default",
-    "heart",
-    "mfeat",
-    "news",
-]
-
 
 def bci(home: Path) -> Dataset:
     """Read the tangent features of FLIC's BCI-common, with subjects as clients."""

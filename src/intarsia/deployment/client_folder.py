@@ -32,22 +32,11 @@ from typing import Final
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters
-from intarsia.data.reader import Source, located
+from intarsia.data.reader import located
+from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, IntarsiaError, nearest
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.results.lock import alone
-
-__all__ = [
-    "ERRORS",
-    "FolderShelf",
-    "SiteSettings",
-    "alone_in",
-    "check_files",
-    "errors_in",
-    "read_settings",
-    "secret_of",
-    "shelf_of",
-]
 
 ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file

@@ -38,7 +38,6 @@ from intarsia.protocols.preprocessing import Preparation
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model
 
-__all__ = ["Ended", "Scales", "keep", "model_of_site", "server_model", "told"]
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # names no other folder
 

@@ -45,19 +45,6 @@ from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.timing import Limit
 
-__all__ = [
-    "DEAL",
-    "ENCODE",
-    "KEEP",
-    "READ",
-    "SETTLE",
-    "TRANSFORM",
-    "Dealt",
-    "Settled",
-    "Work",
-    "site_in",
-]
-
 READ: Final = "read"  # the experiment → a sketch of the site's table
 DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
 ENCODE: Final = "encode"  # the encoding → what the site holds

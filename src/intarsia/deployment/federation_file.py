@@ -28,16 +28,6 @@ from intarsia.core.settings import hyperparameters
 from intarsia.engines.remote.caller import Patience
 from intarsia.errors import ExperimentError, nearest
 
-__all__ = [
-    "EXAMPLE",
-    "FederationFile",
-    "check_kit",
-    "finish_kits",
-    "is_of_server",
-    "load",
-    "sites_of",
-]
-
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
 

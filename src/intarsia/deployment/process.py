@@ -22,8 +22,6 @@ import psutil
 
 from intarsia.results.lock import alone
 
-__all__ = ["KitProcess", "is_running", "stop"]
-
 _PID: Final = "intarsia.pid"
 _LOCK: Final = "intarsia.lock"
 _PAUSE: Final = 0.5  # seconds between looks at the process

@@ -20,26 +20,18 @@ import numpy as np
 
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import ClientId, Labels
+from intarsia.core.block import INTERCEPT, ClientId, Labels
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.labels import notes_on_labels
 from intarsia.deployment.client_models import Scales, server_model, told
-from intarsia.deployment.client_setup import (
-    DEAL,
-    ENCODE,
-    KEEP,
-    READ,
-    SETTLE,
-    TRANSFORM,
-    Dealt,
-    Settled,
-)
+from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.deployment.table_metadata import Held, Sketch, agreed
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience, Transport
 from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.server import Remote
+from intarsia.engines.remote.wire import KEEP
 from intarsia.engines.transcript import Transcript
 from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.experiment import config as experiment
@@ -60,8 +52,6 @@ from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
 from intarsia.training.run import trained
 from intarsia.training.timing import Clock
-
-__all__ = ["resume_over", "run_over"]
 
 Watcher = Callable[[Progress], None]
 
@@ -416,6 +406,6 @@ def _taken(holding: Holding, kept: Any) -> Holding:
 
 def _with_intercept(schema: Schema) -> dict[ClientId, Holding]:
     return {
-        name: replace(one, features=(*one.features, preprocessing.INTERCEPT))
+        name: replace(one, features=(*one.features, INTERCEPT))
         for name, one in schema.holdings.items()
     }

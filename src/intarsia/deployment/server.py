@@ -30,19 +30,6 @@ from intarsia.experiment.config import Experiment
 from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
 
-__all__ = [
-    "PING",
-    "Jobs",
-    "Standing",
-    "ping",
-    "request",
-    "resume_run",
-    "run_in_job",
-    "standings",
-    "stop_run",
-    "supervise",
-]
-
 PING: Final = "ping"  # name of the run that measures how long calls take
 
 _REQUEST: Final = "request.json"

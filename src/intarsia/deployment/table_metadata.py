@@ -17,8 +17,6 @@ from intarsia.core.schema import Holding
 from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
 from intarsia.data.table import Category, Encoding, Table, encoding_of
 
-__all__ = ["Held", "Sketch", "agreed", "sketch"]
-
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 
-__all__ = ["States"]
-
 _SEGMENT = 1 << 26  # bytes by which the file grows
 _PAGE = mmap.PAGESIZE
 _ALIGNED = 64  # bytes, as libraries lay out arrays

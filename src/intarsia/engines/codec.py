@@ -19,8 +19,6 @@ import numpy as np
 
 from intarsia.errors import CodecError
 
-__all__ = ["decode", "encode", "size"]
-
 _MAGIC = b"INTA\x01"
 _HEADER = len(_MAGIC) + 4
 _LENGTH = struct.Struct("<Q")

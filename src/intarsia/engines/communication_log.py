@@ -20,8 +20,6 @@ from intarsia.engines.sums.plain import Totals
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, exchange_fields
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 
-__all__ = ["RECORDS", "Bookkeeping", "Split", "Traffic", "Version", "restored", "split"]
-
 
 @dataclass
 class Traffic:

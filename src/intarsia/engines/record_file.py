@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["append", "framed", "whole_records"]
-
 _LENGTH = struct.Struct("<Q")
 
 

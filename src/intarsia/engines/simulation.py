@@ -14,15 +14,13 @@ from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
-from intarsia.engines.communication_log import RECORDS, Bookkeeping, Split, split
+from intarsia.engines.communication_log import Bookkeeping, Split, split
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.engines.sums.secure import LockedTotals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, IntarsiaError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-
-__all__ = ["RECORDS", "InProcess"]
 
 
 class _Party:

@@ -21,8 +21,6 @@ from intarsia.engines.record_file import append, framed, whole_records
 from intarsia.engines.sums.sealed import layouts
 from intarsia.errors import CodecError
 
-__all__ = ["Crossed", "Crossings", "Recorder", "Transcript", "read_transcript"]
-
 
 class Crossings:
     """Counts what crossed, by client function and types.

@@ -14,8 +14,6 @@ from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
 from intarsia.experiment.entity_alignment import Names
 
-__all__ = ["check_features", "check_forgotten_ids", "check_kinds", "check_labels"]
-
 
 def check_features(blocks: Mapping[ClientId, Block]) -> None:
     """Refuse parties that hold labels only, all of them."""

@@ -21,25 +21,12 @@ from typing import Any, Literal
 
 from intarsia.core.settings import frozen, hyperparameters, toml_text, wrong_value
 from intarsia.data.labels import LabelSettings
-from intarsia.data.reader import Source, located
+from intarsia.data.reader import located
+from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
-
-__all__ = [
-    "Alignment",
-    "Experiment",
-    "NamedDataset",
-    "Partition",
-    "Preprocessing",
-    "Split",
-    "from_dict",
-    "hyperparameters",
-    "load",
-    "overridden",
-    "to_dict",
-]
 
 
 def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) -> dict[str, Any]:

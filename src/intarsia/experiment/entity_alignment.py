@@ -31,8 +31,6 @@ from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
 
-__all__ = ["Names", "normalised", "public_names", "with_features"]
-
 Ids = NDArray[Any]
 
 

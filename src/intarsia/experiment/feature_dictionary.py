@@ -40,8 +40,6 @@ from intarsia.data.source import Source
 from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
-__all__ = ["Column", "Dictionary", "Feature", "check_units", "described", "load", "translated"]
-
 _CSV = ("party", "column", "feature", "unit", "type", "factor")
 
 

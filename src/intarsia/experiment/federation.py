@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.dataset import Dataset
 from intarsia.data.labels import notes_on_labels
 from intarsia.data.reader import read
 from intarsia.data.source import Source
 from intarsia.data.table import Table, assemble, split
 from intarsia.datasets import registry as datasets
-from intarsia.datasets.registry import Dataset
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import entity_alignment, feature_dictionary
 from intarsia.experiment.checks import (
@@ -38,18 +38,6 @@ from intarsia.experiment.entity_alignment import Names
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
-
-__all__ = [
-    "Federation",
-    "Tables",
-    "aligned",
-    "build",
-    "checksum",
-    "held_out",
-    "labelled_somewhere",
-    "parties",
-    "table_of",
-]
 
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 

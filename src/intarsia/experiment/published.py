@@ -9,8 +9,6 @@ from typing import Any
 from intarsia.core.settings import hyperparameters, toml_text, wrong_value
 from intarsia.errors import ExperimentError, nearest
 
-__all__ = ["Published", "matching", "of_tables"]
-
 _CONDITIONS = ("algorithm", "dataset", "experiment", "partition")
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
-from intarsia.data.reader import Format, Source
+from intarsia.data.source import Format, Source
 from intarsia.data.table import Encoding, Table, encode
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, TableError, listed, nearest
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork, Networks
     from intarsia.models.serialization import LinearModel, Model
 
-__all__ = ["ABSENT", "predict_federated"]
 
 ABSENT = ("refuse", "mean", "own")
 

@@ -17,8 +17,6 @@ from intarsia.models.serialization import read_model
 from intarsia.plots.latent_space import _MOST_CLIENTS, Latent
 from intarsia.results import run_folder
 
-__all__ = ["latent_of"]
-
 
 def latent_of(
     folder: Path | str, *, clients: Sequence[ClientId] = (), most: int = 60, title: str = ""

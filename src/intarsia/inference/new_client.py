@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, evolve
 from intarsia.core.block import Array, ClientId
+from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
 from intarsia.data.labels import OTHER, LabelSettings
 from intarsia.data.source import Source
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, listed
-from intarsia.experiment.config import Alignment, Experiment, hyperparameters
+from intarsia.experiment.config import Alignment, Experiment
 from intarsia.experiment.federation import Tables, build
 from intarsia.inference.new_client_hyfem import JoinedBlocks, join_blocks
 from intarsia.inference.new_table import check_table, column_names, separator_of, table_settings
@@ -44,7 +45,6 @@ from intarsia.training.timing import Clock
 if TYPE_CHECKING:
     from intarsia.models.networks import Networks
 
-__all__ = ["described", "join"]
 
 _JOINABLE = ("flic", "hetfedrep", "hyfem")
 _SCALE = ("centre", "spread")  # what a network that predicts numbers says of the labels
@@ -205,7 +205,7 @@ def described(
 
 def _with_blocks(known: Mapping[str, Any]) -> Any:
     """Return the hyperparameters of a run of hyfem."""
-    from intarsia.algorithms.hyfem.algorithm import HyFEM  # here: it imports torch
+    from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # here: it imports torch
 
     return hyperparameters(HyFEM, known)
 

@@ -27,8 +27,6 @@ from intarsia.protocols.preprocessing import Preparation
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork, Networks
 
-__all__ = ["JoinedBlocks", "join_blocks"]
-
 
 @dataclass(frozen=True, eq=False)
 class JoinedBlocks:

@@ -14,22 +14,10 @@ from pathlib import Path
 
 from intarsia.core.block import ClientId
 from intarsia.data.csv import header_of
-from intarsia.data.reader import ENDINGS, Format, Source, ending_of, read
+from intarsia.data.reader import ENDINGS, ending_of, read
+from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError, listed
-
-__all__ = [
-    "NAMED",
-    "TableSettings",
-    "advice_for_new_tables",
-    "check_table",
-    "column_names",
-    "columns_of_labels",
-    "id_of",
-    "read_table",
-    "separator_of",
-    "table_settings",
-]
 
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 

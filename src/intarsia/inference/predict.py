@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
-from intarsia.data.reader import Source
+from intarsia.data.source import Source
 from intarsia.data.table import Encoding, encode
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference.new_table import (
@@ -45,8 +45,6 @@ from intarsia.results.result import load
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork
     from intarsia.models.serialization import LinearModel, Model
-
-__all__ = ["Predictions", "from_scores", "predict"]
 
 
 _SERVER = "server"  # the server's network, where no client has this name

@@ -23,22 +23,6 @@ from intarsia.core.feature_blocks import group_columns
 from intarsia.core.schema import Holding, Index, Schema
 from intarsia.errors import FederationError
 
-__all__ = [
-    "BlockClasses",
-    "HoldingsRow",
-    "OverlapCounts",
-    "Parties",
-    "block_classes",
-    "class_counts",
-    "feature_index",
-    "holdings_of",
-    "holdings_table",
-    "missing_percent",
-    "overlap_counts",
-    "owners_of",
-    "sample_index",
-]
-
 Parties = Schema | Mapping[ClientId, Block]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -11,8 +11,6 @@ from intarsia.core.schema import Cell, Schema
 from intarsia.data.labels import LabelSettings, notes_on_labels
 from intarsia.errors import FederationError
 
-__all__ = ["Advice", "advise"]
-
 # in which clients learn from each other that share neither a row nor a column
 _BY_LABELS = ("femam-flic", "fedhenn", "flic", "flic-linear", "hetfedrep", "own-networks")
 

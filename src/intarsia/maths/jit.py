@@ -25,8 +25,6 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["ask_for_row", "compiled", "inlined", "reassociated"]
-
 _AHEAD = 3  # rows
 _LINE = 64  # bytes
 _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)

@@ -10,19 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm, Conclusion
-from intarsia.core.block import Array, ClientId
+from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
-from intarsia.protocols.preprocessing import INTERCEPT, Preparation
+from intarsia.protocols.preprocessing import Preparation
 
 if TYPE_CHECKING:
     from intarsia.algorithms.networks.client_network import Arrays
     from intarsia.models.client_models import LinearModels
     from intarsia.models.networks import ClientNetwork, Networks
     from intarsia.models.serialization import LinearModel
-
-__all__ = ["architecture_of", "client_models", "client_networks", "linear_model", "server_network"]
 
 
 def linear_model(
@@ -111,7 +109,7 @@ def client_networks(
     `architecture` gives that of a client, or of the server (None).
     """
     # here: it imports torch
-    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.networks import ClientNetwork, Networks, in_order, without_constant
 
     found: dict[ClientId, ClientNetwork] = {}

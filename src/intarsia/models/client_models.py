@@ -11,8 +11,6 @@ from intarsia.errors import nearest
 if TYPE_CHECKING:  # it imports scikit-learn, which runs that end with networks do without
     from intarsia.models.linear import LinearRegressor
 
-__all__ = ["LinearModels"]
-
 
 class LinearModels(Mapping[ClientId, "LinearRegressor"]):
     """The models of all clients, by client."""

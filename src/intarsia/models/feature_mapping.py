@@ -16,8 +16,6 @@ from intarsia.data.parsing import numbered
 from intarsia.data.table import Encoding, encode
 from intarsia.errors import TableError, listed
 
-__all__ = ["Table", "known_columns", "known_columns_of"]
-
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 
 

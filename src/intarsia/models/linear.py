@@ -31,8 +31,6 @@ from intarsia.maths.linear import sdca
 from intarsia.maths.linear.losses import SQUARED, loss_code
 from intarsia.models.feature_mapping import Table, known_columns
 
-__all__ = ["LinearClassifier", "LinearRegressor"]
-
 Array = NDArray[np.float64]
 
 

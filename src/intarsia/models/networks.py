@@ -21,21 +21,14 @@ from scipy.special import expit
 from intarsia.algorithms.hyfem import network as block_network
 from intarsia.algorithms.hyfem.network import Composition
 from intarsia.algorithms.networks import user_modules
-from intarsia.algorithms.networks.client_network import (
-    Architecture,
-    Arrays,
-    Built,
-    embedded,
-    scores,
-)
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import Arrays, Built, embedded, scores
 from intarsia.algorithms.networks.targets import odds, said
 from intarsia.algorithms.networks.user_modules import Named
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import as_in_tables
 from intarsia.errors import ExperimentError, nearest
 from intarsia.models.feature_mapping import Table, known_columns
-
-__all__ = ["ClientNetwork", "Networks", "in_order", "without_constant"]
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,13 @@ from intarsia.errors import CheckpointError
 from intarsia.models.client_models import LinearModels
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
-    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
 
     LinearModel = LinearClassifier | LinearRegressor
     Model = LinearModel | LinearModels | Networks
 
-__all__ = ["CLIENTS", "NAME", "NETWORKS", "read_model", "write_model"]
 
 NAME = "linear.json"
 NETWORKS = "networks.json"
@@ -186,7 +185,7 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
 
 
 def _write_networks(model: Networks, folder: Path) -> None:
-    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.algorithms.networks.architecture import Architecture
 
     shared = model.shared
     first = model.any.architecture
@@ -212,7 +211,7 @@ def _write_networks(model: Networks, folder: Path) -> None:
 
 
 def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
-    from intarsia.algorithms.networks.client_network import Architecture
+    from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.networks import Networks
 
     made_of = content["architecture"]

@@ -34,8 +34,6 @@ from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.partition.checks import Positions, check_count, check_range, classes_of, floats
 
-__all__ = ["PATTERNS", "Held", "Pattern", "SamplesAt", "blocks", "drawn"]
-
 Numbers = tuple[int, ...]
 
 

@@ -12,19 +12,6 @@ from intarsia.core.block import Array
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
 
-__all__ = [
-    "Counts",
-    "Positions",
-    "apportioned",
-    "check_count",
-    "check_fraction",
-    "check_range",
-    "classes_of",
-    "floats",
-    "numbers",
-    "runs",
-]
-
 Counts = NDArray[np.int64]
 Positions = NDArray[np.intp]
 _CHUNK = 1024  # rows converted to float64 at a time

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from intarsia.core.block import ClientId
 from intarsia.errors import FederationError, listed
 
-__all__ = ["Structure", "Structures", "agreement", "of_models"]
-
 
 @dataclass(frozen=True)
 class Structure:

@@ -21,8 +21,6 @@ from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, first_line, nearest
 from intarsia.partition.checks import Positions, apportioned, floats, numbers
 
-__all__ = ["ROW", "FlowerDeal", "flower"]
-
 ROW = "row"  # the column by which rows are known again
 _LABEL, _CLIENT = "label", "client"
 

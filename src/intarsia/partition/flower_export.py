@@ -19,8 +19,6 @@ from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import KINDS, Deal, deal
 
-__all__ = ["IntarsiaPartitioner"]
-
 _OTHER = frozenset({"blocks", "flower", "natural", "prior_shift"})
 
 

@@ -31,8 +31,6 @@ from intarsia.partition.checks import (
 )
 from intarsia.partition.client_clusters import Structure
 
-__all__ = ["ClassShares", "Relabel", "clusters", "dirichlet", "iid", "levels"]
-
 Relabel = Literal["none", "pair", "all"]
 Mask = NDArray[np.bool_]
 

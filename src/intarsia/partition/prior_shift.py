@@ -14,8 +14,6 @@ from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
 from intarsia.partition.checks import Positions, check_count, check_range, floats, numbers
 
-__all__ = ["prior_shift"]
-
 
 def prior_shift(
     dataset: Dataset | Sequence[Dataset],

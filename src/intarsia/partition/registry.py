@@ -25,26 +25,6 @@ from intarsia.partition.flower import FlowerDeal, flower
 from intarsia.partition.label_skew import ClassShares, clusters, dirichlet, iid, levels
 from intarsia.partition.prior_shift import prior_shift
 
-__all__ = [
-    "KINDS",
-    "Deal",
-    "LabelsAt",
-    "blocks",
-    "clusters",
-    "deal",
-    "dirichlet",
-    "flower",
-    "grid",
-    "horizontal",
-    "iid",
-    "levels",
-    "natural",
-    "overlap",
-    "partition",
-    "prior_shift",
-    "vertical",
-]
-
 LabelsAt = Literal["all", "first"]
 
 

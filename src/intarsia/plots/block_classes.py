@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from intarsia.inspection.overlap import BlockClasses
 from intarsia.plots.picture_file import write_picture
 
-__all__ = ["blocks_picture"]
-
 _INK = "#222222"
 _NOBODY = "#16181d"
 _FEW_TO_MANY = LinearSegmentedColormap.from_list("holders", ["#e7eef7", "#3b6fb6"])

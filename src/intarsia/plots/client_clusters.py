@@ -22,8 +22,6 @@ from intarsia.errors import FederationError
 from intarsia.partition.client_clusters import Structure, Structures
 from intarsia.plots.picture_file import write_picture
 
-__all__ = ["structure_picture"]
-
 Groups = tuple[int | None, ...]
 Pixels = NDArray[np.float64]
 

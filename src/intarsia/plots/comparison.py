@@ -13,8 +13,6 @@ from intarsia.errors import ExperimentError
 from intarsia.plots.picture_file import write_picture
 from intarsia.results.comparison import Group, Spread
 
-__all__ = ["curves_picture"]
-
 _DPI = 140
 _SIZE = (8.5, 5.6)  # inches
 _INK = "#222222"

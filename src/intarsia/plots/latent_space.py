@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, ClientId
 from intarsia.plots.picture_file import write_picture
 
-__all__ = ["Latent", "latent_picture"]
-
 _DPI = 140
 _INK = "#222222"
 _COLOURS = (

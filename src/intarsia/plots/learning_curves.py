@@ -21,8 +21,6 @@ from intarsia.errors import ExperimentError
 from intarsia.plots.picture_file import write_picture
 from intarsia.results.history import Course
 
-__all__ = ["rounds_picture"]
-
 _DPI = 140
 _SIZE = (9.5, 5.4)  # inches, above the legend
 _LINE = 0.21  # inches of a line of the legend

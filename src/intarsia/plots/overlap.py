@@ -41,8 +41,6 @@ from intarsia.plots.overlap_labels import (
 )
 from intarsia.plots.picture_file import write_picture
 
-__all__ = ["holdings_picture"]
-
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Holding
 
-__all__ = ["DPI", "blocks_of", "classes_of", "font_size", "name_below", "name_left", "write"]
-
 DPI = 140
 _INK = "#222222"
 _LEAST = 9  # pixels of a bracket that has a name

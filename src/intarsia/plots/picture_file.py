@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from intarsia.core.atomic_files import write_over
 
-__all__ = ["write_picture"]
-
 
 def write_picture(figure: Figure, path: str | Path) -> Path:
     """Write a figure, whole or not at all, into a folder that is made where there is none."""

@@ -35,14 +35,6 @@ from typing import Any, Literal
 
 from intarsia.errors import ExperimentError
 
-__all__ = [
-    "largest_gap",
-    "largest_norm",
-    "largest_slope",
-    "minimiser_sensitivity",
-    "noise_multiplier",
-]
-
 _SURPLUS = 1e-9  # relative: the library finds its root from either side
 _AT_ZERO = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0), "squared": 0.5}  # l(0)
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from intarsia.errors import ExperimentError
 
-__all__ = ["Mode", "Privacy"]
-
 Mode = Literal["plain", "masked", "ckks"]
 
 

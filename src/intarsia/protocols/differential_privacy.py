@@ -55,21 +55,6 @@ from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.protocols.preprocessing import Preparation
 
-__all__ = [
-    "FUNCTIONS",
-    "SLACK",
-    "NoiseShare",
-    "NoisyWeights",
-    "ShareOut",
-    "clip_rows",
-    "clipped",
-    "conclude",
-    "draw_share",
-    "normal_numbers",
-    "spend",
-    "with_noise",
-]
-
 SLACK = 2.0**-17  # how far off a squared norm may be, over the squared bound
 
 

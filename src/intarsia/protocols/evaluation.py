@@ -37,27 +37,6 @@ from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.maths.linear import losses
 
-__all__ = [
-    "CROSS_ENTROPY",
-    "Ask",
-    "Grades",
-    "PartialScores",
-    "Totals",
-    "asked_scores",
-    "asking",
-    "evaluate",
-    "evaluate_own",
-    "evaluate_server",
-    "functions",
-    "grade_scores",
-    "graded",
-    "grading",
-    "grading_loss",
-    "label_shares",
-    "server_functions",
-    "whole_samples",
-]
-
 CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
 
 

@@ -25,8 +25,6 @@ from intarsia.core.algorithm import Clients, PerSample, RandomKey, client_functi
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 
-__all__ = ["Linear", "Network", "Party", "lacking", "linear_scores", "network_layer", "own_scores"]
-
 
 @dataclass(frozen=True)
 class Linear:

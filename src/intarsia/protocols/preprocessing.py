@@ -50,16 +50,6 @@ from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
 from intarsia.core.schema import Cell, Schema
 from intarsia.errors import FederationError, TableError
 
-__all__ = [
-    "FUNCTIONS",
-    "INTERCEPT",
-    "Preparation",
-    "add_intercept",
-    "check_agreement",
-    "prepare",
-    "prepared",
-]
-
 _MOST = 2**16  # of the factors
 _LARGEST = 1e200  # label
 

@@ -17,8 +17,6 @@ from intarsia.core.block import ClientId
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 
-__all__ = ["Audit", "AuditLine", "load", "write"]
-
 _OF = {
     "samples": "a client's samples",
     "features": "a client's features",

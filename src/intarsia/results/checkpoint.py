@@ -27,8 +27,6 @@ from intarsia.engines import codec
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError, CodecError
 
-__all__ = ["Checkpoint", "Checkpoints"]
-
 _KEPT = 2  # the newest, and one to fall back to
 _LENGTH = struct.Struct("<Q")
 

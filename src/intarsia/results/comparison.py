@@ -13,22 +13,6 @@ from intarsia.experiment.published import Published, matching
 from intarsia.results import run_folder
 from intarsia.results.result import Result, Score
 
-__all__ = [
-    "Group",
-    "Row",
-    "Spread",
-    "compare",
-    "duration",
-    "gap",
-    "measure_of",
-    "number",
-    "percent",
-    "size",
-    "three_way",
-    "transferred",
-    "value_of",
-]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from intarsia.errors import CheckpointError, ExperimentError
 
-__all__ = ["Course", "course_of"]
-
 
 @dataclass(frozen=True)
 class Course:

@@ -13,8 +13,6 @@ from typing import IO, Final
 
 from intarsia.errors import BusyError
 
-__all__ = ["alone"]
-
 _LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
 
 

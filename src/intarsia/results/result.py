@@ -16,20 +16,6 @@ from intarsia.core.block import ClientId
 from intarsia.errors import CheckpointError
 from intarsia.partition.client_clusters import Structure, Structures
 
-__all__ = [
-    "Certificate",
-    "Finished",
-    "Guarantee",
-    "Metrics",
-    "Result",
-    "Score",
-    "better_alone",
-    "deciles",
-    "load",
-    "mean",
-    "worst",
-]
-
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
 
 

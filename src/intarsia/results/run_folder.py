@@ -27,28 +27,6 @@ from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.lock import alone
 
-__all__ = [
-    "AWAY",
-    "CONCLUSION",
-    "JOURNAL",
-    "RUN",
-    "SET_UP",
-    "alone_in",
-    "check_fingerprints",
-    "claim",
-    "describe",
-    "described",
-    "is_over_sites",
-    "keep_client_secrets",
-    "keep_fingerprints",
-    "keep_secret",
-    "read_client_secrets",
-    "read_secret",
-    "reopen",
-    "start",
-]
-
-
 RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their order
 SET_UP: Final = "set-up.state"  # what its set-up came to
 JOURNAL: Final = "journal"  # what its sites answered

@@ -48,22 +48,6 @@ from intarsia.protocols.evaluation import (
 )
 from intarsia.training.outcome import Outcome
 
-__all__ = [
-    "BASELINES",
-    "Baseline",
-    "Centralised",
-    "Liblinear",
-    "Optimum",
-    "Standalone",
-    "alone",
-    "centralised",
-    "graded",
-    "network_of_all",
-    "networks_alone",
-    "optimum",
-    "pooled",
-]
-
 Part = Literal["train", "test"]
 
 _TOLERANCE = 1e-5  # relative gap: far below what a score shows

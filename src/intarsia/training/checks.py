@@ -17,8 +17,6 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.training import privacy_guarantee
 from intarsia.training.baselines import Baseline
 
-__all__ = ["check_fit", "check_task", "named_alike", "read_all_the_same", "unmeasured", "unsealed"]
-
 
 def unsealed(
     description: Experiment, algorithm: Algorithm | Baseline, *, sites: bool = False

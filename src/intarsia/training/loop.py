@@ -12,8 +12,9 @@ from typing import Any, Literal
 from intarsia.core.algorithm import Algorithm, Info
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
+from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
 from intarsia.protocols.evaluation import (
@@ -27,8 +28,6 @@ from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
 from intarsia.training.participation import present
 from intarsia.training.timing import Clock
-
-__all__ = ["Progress", "Standing", "Task", "grade", "server_blocks", "stall", "start", "train"]
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0

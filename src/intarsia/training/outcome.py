@@ -34,8 +34,6 @@ from intarsia.results.result import (
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model
 
-__all__ = ["Outcome", "environment", "result_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:

@@ -11,8 +11,6 @@ from intarsia.inspection.overlap import Parties, missing_percent
 from intarsia.results.result import Result
 from intarsia.results.run_folder import _clear, _describe, alone_in
 
-__all__ = ["draw", "draw_missing", "finish", "write_whole"]
-
 
 def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
     """Write what was done in one go: there is nothing to resume before it is done."""

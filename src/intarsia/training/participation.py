@@ -8,8 +8,6 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
 
-__all__ = ["fewest", "present"]
-
 
 def present(
     description: Experiment, clients: Sequence[ClientId], number: int

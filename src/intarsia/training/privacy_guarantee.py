@@ -24,8 +24,6 @@ from intarsia.protocols import differential_privacy
 from intarsia.results.result import Guarantee
 from intarsia.training.participation import fewest, present
 
-__all__ = ["check_summands", "guarantee", "keeps_apart", "most_rounds", "notes"]
-
 _MORE = (
     "experiment.participation; [patience] quorum, where a federation goes on without those that do "
     "not answer"

@@ -11,11 +11,10 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core.algorithm import Algorithm
+from intarsia.core.settings import hyperparameters
 from intarsia.errors import ExperimentError, nearest
-from intarsia.experiment.config import Experiment, hyperparameters
+from intarsia.experiment.config import Experiment
 from intarsia.training.baselines import BASELINES, Baseline
-
-__all__ = ["ALGORITHMS", "choose", "kind_of"]
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}

@@ -39,7 +39,6 @@ from intarsia.training.timing import Clock
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model
 
-__all__ = ["Progress", "load", "resume", "run", "trained"]
 
 Watcher = Callable[[Progress], None]
 

@@ -21,8 +21,6 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import differential_privacy, preprocessing
 from intarsia.results import run_folder
 
-__all__ = ["Prepared", "SealedSums", "client_secrets", "prepared_engine", "sealed_sums"]
-
 
 @dataclass(frozen=True, eq=False)
 class Prepared:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-__all__ = ["Clock", "Limit", "limited"]
-
 
 class Clock:
     """Adds up seconds by part: those of the innermost part that is open.

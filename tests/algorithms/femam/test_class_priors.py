@@ -28,7 +28,8 @@ from intarsia.algorithms.networks.architecture import levels_of
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import SealedError
 
 LABELS = Labels("multiclass", ("a", "b", "c"))

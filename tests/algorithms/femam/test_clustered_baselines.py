@@ -15,7 +15,8 @@ from intarsia.algorithms.femam.fesem import FESEM, IFCA, FeSEM, Ifca  # noqa: E4
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 from plain_descent import flat, loss, mean, split, stepped  # noqa: E402
 

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.femam import client as femam_client  # noqa: E402
 from intarsia.algorithms.femam import validation  # noqa: E402
-from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM  # noqa: E402
+from intarsia.algorithms.femam.algorithm import FEMAM  # noqa: E402
+from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
@@ -20,7 +21,8 @@ from intarsia.core.algorithm import Info  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, SealedError  # noqa: E402
 from plain_descent import forward, mean, split, stepped, tensors  # noqa: E402
 

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
-from intarsia.algorithms.femam.algorithm import FeMAM  # noqa: E402
 from intarsia.algorithms.femam.class_priors import offsets  # noqa: E402
 from intarsia.algorithms.femam.femam_flic import FEMAM_FLIC, FeMAMFlic  # noqa: E402
+from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.client_network import embedded, scores  # noqa: E402
@@ -23,7 +23,8 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.core.settings import hyperparameters  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))

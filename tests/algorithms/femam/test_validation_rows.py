@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from intarsia.algorithms.femam.algorithm import FEMAM, FeMAM
+from intarsia.algorithms.femam.algorithm import FEMAM
+from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.errors import FederationError
 from tests.algorithms.femam.test_femam import LEVELS, clients, run, started
 

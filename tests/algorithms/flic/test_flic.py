@@ -26,7 +26,8 @@ from intarsia.core.algorithm import Release  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError, TableError  # noqa: E402
 from intarsia.maths.matching import distribution_distances  # noqa: E402
 

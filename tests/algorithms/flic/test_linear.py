@@ -14,7 +14,8 @@ from intarsia.algorithms.flic.linear import FLIC_LINEAR, FlicLinear
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError
 from intarsia.inference.predict import predict
 

@@ -8,7 +8,8 @@ from scipy.sparse import csr_array
 
 from federations import BINARY, block, in_order, objective, optimum, rectangles, started, train
 from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.engines import codec
 from intarsia.maths.linear import losses

@@ -17,7 +17,8 @@ from federations import (
     table,
     train,
 )
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.errors import ConvergenceError, ExperimentError

@@ -26,7 +26,8 @@ from federations import (
     train,
 )
 from intarsia.algorithms.hyfdca import newton
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.datasets import registry as datasets

@@ -14,12 +14,13 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.hyfem import algorithm as hyfem  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
-from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM  # noqa: E402
+from intarsia.algorithms.hyfem.algorithm import HYFEM  # noqa: E402
 from intarsia.algorithms.hyfem.extractors import extractor  # noqa: E402
+from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # noqa: E402
 from intarsia.algorithms.hyfem.matching import OwnClassifier, joined  # noqa: E402
 from intarsia.algorithms.hyfem.network import Composition, Parts  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
 from intarsia.maths.matching.neuron_assignment import (  # noqa: E402

@@ -12,12 +12,14 @@ from torch.nn import functional  # noqa: E402  after the skip where torch is mis
 
 from intarsia.algorithms.hyfem import client as hyfem_client  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
-from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM  # noqa: E402
+from intarsia.algorithms.hyfem.algorithm import HYFEM  # noqa: E402
+from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 from intarsia.maths.training.local_training import batch_order  # noqa: E402
 from intarsia.privacy.keys.shared_key import SharedKey  # noqa: E402

@@ -10,8 +10,9 @@ from scipy.optimize import minimize
 
 torch = pytest.importorskip("torch")
 
-from intarsia.algorithms.hyfem.algorithm import HYFEM, HyFEM  # noqa: E402
+from intarsia.algorithms.hyfem.algorithm import HYFEM  # noqa: E402
 from intarsia.algorithms.hyfem.extractors import extractor  # noqa: E402
+from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # noqa: E402
 from intarsia.algorithms.hyfem.hyperparameters import composition as composition_for  # noqa: E402
 from intarsia.algorithms.hyfem.matching import OwnClassifier, joined  # noqa: E402
 from intarsia.algorithms.hyfem.network import (  # noqa: E402

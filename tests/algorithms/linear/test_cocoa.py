@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels

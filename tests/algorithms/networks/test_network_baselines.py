@@ -29,7 +29,8 @@ from intarsia.core.algorithm import RandomKey, client_function  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
-from intarsia.engines.simulation import RECORDS, InProcess  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import (  # noqa: E402
     ConvergenceError,
     ExperimentError,

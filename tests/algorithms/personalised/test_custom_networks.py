@@ -15,13 +15,10 @@ from torch import nn  # noqa: E402  after the skip where torch is missing
 from torch.nn import functional  # noqa: E402
 
 import intarsia  # noqa: E402
-from intarsia.algorithms.networks.client_network import (  # noqa: E402
-    Architecture,
-    Network,
-    part_vector,
-)
+from intarsia.algorithms.networks.architecture import Architecture, Network  # noqa: E402
+from intarsia.algorithms.networks.client_network import part_vector  # noqa: E402
 from intarsia.algorithms.networks.user_modules import columns  # noqa: E402
-from intarsia.engines.simulation import RECORDS  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError  # noqa: E402
 from intarsia.maths.training.vectorised import UnbatchableWarning  # noqa: E402
 from intarsia.results.checkpoint import Checkpoints  # noqa: E402

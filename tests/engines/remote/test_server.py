@@ -16,9 +16,10 @@ from intarsia.core.algorithm import client_function
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.wire import Answer, Call
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.simulation import InProcess
 from intarsia.errors import AbsentError, SiteError, TableError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy

@@ -15,7 +15,8 @@ from intarsia.core.algorithm import Counts, PerFeature, PerSample, PerSelected, 
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.simulation import RECORDS, InProcess
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import InProcess
 from intarsia.engines.sums.secure import Combination
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.experiment import config as experiment
@@ -120,7 +121,8 @@ def sealing_of(mode, clients, reach=2.0**22):
     options = Privacy(mode=mode, range=reach)
     if mode == "masked":
         return modes.sealing(options, clients, KEYS)
-    from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+    from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
     secret = CkksKeys.create(parameters(reach, len(clients))).secret_bytes()
     # every array that is laid out by an index goes into ciphertexts, if it is as short as one value

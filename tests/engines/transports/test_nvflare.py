@@ -19,7 +19,8 @@ import four_sites
 from intarsia.inference.predict import predict
 from intarsia.privacy.keys.keyring import CkksSecret
 from intarsia.privacy.keys.shared_key import SharedKey
-from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 from federation_of_four import Reference, intarsia

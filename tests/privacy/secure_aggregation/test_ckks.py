@@ -28,11 +28,10 @@ from intarsia.privacy.secure_aggregation.ckks import (
     CkksKeys,
     CkksOrMasks,
     CkksOrMasksAdder,
-    CkksParameters,
     CkksSealer,
-    parameters,
 )
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Ciphertexts
+from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters, parameters
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
 from intarsia.privacy.secure_aggregation.protocol import Piece, Stream

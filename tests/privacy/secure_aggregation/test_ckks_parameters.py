@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from intarsia.errors import ExperimentError
-from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Arithmetic, Ciphertexts, Secret
+from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
 pytest.importorskip("tenseal")
 

@@ -106,8 +106,6 @@ from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 
-__all__ = ["FEMAM", "FeMAM", "with_level"]
-
 
 def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
     """Return the server's state before the set-up.

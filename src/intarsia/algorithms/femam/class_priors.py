@@ -40,22 +40,6 @@ from intarsia.algorithms.femam.validation import CHANCE, losses_with
 from intarsia.core.algorithm import Clients, RandomKey, Ready, client_function, evolve
 from intarsia.core.block import Array, Block
 
-__all__ = [
-    "WEIGHTS",
-    "best_weight",
-    "compare_shares",
-    "correlation",
-    "count_rows",
-    "counted",
-    "differences",
-    "losses_by_weight",
-    "offsets",
-    "shares_of",
-    "take_offset",
-    "try_offsets",
-    "with_offset",
-]
-
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 

@@ -71,29 +71,6 @@ from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "Client",
-    "begin_level",
-    "calibrate",
-    "choose_model",
-    "close_level",
-    "combined",
-    "compare_models",
-    "fine_tune",
-    "init_client",
-    "labelled",
-    "network",
-    "open_level",
-    "part_of_loss",
-    "predict",
-    "scale_levels",
-    "send_model",
-    "send_part",
-    "train_level",
-    "try_model",
-    "weigh_level",
-]
-
 
 @dataclass(frozen=True)
 class Client:

@@ -18,8 +18,6 @@ from intarsia.core.block import Array, ClientId
 from intarsia.errors import ConvergenceError
 from intarsia.maths.matching import kmeans
 
-__all__ = ["clustered", "fewest"]
-
 Labels = NDArray[np.int64]
 
 

@@ -38,8 +38,8 @@ from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
 from intarsia.algorithms.flic.algorithm import FLIC, Flic
 from intarsia.algorithms.networks import parameter_sharing
-from intarsia.algorithms.networks.architecture import as_level
-from intarsia.algorithms.networks.client_network import Architecture, Arrays, embedded, scores
+from intarsia.algorithms.networks.architecture import Architecture, as_level
+from intarsia.algorithms.networks.client_network import Arrays, embedded, scores
 from intarsia.algorithms.networks.parameter_sharing import Shared, Start, take_start
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.algorithm import (
@@ -57,8 +57,6 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
-
-__all__ = ["FEMAM_FLIC", "FeMAMFlic"]
 
 _OF_THE_HEADS = ("embedding", "hidden", "latent", "layer", "precision")  # as level 1 has them
 

@@ -30,13 +30,12 @@ from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
-from intarsia.algorithms.networks.client_network import Architecture, check_options
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
-
-__all__ = ["FESEM", "IFCA", "FeSEM", "Ifca"]
 
 _WITHOUT_END = 2**31  # rounds of the one level
 

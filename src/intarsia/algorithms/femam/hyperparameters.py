@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from intarsia.algorithms.networks.client_network import Architecture, check_options
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, listed, nearest
-
-__all__ = ["FeMAM", "LevelKind", "check_groups", "given_clusters"]
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 

@@ -14,36 +14,6 @@ from typing import Any
 from intarsia.algorithms.femam.hyperparameters import FeMAM, LevelKind
 from intarsia.core.block import Array, ClientId
 
-__all__ = [
-    "Ask",
-    "Begin",
-    "Candidate",
-    "Candidates",
-    "Choice",
-    "Closing",
-    "Common",
-    "Compared",
-    "Counted",
-    "Differences",
-    "Kept",
-    "Latest",
-    "Level",
-    "Model",
-    "Offset",
-    "Prior",
-    "Right",
-    "Scale",
-    "Server",
-    "Share",
-    "Tried",
-    "Weight",
-    "apart",
-    "group_of",
-    "notes_of",
-    "reached_of",
-    "words_of",
-]
-
 
 @dataclass(frozen=True)
 class Begin:

@@ -30,21 +30,6 @@ from intarsia.algorithms.networks.targets import label_tensor, row_losses
 from intarsia.core.block import Array
 from intarsia.maths.training.torch_import import torch
 
-__all__ = [
-    "CHANCE",
-    "FACTORS",
-    "Pooled",
-    "best_factor",
-    "errors",
-    "falls",
-    "helps",
-    "losses",
-    "losses_by_factor",
-    "losses_with",
-    "pooled",
-    "summary",
-]
-
 _ONE_SIDED = 1.64  # standard errors that a fall exceeds by chance in a case of 20
 CHANCE = 0.01  # clients differ where chance alone would have them differ so much this rarely
 

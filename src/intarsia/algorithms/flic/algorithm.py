@@ -95,12 +95,8 @@ from typing import Any, Literal
 from intarsia.algorithms.flic import anchors, barycentre, objective
 from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
 from intarsia.algorithms.networks import label_scaling, parameter_sharing
-from intarsia.algorithms.networks.client_network import (
-    Architecture,
-    check_clients,
-    check_options,
-    training_of,
-)
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
@@ -141,8 +137,6 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 from intarsia.protocols.differential_privacy import NoiseShare
-
-__all__ = ["FLIC", "Flic", "join"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,6 @@ from intarsia.core.schema import Schema
 from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError, nearest
 
-__all__ = ["Terms", "blank", "drawn", "meta_of"]
-
 
 class Terms(Protocol):
     """What FLIC's hyperparameters say of the anchors."""

@@ -30,8 +30,6 @@ from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
 
-__all__ = ["FUNCTIONS", "begun", "settled"]
-
 _FACTORS = "anchors.factors"
 _LEAST = 1e-10  # eigenvalue of a covariance that has an inverse, as a part of the largest
 

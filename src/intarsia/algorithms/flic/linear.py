@@ -52,8 +52,6 @@ from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, FederationError, TableError
 
-__all__ = ["FLIC_LINEAR", "FlicLinear"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FlicLinear:

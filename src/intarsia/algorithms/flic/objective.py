@@ -44,23 +44,6 @@ from intarsia.maths.matching.distribution_distances import (
 from intarsia.maths.training.local_training import Batch, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "Alignment",
-    "LineTerms",
-    "Meta",
-    "Terms",
-    "Trainings",
-    "calibration",
-    "distance",
-    "draws_noise",
-    "line_calibration",
-    "line_misalignment",
-    "line_objective",
-    "misalignment",
-    "objective",
-    "trainings_of",
-]
-
 Alignment = Literal["gaussian", "sample", "transport", "energy"]
 Meta = tuple[int, ...]
 

@@ -37,6 +37,7 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     partial_participation,
+    partial_participation_client,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, ascend_once, catch_up, settled, setup
 from intarsia.algorithms.hyfdca.state import (
@@ -65,8 +66,6 @@ from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.protocols import differential_privacy
 from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut
-
-__all__ = ["HYFDCA", "HyFDCA"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _enter_partial(server: Server, clients: Clients) -> Server:
     state = server.partial
     if state is None:
         options = server.options
-        state = partial_participation.Partial(
+        state = partial_participation_client.Partial(
             loss=losses.loss_code(options.loss),
             regularisation=options.regularisation,
             # discloses how unevenly the features share in ‖x_i‖²: Σ_j r_j^2.5 over all features
@@ -303,7 +302,7 @@ def private(terms: Release) -> Algorithm:
     )
 
 
-def predict(client: Client | InPhase | partial_participation.Place, block: Block) -> Array:
+def predict(client: Client | InPhase | partial_participation_client.Place, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
 
@@ -311,22 +310,26 @@ def predict(client: Client | InPhase | partial_participation.Place, block: Block
 @client_function
 def enter_partial(
     client: Client | InPhase, block: Block, message: Enter, rng: RandomKey
-) -> tuple[partial_participation.Place, Ready]:
+) -> tuple[partial_participation_client.Place, Ready]:
     """Go on with proximal rounds."""
     before = settled(client, message.taken)
-    return partial_participation.enter(before, block, message.shares, message.metric), Ready()
+    return partial_participation_client.enter(
+        before, block, message.shares, message.metric
+    ), Ready()
 
 
 @client_function
 def forget(
-    client: Client | InPhase | partial_participation.Place,
+    client: Client | InPhase | partial_participation_client.Place,
     block: Block,
     message: Measure,
     rng: RandomKey,
 ) -> tuple[Client, Ready]:
     """Go back to zero duals and weights."""
     before = (
-        client.before if isinstance(client, partial_participation.Place) else settled(client, 1.0)
+        client.before
+        if isinstance(client, partial_participation_client.Place)
+        else settled(client, 1.0)
     )
     alpha, w = np.zeros_like(before.alpha), np.zeros_like(before.w)
     return evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), Ready()
@@ -334,7 +337,7 @@ def forget(
 
 @client_function
 def add_noise(
-    client: Client | InPhase | partial_participation.Place,
+    client: Client | InPhase | partial_participation_client.Place,
     block: Block,
     message: ShareOut,
     rng: RandomKey,
@@ -374,7 +377,7 @@ HYFDCA = Algorithm(
         *minibatch_ascent.FUNCTIONS,
         *dual_newton.FUNCTIONS,
         *newton.FUNCTIONS,
-        *partial_participation.FUNCTIONS,
+        *partial_participation_client.FUNCTIONS,
     ),
     states=(
         Server,

@@ -39,20 +39,6 @@ from intarsia.maths.linear.local_sdca import feature_squares
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
 
-__all__ = [
-    "FUNCTIONS",
-    "Measure",
-    "aggregate",
-    "ascend_once",
-    "catch_up",
-    "certify",
-    "count",
-    "own_scores",
-    "search",
-    "settled",
-    "setup",
-]
-
 # where the line search knows the conjugates
 _STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
 

@@ -54,17 +54,6 @@ from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.row_products import PackedRows
 
-__all__ = [
-    "FUNCTIONS",
-    "STATES",
-    "Anchor",
-    "DualNewton",
-    "begin",
-    "certify",
-    "reveal_weights",
-    "step",
-]
-
 _WEIGHT = 2.0  # s at first as a multiple of λN over the mean ‖x_i‖²
 _RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.005, 0.03  # where conjugate gradients stop
 _MOST, _DELAY = 0.4, 6.0  # θ at most, and the steps after which it would be a half

@@ -46,47 +46,6 @@ from intarsia.maths.linear.row_products import (
 )
 from intarsia.maths.linear.smoothed_losses import dual_points, slopes
 
-__all__ = [
-    "FUNCTIONS",
-    "AdvanceResidual",
-    "Anchor",
-    "CentredDuals",
-    "CountDuals",
-    "DirectionProducts",
-    "DualChange",
-    "DualNorms",
-    "DualWeights",
-    "FeatureSum",
-    "FirstScores",
-    "GatherSolution",
-    "GatheredRows",
-    "MoveCentre",
-    "Report",
-    "Residual",
-    "SelectedScores",
-    "Settlement",
-    "ShareOfScores",
-    "ShareOfWeights",
-    "StartResidual",
-    "TriedSlopes",
-    "TrySteps",
-    "centre_duals",
-    "count_duals",
-    "dual_scale",
-    "gather_solution",
-    "measure_duals",
-    "multiply_direction",
-    "multiply_sum",
-    "report_scores",
-    "report_weights",
-    "search",
-    "settle_down",
-    "slope_of_steps",
-    "solve",
-    "start_residual",
-    "sweep",
-]
-
 _SPARE = 1.2  # samples that are kept packed, as a multiple of those with curvature
 
 

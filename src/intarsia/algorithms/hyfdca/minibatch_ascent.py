@@ -53,36 +53,6 @@ from intarsia.maths.linear.minibatch_sdca import (
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.row_products import gather_rows, score_pairs, score_rows
 
-__all__ = [
-    "CHUNKS",
-    "FUNCTIONS",
-    "STATES",
-    "Chunk",
-    "ChunkAscent",
-    "ChunkTotals",
-    "Departure",
-    "Direction",
-    "Evaluate",
-    "Settle",
-    "Survey",
-    "TakenSteps",
-    "Walker",
-    "begin",
-    "certify",
-    "depart",
-    "evaluate",
-    "exhausted",
-    "find_steps",
-    "score_all",
-    "score_chunk",
-    "score_direction",
-    "settle",
-    "step",
-    "step_chunk",
-    "sum_rows",
-    "take_steps",
-]
-
 CHUNKS = 5  # in a round
 _START = 0.01  # β of the logistic loss at first, whose dual has no slope at 0
 

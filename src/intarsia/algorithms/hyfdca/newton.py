@@ -63,19 +63,6 @@ from intarsia.core.algorithm import Clients, Info
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 
-__all__ = [
-    "FUNCTIONS",
-    "STATES",
-    "Newton",
-    "Point",
-    "Search",
-    "begin",
-    "certify",
-    "info",
-    "reveal_weights",
-    "step",
-]
-
 _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last

@@ -37,36 +37,6 @@ from intarsia.maths.linear.products import gather, project_rows, scores
 from intarsia.maths.linear.smoothed_losses import curved_samples, dual_points, move_points
 from intarsia.protocols.differential_privacy import normal_numbers
 
-__all__ = [
-    "BLOCK",
-    "FUNCTIONS",
-    "DualPoint",
-    "Frame",
-    "Gather",
-    "Gathered",
-    "MeasurePoint",
-    "Measured",
-    "Move",
-    "OwnScores",
-    "OwnWeights",
-    "Point",
-    "Refresh",
-    "Start",
-    "cell_grams",
-    "counts_by_cell",
-    "enter",
-    "gather_point",
-    "halves",
-    "height",
-    "keep_frame",
-    "keep_scores",
-    "measure_point",
-    "move_duals",
-    "own_scores",
-    "share_weights",
-    "turn_of",
-]
-
 BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
 _GRAM = 8  # samples in a Gram matrix for each of its features
 

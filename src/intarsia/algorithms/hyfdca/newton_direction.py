@@ -30,15 +30,6 @@ from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
-__all__ = [
-    "FUNCTIONS",
-    "Products",
-    "Search",
-    "line_search",
-    "multiply_conjugate",
-    "multiply_exact",
-]
-
 _ITERATIONS = 300  # of conjugate gradients, at most
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]

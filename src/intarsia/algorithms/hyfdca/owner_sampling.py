@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 
-__all__ = ["chosen", "mix", "present_share"]
-
 
 def mix(key: NDArray[np.uint64], draw: int) -> NDArray[np.uint64]:
     """Return well-mixed words (the finaliser of splitmix64), the same at every co-owner."""

@@ -39,7 +39,6 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.hyfdca.partial_participation_client import (
-    FUNCTIONS,
     AscendThere,
     Candidate,
     Draw,
@@ -55,7 +54,6 @@ from intarsia.algorithms.hyfdca.partial_participation_client import (
     count_missed,
     count_trial,
     draw_model,
-    enter,
     keep_model,
     keep_trial,
     multiply_trial,
@@ -67,17 +65,6 @@ from intarsia.core.algorithm import Clients, Info, RandomKey
 from intarsia.core.block import Array
 from intarsia.errors import ConvergenceError
 from intarsia.maths.linear import losses
-
-__all__ = [
-    "FUNCTIONS",
-    "STATES",
-    "Partial",
-    "Place",
-    "certify",
-    "enter",
-    "metric",
-    "step",
-]
 
 _WORTHWHILE = 0.05  # a dual ascent that gains less than this share of the round's gain is its last
 _RECENT = 4.0  # the average over n rounds gives the last one the weight 4/(n + 3)

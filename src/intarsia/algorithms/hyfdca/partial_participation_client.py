@@ -18,40 +18,6 @@ from intarsia.maths.linear import losses
 from intarsia.maths.linear.local_sdca import ascend_weighted, weighted_norms
 from intarsia.maths.linear.products import gather, scores
 
-__all__ = [
-    "FUNCTIONS",
-    "AscendThere",
-    "Candidate",
-    "Counted",
-    "Draw",
-    "Drawn",
-    "Evaluated",
-    "Keep",
-    "KeepTrial",
-    "LossThere",
-    "Missed",
-    "Model",
-    "ModelObjectives",
-    "ModelTotals",
-    "Partial",
-    "Place",
-    "Pulled",
-    "StepsThere",
-    "Trial",
-    "TrialScores",
-    "ascend_locally",
-    "count_missed",
-    "count_trial",
-    "draw_model",
-    "enter",
-    "keep_model",
-    "keep_trial",
-    "multiply_trial",
-    "part_of_dual",
-    "part_of_objectives",
-    "search_points",
-]
-
 # ---- states
 
 

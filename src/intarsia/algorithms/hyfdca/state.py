@@ -10,16 +10,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent, newton, newton_client
-from intarsia.algorithms.hyfdca import partial_participation as partial
+from intarsia.algorithms.hyfdca import (
+    dual_newton,
+    dual_newton_client,
+    minibatch_ascent,
+    newton,
+    newton_client,
+)
+from intarsia.algorithms.hyfdca.partial_participation_client import Partial
 from intarsia.core.algorithm import RandomKey, Release
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 from intarsia.protocols.differential_privacy import NoiseShare, draw_share
-
-__all__ = ["Client", "HyFDCA", "InPhase", "Phase", "Server", "init_client", "init_server"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,9 @@ class HyFDCA:
 
 
 Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
-InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton.Point  # a client in such a phase
+InPhase = (
+    minibatch_ascent.Walker | dual_newton_client.Anchor | newton_client.Point
+)  # a client in such a phase
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Server:
     square: float = 0.0  # mean ‖x_i‖²
     shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
     sizes: Any = None  # sealed (2,), Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, estimates
-    partial: partial.Partial | None = None  # the state of that phase, once it began
+    partial: Partial | None = None  # the state of that phase, once it began
     labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
     # for each client, the clients with labels among the owners of its samples
 

@@ -73,8 +73,6 @@ from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 
-__all__ = ["HYFEM", "HyFEM"]
-
 
 @dataclass(frozen=True)
 class Server:

@@ -48,26 +48,6 @@ from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.optimisers import SGD
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "SERVER_MODEL",
-    "Change",
-    "Client",
-    "Seen",
-    "Told",
-    "Weight",
-    "Whole",
-    "held_classes",
-    "init_client",
-    "local_training",
-    "network",
-    "part_of_loss",
-    "predict",
-    "send_classifier",
-    "send_start",
-    "train_alone",
-    "weigh_classes",
-]
-
 
 @dataclass(frozen=True)
 class Whole:

@@ -27,8 +27,6 @@ from intarsia.errors import ExperimentError, FederationError, first_line, neares
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["KINDS", "Extractor", "check_kind", "extractor", "module_of"]
-
 KINDS = ("perceptron", "linear", "identity", "convolutional", "convolutional-1d", "resnet18")
 _PLAIN = KINDS[:3]  # of vectors, stacked
 _AXES = {"convolutional": 3, "convolutional-1d": 2, "resnet18": 3}  # of a sample's values

@@ -17,8 +17,6 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, FederationError, listed, nearest
 from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, SquaredDistance
 
-__all__ = ["HyFEM", "composition", "holders", "share_of", "used_blocks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HyFEM:

@@ -25,8 +25,6 @@ from intarsia.maths.matching.neuron_matching import match
 if TYPE_CHECKING:
     from intarsia.maths.matching.neuron_assignment import Cost
 
-__all__ = ["OwnClassifier", "classifier_of", "joined"]
-
 
 @dataclass(frozen=True)
 class OwnClassifier:

@@ -31,25 +31,6 @@ from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "Arrays",
-    "BlockNetwork",
-    "Composition",
-    "Parts",
-    "assembled",
-    "composition_of",
-    "drawn",
-    "first_layer",
-    "from_first_layer",
-    "named_by_block",
-    "numbered",
-    "parts_of",
-    "scores",
-    "split_rest",
-    "structure",
-    "values_of",
-]
-
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
 _ROWS = 2048  # that are scored at a time
 

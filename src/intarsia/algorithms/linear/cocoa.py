@@ -47,8 +47,6 @@ from intarsia.maths.linear.sdca import ascend_slice
 from intarsia.protocols import differential_privacy
 from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut, draw_share
 
-__all__ = ["COCOA", "CoCoA"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CoCoA:

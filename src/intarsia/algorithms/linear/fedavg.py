@@ -46,16 +46,13 @@ from intarsia.core.algorithm import (
     Release,
     client_function,
 )
-from intarsia.core.block import Array, Block, ClientId, Copies, Values, targets
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.sgd import descend
 from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
-from intarsia.protocols.preprocessing import INTERCEPT
-
-__all__ = ["FEDAVG", "FedAvg"]
 
 
 @dataclass(frozen=True, kw_only=True)

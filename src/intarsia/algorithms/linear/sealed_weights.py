@@ -23,8 +23,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block
 
-__all__ = ["Weights", "conclude", "send_zeros", "setup"]
-
 
 class Server(Protocol):
     """A server's state that has the weights."""

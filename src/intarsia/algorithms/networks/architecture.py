@@ -20,8 +20,6 @@ from intarsia.algorithms.networks.embeddings import AnyKind, embedding, latent_w
 from intarsia.maths.training.layers import StackedLinear, affine
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["Architecture", "Network", "as_level", "levels_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:

@@ -41,29 +41,6 @@ from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "Architecture",
-    "Arrays",
-    "Built",
-    "Network",
-    "Options",
-    "changed",
-    "check_clients",
-    "check_device",
-    "check_options",
-    "check_same_features",
-    "drawn",
-    "embedded",
-    "finite",
-    "network_scores",
-    "part_vector",
-    "pictures",
-    "scores",
-    "train_networks",
-    "training_of",
-    "with_parts",
-]
-
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
 
 

@@ -28,20 +28,6 @@ from intarsia.errors import FederationError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn
 
-__all__ = [
-    "IMAGES",
-    "AnyKind",
-    "Convolutional",
-    "Kind",
-    "Perceptron",
-    "embedding",
-    "latent_width",
-    "layers",
-    "numbers_of_dropout",
-    "ragged",
-    "width_of_structure",
-]
-
 Kind = Literal["perceptron", "convolutional"]  # to a latent space of one width for all
 AnyKind = Literal["linear", "perceptron", "convolutional", "residual", "residual-batch"]
 _RESIDUAL = ("residual", "residual-batch")

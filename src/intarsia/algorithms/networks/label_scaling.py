@@ -19,8 +19,6 @@ from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve
 from intarsia.core.block import Array, Block
 
-__all__ = ["FUNCTIONS", "on_scale", "settle"]
-
 
 @dataclass(frozen=True)
 class CountLabels:

@@ -48,35 +48,6 @@ from intarsia.maths.training.local_training import LocalTraining
 from intarsia.maths.training.torch_import import Tensor
 from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
 
-__all__ = [
-    "Change",
-    "Client",
-    "Loss",
-    "Seat",
-    "Server",
-    "Shared",
-    "Start",
-    "averaged",
-    "certify",
-    "change",
-    "concluded",
-    "init_client",
-    "mean_loss",
-    "network",
-    "opened",
-    "part_of_loss",
-    "predict",
-    "protected",
-    "send_start",
-    "setup",
-    "shares",
-    "start",
-    "started_alike",
-    "take_start",
-    "told",
-    "trained",
-]
-
 
 @dataclass(frozen=True)
 class Server:

@@ -16,8 +16,6 @@ from intarsia.errors import FederationError
 from intarsia.maths.training.layers import EPSILON, normalised, normalised_alike
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["WIDTH", "Residual"]
-
 _WIDTHS = (8, 16, 32, 64)
 _TOGETHER = 4  # channels of a group in a normalisation
 _MOMENTUM = 0.1  # weight of a batch in the running statistics

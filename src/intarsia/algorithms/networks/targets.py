@@ -18,17 +18,6 @@ from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import Batch
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "cross_entropy",
-    "label_tensor",
-    "loss_of_scores",
-    "odds",
-    "output_count",
-    "plain_loss",
-    "row_losses",
-    "said",
-]
-
 
 def output_count(schema: Schema) -> int:
     """Return how many outputs a network has: 1 for numbers, else one for each class, at least 2."""

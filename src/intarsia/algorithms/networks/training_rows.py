@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import INTERCEPT, Array, Block
 from intarsia.errors import TableError
 
-__all__ = ["columns", "dense", "is_labelled", "labelled_rows"]
-
 
 @lru_cache(maxsize=1024)
 def columns(features: tuple[str, ...]) -> NDArray[np.intp]:

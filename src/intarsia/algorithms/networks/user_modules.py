@@ -19,8 +19,6 @@ from intarsia.errors import ExperimentError, nearest
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["Named", "judging", "made", "named", "scores", "structure"]
-
 
 @dataclass(frozen=True)
 class Named:

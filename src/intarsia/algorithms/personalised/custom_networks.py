@@ -84,8 +84,6 @@ from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["OWN_NETWORKS", "OwnNetworks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNetworks:

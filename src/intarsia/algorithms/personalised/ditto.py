@@ -22,8 +22,8 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from intarsia.algorithms.networks import label_scaling, parameter_sharing
+from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
-    Architecture,
     check_clients,
     check_options,
     check_same_features,
@@ -66,8 +66,6 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
-
-__all__ = ["DITTO", "Ditto"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,8 @@ from typing import Any, Literal
 import numpy as np
 
 from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
-    Architecture,
     check_clients,
     check_options,
     embedded,
@@ -74,8 +74,6 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import Batch, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-
-__all__ = ["FEDHENN", "FedHeNN"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,12 +29,8 @@ from functools import lru_cache
 from typing import Literal
 
 from intarsia.algorithms.networks import label_scaling
-from intarsia.algorithms.networks.client_network import (
-    Architecture,
-    check_clients,
-    check_options,
-    training_of,
-)
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
 from intarsia.algorithms.networks.embeddings import AnyKind, Kind
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
@@ -73,8 +69,6 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
-
-__all__ = ["HETFEDREP", "LOCAL", "HetFedRep", "Local", "join"]
 
 
 @dataclass(frozen=True, kw_only=True)

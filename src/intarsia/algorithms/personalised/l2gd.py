@@ -30,8 +30,8 @@ from functools import lru_cache
 from typing import Literal
 
 from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
-    Architecture,
     check_clients,
     check_options,
     check_same_features,
@@ -76,8 +76,6 @@ from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
-
-__all__ = ["L2GD", "L2gd"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from typing import Literal
 import numpy as np
 
 from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
-    Architecture,
     Arrays,
     changed,
     check_clients,
@@ -68,8 +68,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
-
-__all__ = ["PFEDME", "PFedMe"]
 
 
 @dataclass(frozen=True, kw_only=True)

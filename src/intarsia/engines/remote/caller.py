@@ -19,8 +19,6 @@ from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, raised
 from intarsia.errors import AbsentError, CodecError, ExperimentError
 
-__all__ = ["Caller", "Patience", "Transport"]
-
 
 class Transport(Protocol):
     """Carries bytes to a site and back."""

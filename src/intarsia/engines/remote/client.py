@@ -45,8 +45,6 @@ from intarsia.engines.sums.secure import LockedTotals
 from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
-__all__ = ["Shelf", "Site", "Workplace"]
-
 _INDEX = "index"
 
 

@@ -18,8 +18,6 @@ from intarsia.engines import codec
 from intarsia.engines.record_file import append, framed, whole_records
 from intarsia.errors import CheckpointError, CodecError
 
-__all__ = ["Journal"]
-
 _AWAY = ""  # no client: who was left out from a call on
 _KEPT = 3  # checkpoints that a run may go on from: two are kept, and one may be in the making
 

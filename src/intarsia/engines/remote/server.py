@@ -35,8 +35,6 @@ from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, CodecError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
 
-__all__ = ["Remote"]
-
 
 class Remote:
     """The engine over sites whose set-up is done.

@@ -24,22 +24,6 @@ from intarsia.engines.sums.linear_combination import CombinationRecord
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.errors import IntarsiaError, SiteError
 
-__all__ = [
-    "BEGIN",
-    "KEEP",
-    "Answer",
-    "Call",
-    "Kind",
-    "Opened",
-    "SealedReply",
-    "ToOpen",
-    "ToSeal",
-    "classes_of",
-    "identity",
-    "raised",
-    "sentence_of",
-]
-
 # ask, sum: a client function; open, seal: a cell of a total; stage: a step of the set-up
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
 

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from intarsia.core.block import ClientId
 from intarsia.privacy.secure_aggregation.protocol import Piece, Stream
 
-__all__ = ["Combination", "CombinationRecord", "LockedCells", "Owners", "PieceRecord"]
-
 
 @dataclass(frozen=True, eq=False)
 class LockedCells:

@@ -19,8 +19,6 @@ from intarsia.core.schema import Index, Schema
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 
-__all__ = ["EVERYONE", "FIRST_BLOCK", "Collector", "Geometry", "PlainTotals", "Totals"]
-
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
 _ALL = ((EVERYONE, 0, 0),)

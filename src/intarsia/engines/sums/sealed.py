@@ -16,15 +16,6 @@ from typing import Any
 from intarsia.core.algorithm import Layout, evolve
 from intarsia.errors import SealedError
 
-__all__ = [
-    "SealedField",
-    "SealedRecord",
-    "SealedTotal",
-    "counts_of",
-    "exchange_fields",
-    "layouts",
-]
-
 
 def _unreadable(action: str) -> SealedError:
     return SealedError(

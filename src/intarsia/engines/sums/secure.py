@@ -31,8 +31,6 @@ from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, la
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
 
-__all__ = ["LockedCollector", "LockedTotals", "array_of", "sealed"]
-
 _WAITING = 16  # pieces that are added at a time
 
 

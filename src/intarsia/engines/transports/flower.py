@@ -29,8 +29,6 @@ from intarsia.core.block import ClientId
 from intarsia.engines.remote.client import Site
 from intarsia.errors import AbsentError, FederationError
 
-__all__ = ["ContextShelf", "GridLine", "Node", "client_app", "line_to"]
-
 _CALL, _NAME = "call", "name"
 _RECORD, _DATA = "intarsia", "data"
 _POLL = 0.02  # seconds between two looks for an answer, at first

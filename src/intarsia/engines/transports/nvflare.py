@@ -30,18 +30,6 @@ from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from intarsia.core.block import ClientId
 from intarsia.errors import ExperimentError, SiteError
 
-__all__ = [
-    "ADMIN",
-    "Jobs",
-    "Lines",
-    "ServerSide",
-    "SiteSide",
-    "check_ports",
-    "parent_command",
-    "provisioned",
-    "write_job",
-]
-
 ADMIN: Final = "admin@intarsia.org"
 _COLLAB: Final = "nvflare.collab.runtime"
 _HERE: Final = "intarsia.engines.transports.nvflare"

@@ -16,14 +16,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled
 
-__all__ = [
-    "advance_residual",
-    "hinge_points",
-    "hinge_slopes",
-    "image_of_solution",
-    "move_centre",
-]
-
 # How s of a sample changes when the centre moves, and its most as a multiple of the least.
 _LONGER, _SHORTER, _LONGEST = 1.3, 0.5, 64.0
 

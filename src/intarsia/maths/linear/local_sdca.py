@@ -18,8 +18,6 @@ from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.losses import dual_step
 from intarsia.maths.linear.products import row_product
 
-__all__ = ["ascend_weighted", "feature_squares", "weighted_norms"]
-
 
 def feature_squares(x: Values) -> Array:
     """Return Σ_i x_ij² of each feature, (features,)."""

@@ -26,24 +26,6 @@ from scipy.special import entr, expit
 from intarsia.errors import ExperimentError, nearest
 from intarsia.maths.jit import compiled, inlined
 
-__all__ = [
-    "CLASSIFICATION",
-    "EDGE",
-    "HINGE",
-    "LOGISTIC",
-    "LOSSES",
-    "SQUARED",
-    "SQUARED_HINGE",
-    "curvature",
-    "derivative",
-    "dual_from_scores",
-    "dual_step",
-    "loss_code",
-    "minus_conjugate",
-    "project",
-    "value",
-]
-
 Array = NDArray[np.float64]
 
 EDGE: Final = 1e-6  # how far outside its box a dual may be that came through a sealed sum

@@ -19,8 +19,6 @@ from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, reassociated
 from intarsia.maths.linear.losses import dual_step
 
-__all__ = ["add_at", "advanced", "coupled_steps", "line_products", "span_products"]
-
 # The codes of maths.losses, as literals: compiled code takes them in as constants.
 _HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
 

@@ -15,8 +15,6 @@ from scipy.sparse import csr_array
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import compiled, inlined, reassociated
 
-__all__ = ["add_row", "gather", "project_rows", "row_norms", "row_product", "scores"]
-
 _FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
 
 

@@ -18,16 +18,6 @@ from intarsia.core.block import Array, Values
 from intarsia.maths.jit import ask_for_row, compiled, reassociated
 from intarsia.maths.linear.products import add_row, row_product
 
-__all__ = [
-    "PackedRows",
-    "gather_packed",
-    "gather_rows",
-    "pack_rows",
-    "score_packed",
-    "score_pairs",
-    "score_rows",
-]
-
 Rows = NDArray[np.int64]
 
 

@@ -29,18 +29,6 @@ from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.losses import dual_step, minus_conjugate, value
 from intarsia.maths.linear.products import add_row, gather, row_norms, row_product, scores
 
-__all__ = [
-    "Fit",
-    "Rows",
-    "as_rows",
-    "ascend",
-    "ascend_slice",
-    "dual_objective",
-    "fit",
-    "primal_objective",
-    "weights_from_duals",
-]
-
 Array = NDArray[np.float64]
 Order = NDArray[np.int64]
 Rows = Any  # Array (samples, features), C-contiguous; or csr_array of float64 with int32 indices

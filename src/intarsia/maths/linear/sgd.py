@@ -19,8 +19,6 @@ from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
 from intarsia.maths.linear.products import add_row, row_product
 from intarsia.maths.linear.sdca import Rows
 
-__all__ = ["descend"]
-
 Array = NDArray[np.float64]
 Order = NDArray[np.int64]
 

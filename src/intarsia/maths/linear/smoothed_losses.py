@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, inlined
 
-__all__ = ["curvatures", "curved_samples", "dual_points", "move_points", "slopes"]
-
 _EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
 
 # The codes of maths.losses, as literals: compiled code takes them in as constants.

@@ -8,8 +8,6 @@ from scipy.optimize import linear_sum_assignment
 from intarsia.errors import ConvergenceError
 from intarsia.maths.training.torch_import import Tensor, torch
 
-__all__ = ["assigned"]
-
 _LIBRARY = torch.library.Library("intarsia_assignment", "DEF")
 _LIBRARY.define("assigned(Tensor points, Tensor others, Tensor y, int classes) -> Tensor")
 _assigned = torch.ops.intarsia_assignment.assigned

@@ -22,8 +22,6 @@ from intarsia.errors import ConvergenceError
 from intarsia.maths.matching.inverse_roots import inverse_roots_of_classes
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["diverging", "root_trace"]
-
 _STEP = 8  # classes of so many rows more are decomposed together, filled up with zeros
 
 

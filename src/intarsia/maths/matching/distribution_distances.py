@@ -28,16 +28,6 @@ from intarsia.maths.matching.covariance_roots import diverging, root_trace
 from intarsia.maths.matching.inverse_roots import distances_of_classes
 from intarsia.maths.training.torch_import import Tensor, torch
 
-__all__ = [
-    "Anchors",
-    "Classed",
-    "by_energy",
-    "by_transport",
-    "classed",
-    "to_gaussians",
-    "to_samples",
-]
-
 _SMOOTHING = 1e-4  # ε: √(λ + ε) - √ε stands for a root, whose slope is infinite at 0
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from intarsia.maths.jit import reassociated
 
-__all__ = ["distances_of_classes", "inverse_root", "inverse_roots_of_classes"]
-
 Matrix = NDArray[Any]  # of float32 or float64
 _MOST = 60  # QL steps for one eigenvalue; it takes two
 

@@ -13,7 +13,6 @@ from scipy.optimize import linear_sum_assignment
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-__all__ = ["inertia", "k_means", "nearest", "renumbered"]
 
 _STEPS = 300  # of one start; Lloyd's steps end by themselves long before
 

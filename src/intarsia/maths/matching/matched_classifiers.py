@@ -23,16 +23,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError, FederationError
 
-__all__ = [
-    "Classifier",
-    "Matching",
-    "aggregate",
-    "check_classifiers",
-    "check_shares",
-    "project",
-    "same_order",
-]
-
 Array = NDArray[Any]
 
 

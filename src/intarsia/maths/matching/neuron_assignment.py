@@ -37,8 +37,6 @@ from scipy.special import gammaln
 from intarsia.errors import ExperimentError
 from intarsia.maths.matching.matched_classifiers import Classifier, Matching
 
-__all__ = ["Arrangement", "BetaBernoulli", "Cost", "SquaredDistance"]
-
 
 class Cost(Protocol):
     """The constants of an energy."""

@@ -33,8 +33,6 @@ from intarsia.maths.matching.matched_classifiers import (
 )
 from intarsia.maths.matching.neuron_assignment import Arrangement, Cost, SquaredDistance
 
-__all__ = ["match"]
-
 
 def match(
     classifiers: Sequence[Classifier],

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from intarsia.maths.jit import compiled, reassociated
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = ["EPSILON", "StackedLinear", "affine", "normalised", "normalised_alike"]
-
 EPSILON = 1e-5  # as torch has it
 _FEW = 256  # rows whose values are added up in the images' own precision
 _LANES = 64  # values that a kernel takes at once, so that short rows of channels fill its vectors

@@ -39,25 +39,6 @@ from intarsia.maths.training.optimisers import (
 )
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-__all__ = [
-    "Batch",
-    "Learner",
-    "LocalTraining",
-    "Loss",
-    "NoiseStream",
-    "Parameters",
-    "Trained",
-    "batch_order",
-    "check_learner",
-    "initial_parameters",
-    "objective",
-    "own_state",
-    "parameter_slots",
-    "place_parameters",
-    "step_count",
-    "train_alone",
-]
-
 _BLOCK = 8  # steps whose numbers are drawn at once; another number gives other streams
 
 

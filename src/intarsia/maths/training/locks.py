@@ -9,8 +9,6 @@ from typing import Any
 
 from intarsia.maths.training.torch_import import Tensor, functional_call, nn, torch
 
-__all__ = ["applied", "drawing_from"]
-
 _TURN = threading.RLock()
 
 

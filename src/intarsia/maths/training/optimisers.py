@@ -9,8 +9,6 @@ from typing import Protocol
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.torch_import import Tensor, adam, sgd, torch
 
-__all__ = ["SGD", "Adam", "Moving", "Optimiser", "OptimiserState", "at_rate", "optimiser_over"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:

@@ -24,8 +24,6 @@ from intarsia.maths.training.local_training import (
 from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, at_rate, optimiser_over
 from intarsia.maths.training.torch_import import Tensor, torch
 
-__all__ = ["Axes", "Chunk", "Given", "Gradients", "Layout"]
-
 Axes = dict[str, int | None]  # 0: stacked, None: one for all
 Given = tuple[Parameters, Parameters, Parameters, Batch]  # trained, frozen, references, batch
 Gradients = Callable[[Given], tuple[Mapping[str, Tensor], Tensor]]  # and the objectives

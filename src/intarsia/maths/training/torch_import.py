@@ -5,15 +5,16 @@ from __future__ import annotations
 from intarsia.errors import ExperimentError
 
 try:
-    import torch
-    from torch import Tensor, nn
-    from torch.func import functional_call, grad_and_value, vmap
-    from torch.optim.adam import adam
-    from torch.optim.sgd import sgd
+    import torch as torch
+    from torch import Tensor as Tensor
+    from torch import nn as nn
+    from torch.func import functional_call as functional_call
+    from torch.func import grad_and_value as grad_and_value
+    from torch.func import vmap as vmap
+    from torch.optim.adam import adam as adam
+    from torch.optim.sgd import sgd as sgd
 except ModuleNotFoundError as error:
     raise ExperimentError(
         "Gradient training needs the library torch, which is not installed; run "
         'pip install "intarsia[torch]".'
     ) from error
-
-__all__ = ["Tensor", "adam", "functional_call", "grad_and_value", "nn", "sgd", "torch", "vmap"]

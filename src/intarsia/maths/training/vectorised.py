@@ -36,8 +36,6 @@ from intarsia.maths.training.stacked_learners import Chunk, Given, Layout
 from intarsia.maths.training.torch_import import nn, torch
 from intarsia.maths.training.vectorised_gradients import batched, compiled, objective_of
 
-__all__ = ["Engine", "UnbatchableWarning", "choose", "train"]
-
 Engine = Literal["auto", "loop", "vmap", "compiled"]
 
 _CHUNK_BYTES = 1 << 28  # of the stacked parameters, moments and rows, and of what is drawn

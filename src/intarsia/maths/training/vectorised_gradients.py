@@ -26,8 +26,6 @@ from intarsia.maths.training.torch_import import (
     vmap,
 )
 
-__all__ = ["batched", "compiled", "objective_of"]
-
 Objective = Callable[[Parameters, Parameters, Parameters, Batch], Tensor]
 
 

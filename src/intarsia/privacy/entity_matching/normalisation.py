@@ -39,8 +39,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import ClientId
 from intarsia.errors import FederationError, TableError
 
-__all__ = ["Rule", "checked", "normalised", "of_one_type", "whole_numbers"]
-
 Rule = Literal["strip", "spaces", "case", "zeros", "width"]
 
 _DIGITS = re.compile(r"[0-9]+")

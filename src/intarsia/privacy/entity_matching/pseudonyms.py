@@ -36,8 +36,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import KeyMaterialError, TableError
 
-__all__ = ["KEY_BYTES", "WIDTH", "drawn_key", "pseudonyms", "subkey"]
-
 WIDTH = 16  # bytes of a pseudonym
 KEY_BYTES = 32
 

@@ -66,18 +66,6 @@ from intarsia.errors import (
 )
 from intarsia.privacy.entity_matching.pseudonyms import KEY_BYTES, WIDTH, pseudonyms, subkey
 
-__all__ = [
-    "announced",
-    "announcement",
-    "drawn_key",
-    "request",
-    "response",
-    "row_names",
-    "setup",
-    "shared",
-    "shared_rows",
-]
-
 T = TypeVar("T")
 Positions = NDArray[np.intp]
 Structure = Literal["raw", "gcs"]

@@ -29,21 +29,6 @@ except ModuleNotFoundError as error:
         'pip install "intarsia[privacy]".'
     ) from error
 
-__all__ = [
-    "BLOCK_BYTES",
-    "KEY_BYTES",
-    "BlockCipher",
-    "Keystream",
-    "agree",
-    "decrypt",
-    "derive",
-    "encrypt",
-    "joined_texts",
-    "new_private_key",
-    "new_secret",
-    "pseudorandom",
-    "public_key",
-]
 
 KEY_BYTES: Final = 32
 BLOCK_BYTES: Final = 16

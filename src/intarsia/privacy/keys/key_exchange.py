@@ -48,16 +48,6 @@ from intarsia.privacy.keys.crypto import (
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.privacy.keys.shared_key import SharedKey, fingerprint
 
-__all__ = [
-    "Card",
-    "Identity",
-    "keeper",
-    "unwrap",
-    "unwrap_secret",
-    "wrap",
-    "wrap_secret",
-]
-
 _KIND: Final = "identity"
 _CARD: Final = "intarsia card"
 _VERSION: Final = 1

@@ -27,8 +27,6 @@ from intarsia.privacy.keys.key_exchange import (
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.privacy.keys.shared_key import SharedKey, fingerprint
 
-__all__ = ["CKKS_KEY", "CkksSecret", "Drawn", "KeyFolder"]
-
 CKKS_KEY: Final = "CKKS key"  # the kind of the file
 _BUNDLE: Final = "intarsia wrapped keys"
 _VERSION: Final = 1
@@ -289,7 +287,8 @@ class KeyFolder:
 
 
 def _ckks(shared: SharedKey, range: float, clients: int, error: float | None) -> CkksSecret:
-    from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+    from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
     secret = CkksKeys.create(parameters(range, clients, error=error)).secret_bytes()
     return CkksSecret(secret, shared.federation, shared.generation)

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from intarsia.errors import KeyMaterialError
 
-__all__ = ["drawn_once", "read_private", "write_private"]
-
 _VERSION: Final = 1
 _OWNER_ONLY: Final = stat.S_IRUSR | stat.S_IWUSR
 

@@ -20,8 +20,6 @@ from intarsia.errors import KeyMaterialError
 from intarsia.privacy.keys.crypto import KEY_BYTES, derive, joined_texts, new_secret
 from intarsia.privacy.keys.secret_file import read_private, write_private
 
-__all__ = ["SharedKey", "fingerprint"]
-
 _KIND: Final = "shared key"
 _SHOWN: Final = 16  # bytes of the hash, in groups of two
 

@@ -51,25 +51,9 @@ from intarsia.privacy.secure_aggregation.ckks_ciphertexts import (
     Secret,
     new_secret,
 )
-from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters, parameters
+from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 from intarsia.privacy.secure_aggregation.masking import StreamLedger
 from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealer, Stream, joined
-
-__all__ = [
-    "CkksAdder",
-    "CkksKeys",
-    "CkksOrMasks",
-    "CkksOrMasksAdder",
-    "CkksParameters",
-    "CkksSealer",
-    "checked",
-    "ciphertext_parts",
-    "from_bytes",
-    "parameters",
-    "size",
-    "to_bytes",
-    "unchecked",
-]
 
 _MAGIC = b"INTC\x01"
 _DIGEST = hashlib.sha256().digest_size

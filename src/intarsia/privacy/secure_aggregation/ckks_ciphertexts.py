@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 
-__all__ = ["Arithmetic", "Ciphertexts", "Secret", "new_secret"]
-
 _REFUSED = (RuntimeError, ValueError)  # what SEAL raises on bytes that are no ciphertext of ours
 
 

@@ -24,8 +24,6 @@ from dataclasses import asdict, dataclass, replace
 
 from intarsia.errors import ExperimentError, KeyMaterialError
 
-__all__ = ["CkksParameters", "parameters"]
-
 _DEGREE = 8192  # 8,192 values in a ciphertext; 128-bit security up to a modulus of 218 bits
 # Primes of the modulus by bits. With more than one, SEAL keeps the last for its own use, and
 # ciphertexts have the others. 40-bit primes are the shortest to write out; 60 is the longest.

@@ -28,19 +28,6 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError, RangeError
 from intarsia.maths.jit import compiled
 
-__all__ = [
-    "PRIME",
-    "FixedPoint",
-    "check",
-    "counters",
-    "decode_words",
-    "encode_words",
-    "open_digits",
-    "open_values",
-    "seal_digits",
-    "seal_values",
-]
-
 Reals = NDArray[np.float64]
 Words = NDArray[np.uint64]
 

@@ -65,8 +65,6 @@ from intarsia.privacy.secure_aggregation.fixed_point import (
 )
 from intarsia.privacy.secure_aggregation.protocol import Digits, Piece, Stream, Values, joined
 
-__all__ = ["MaskedAdder", "MaskedSealer", "StreamLedger"]
-
 Words = NDArray[np.uint64]
 _Bytes = NDArray[np.uint8]
 _Room = tuple[Words, _Bytes, _Bytes, Words]

@@ -19,17 +19,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import SealedError
 
-__all__ = [
-    "Adder",
-    "Digits",
-    "ExactSealer",
-    "Piece",
-    "Sealer",
-    "Sealing",
-    "Stream",
-    "joined",
-]
-
 Values = NDArray[np.float64]
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the li
     from intarsia.privacy.secure_aggregation.ckks import CkksAdder
     from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 
-__all__ = ["Keys", "adding", "check_key", "keys", "sealing"]
 
 _WORDS = b"w"  # first byte of a piece under masks
 _CIPHERTEXTS = b"c"  # of one in ciphertexts
@@ -55,7 +54,8 @@ def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: s
     if settings.mode == "masked":
         return Keys(shared)
     from intarsia.privacy.keys.keyring import CkksSecret
-    from intarsia.privacy.secure_aggregation.ckks import CkksKeys, parameters
+    from intarsia.privacy.secure_aggregation.ckks import CkksKeys
+    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
     path = None if folder is None else folder / "ckks.key"
     if path is not None and path.exists():
@@ -147,8 +147,8 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
         CkksOrMasks,
         CkksOrMasksAdder,
         CkksSealer,
-        parameters,
     )
+    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
     found = CkksKeys.from_secret_bytes(secrets.ckks)
     if found.parameters.range != settings.range:
@@ -201,7 +201,8 @@ def adding(settings: Privacy, clients: Sequence[str]) -> Sealing | None:
         return Sealing(
             "masked", digits, masked, {}, {}, {}, _LONG, _words_to_bytes, _from_words, _words_size
         )
-    from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksOrMasksAdder, parameters
+    from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksOrMasksAdder
+    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
     fitting = parameters(settings.range, len(clients), error=settings.error or None)
     adder = CkksAdder(fitting.to_bytes())
