@@ -7,6 +7,7 @@ IntarsiaError
 │   ├── FederationError        the parties do not fit together
 │   ├── CheckpointError        an output folder cannot be resumed or read
 │   ├── BusyError              another process works in the folder of a run or of a site
+│   ├── VersionError           the server and a site have versions whose calls differ
 │   ├── RangeError             a value is too large to be sealed, or no number
 │   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
 ├── ConvergenceError           training diverged; names the likely cause
@@ -53,6 +54,10 @@ class CheckpointError(UserError):
 
 class BusyError(UserError, RuntimeError):
     """Another process works in the folder of a run or of a site."""
+
+
+class VersionError(UserError, RuntimeError):
+    """The server and a site have versions of the package whose calls differ."""
 
 
 class RangeError(UserError, ValueError):

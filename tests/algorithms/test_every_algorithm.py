@@ -204,7 +204,7 @@ class Peeking(Watched):
     def sum(self, fn, messages):
         total = self.engine.sum(fn, messages)
         assert isinstance(total, SealedTotal)
-        for field in dataclasses.fields(total._kind):
+        for field in dataclasses.fields(total.reply_class):
             with pytest.raises(SealedError):
                 np.asarray(getattr(total, field.name))
         return total

@@ -140,7 +140,7 @@ def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
         caller = Caller(RUN, tuple(blocks), line, patience)
         sealing = sealing_of(mode, list(blocks), where)
         added = None if sealing is None else sites.without_keys(sealing)
-        engine = Remote(caller, {"train": schema_of(name, blocks)}, 0, added)
+        engine = Remote(caller, {"train": schema_of(name, blocks)}, 0, added, algorithm=name)
         algorithm = kind_of(Named(name))
         options = algorithm.hyperparameters(**SETTINGS[name])
         engine.begin(algorithm, options)

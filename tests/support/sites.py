@@ -17,7 +17,7 @@ from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience
 from intarsia.engines.remote.client import Site
 from intarsia.engines.remote.server import Remote
-from intarsia.engines.remote.wire import identity
+from intarsia.engines.remote.wire import function_name
 from intarsia.errors import StaleError
 
 HASTY = Patience(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
@@ -64,7 +64,9 @@ class Desk:
         self.fingerprint = b""
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
-        self._functions = {identity(fn): fn for fn in algorithm.client_functions}
+        self._functions = {
+            function_name(fn, algorithm.name): fn for fn in algorithm.client_functions
+        }
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
         if algorithm.additive:
             self._blocks["train"] = self._blocks["train"].counted_once()
@@ -203,7 +205,7 @@ def federation(
     }
     caller = Caller(run, tuple(blocks), lines, patience, journal)
     adding = None if sealing is None else without_keys(sealing())
-    engine = Remote(caller, schemas, seed, adding, apart=apart)
+    engine = Remote(caller, schemas, seed, adding, algorithm=algorithm.name, apart=apart)
     made = Federation(engine, caller, lines, {} if shelves is None else shelves, desks)
     for name in blocks:
         made.restart(name)

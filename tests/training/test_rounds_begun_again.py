@@ -58,14 +58,14 @@ class Run:
 
         def reveal(total):
             value = opened(total)
-            self.read.append((self.round, total._name, np.asarray(value)))
+            self.read.append((self.round, total.name, np.asarray(value)))
             return value
 
         self.made.engine.books.reveal = reveal
 
     def _line(self, client, number, data, deliver):
         if data and client == GONE:
-            called = codec.decode(data, Call).function.partition(":")[0]
+            called = codec.decode(data, Call).function.partition(".")[2]
             if (called, self.round) == self._fault:
                 raise TimeoutError
         return deliver(data)

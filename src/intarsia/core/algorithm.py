@@ -8,10 +8,12 @@ a total: explicit, and easy to find). Which machine the clients run on is the en
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import secrets
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -131,8 +133,9 @@ class Sealed(Protocol):
     def __getattr__(self, name: str) -> Any: ...
 
 
+M = TypeVar("M")
 # state, block, message, rng (a SecretKey for a function that is secret): what a call is given
-Visit = tuple[Any, Block, Any, Any]
+Visit = tuple[Any, Block, M, Any]
 
 
 @dataclass(frozen=True)
@@ -146,36 +149,74 @@ class ClientFunction:
     `call` up to rounding.
     """
 
-    name: str
+    name: str  # one of its algorithm, or of its protocol, has it
     call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
     part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
     secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
-    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]] | None = None
+    together: Callable[[Sequence[Visit[Any]]], Sequence[tuple[Any, Any]]] | None = None
+    message: type = object  # the class of what `call` is given; object: not declared
+    reply: type = object
+    protocol: str = ""  # which every run shares; "": the function is its algorithm's own
+    stream: str = ""  # whose random numbers it draws; "": those of its own name
 
 
 def client_function(
     call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]],
+    *,
+    name: str = "",
+    part: Literal["train", "test"] = "train",
+    protocol: str = "",
 ) -> ClientFunction:
-    """Name a client function after the Python function that defines it."""
-    return ClientFunction(call.__name__, call)
+    """Return the client function that a Python function defines.
+
+    It has its name, unless another is given, and the classes of message and reply that it is
+    annotated with.
+    """
+    message, answer = _annotations(call, 2)
+    return ClientFunction(
+        name or call.__name__,
+        call,
+        part,
+        message=_class(message),
+        reply=_class(*typing.get_args(answer)[1:]),
+        protocol=protocol,
+    )
 
 
 def secret_function(
     call: Callable[[Any, Block, Any, SecretKey], tuple[Any, Any]],
 ) -> ClientFunction:
-    """Name a client function whose random numbers hide something: it gets a `SecretKey`."""
-    return ClientFunction(call.__name__, call, secret=True)
+    """Return the client function whose random numbers hide something: it gets a `SecretKey`."""
+    return replace(client_function(call), secret=True)
 
 
 def cohort_function(
-    together: Callable[[Sequence[Visit]], Sequence[tuple[Any, Any]]],
+    together: Callable[[Sequence[Visit[Any]]], Sequence[tuple[Any, Any]]],
 ) -> ClientFunction:
-    """Name a client function after the Python function that runs it for several clients."""
+    """Return the client function that a Python function defines for several clients at once."""
 
     def call(state: Any, block: Block, message: Any, rng: RandomKey) -> tuple[Any, Any]:
         return together([(state, block, message, rng)])[0]
 
-    return ClientFunction(together.__name__, call, together=together)
+    visits, answers = (typing.get_args(hint)[:1] for hint in _annotations(together, 0))
+    return ClientFunction(
+        together.__name__,
+        call,
+        together=together,
+        message=_class(*(typing.get_args(one)[2] for one in visits)),
+        reply=_class(*(typing.get_args(one)[1] for one in answers)),
+    )
+
+
+def _annotations(function: Callable[..., Any], place: int) -> tuple[Any, Any]:
+    """Return what a function says of an argument and of its result, None where it says nothing."""
+    hints = typing.get_type_hints(function)
+    (name,) = list(inspect.signature(function).parameters)[place : place + 1] or [""]
+    return hints.get(name), hints.get("return")
+
+
+def _class(hint: Any = None) -> type:
+    return hint if isinstance(hint, type) else object
 
 
 def evolve(state: T, **changes: Any) -> T:

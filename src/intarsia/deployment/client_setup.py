@@ -32,8 +32,8 @@ from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.table_metadata import Held, sketch
 from intarsia.engines import codec
 from intarsia.engines.remote.client import Site
-from intarsia.engines.remote.wire import BEGIN, KEEP, identity
-from intarsia.errors import ExperimentError, StaleError
+from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, function_name
+from intarsia.errors import ExperimentError, StaleError, VersionError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
@@ -60,6 +60,7 @@ class Dealt:
 
     held: Held
     labels: Labels
+    protocol: int = PROTOCOL  # the answer of another version lacks it, and is refused
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Work:
         }
 
     def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of an `identity`; StaleError if the run has none."""
+        """Return the client function of a `function_name`; StaleError if the run has none."""
         found = self._functions.get((name, part))
         if found is None:
             raise StaleError(
@@ -133,6 +134,12 @@ class Work:
     def _described(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings do not allow."""
         tree = json.loads(message)
+        if tree.get("protocol", 1) != PROTOCOL:
+            raise VersionError(
+                f"The server's calls are of version {tree.get('protocol', 1)} and this site's of "
+                f"version {PROTOCOL}; install the same version of intarsia at both, and begin the "
+                "run anew."
+            )
         settings = self._settings
         _check_allowed(tree, settings)
         more = ("client",) if settings.table is not None else ("dataset", "partition")
@@ -290,10 +297,8 @@ class Work:
                 found += evaluation.server_functions(
                     algorithm.server_model, schema, loss, part=where
                 )
-        known: dict[tuple[str, str], ClientFunction] = {(identity(fn), fn.part): fn for fn in found}
-        for fn in preprocessing.FUNCTIONS:
-            known[identity(fn), "test"] = replace(fn, part="test")
-        return known
+        found += [replace(fn, part="test") for fn in preprocessing.FUNCTIONS]
+        return {(function_name(fn, algorithm.name), fn.part): fn for fn in found}
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:

@@ -31,9 +31,15 @@ from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience, Transport
 from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.server import Remote
-from intarsia.engines.remote.wire import KEEP
+from intarsia.engines.remote.wire import KEEP, PROTOCOL
 from intarsia.engines.transcript import Transcript
-from intarsia.errors import CheckpointError, ExperimentError, FederationError
+from intarsia.errors import (
+    CheckpointError,
+    CodecError,
+    ExperimentError,
+    FederationError,
+    VersionError,
+)
 from intarsia.experiment import config as experiment
 from intarsia.experiment.checks import check_forgotten_ids, check_kinds
 from intarsia.experiment.config import Experiment
@@ -107,7 +113,7 @@ def run_over(
             f"{description.algorithm!r} pools the data, which sites do not send; choose an "
             "algorithm of a federation."
         )
-    own = {"run": secrets.token_hex(16), "clients": list(clients)}
+    own = {"run": secrets.token_hex(16), "clients": list(clients), "protocol": PROTOCOL}
     described = replace(description, out=str(folder))
     with run_folder.alone_in(folder):
         run_folder.start(folder, described, "sites", overwrite=overwrite, sites=own)
@@ -146,6 +152,12 @@ def _resumed(
             f"{folder} holds no run over sites; go on with it by intarsia resume."
         )
     known = json.loads(path.read_text(encoding="utf-8"))
+    if known.get("protocol", 1) != PROTOCOL:
+        raise VersionError(
+            f"The run in {folder} began with calls of version {known.get('protocol', 1)}, and this "
+            f"version of intarsia makes those of version {PROTOCOL}; begin it anew with "
+            "--overwrite, or go on with the version that it began with."
+        )
     choose(description)  # imports torch, if the algorithm needs it
     journal = Journal(folder / run_folder.JOURNAL)
     caller = Caller(
@@ -258,6 +270,7 @@ def _engine(
         seed=description.seed,
         sealing=modes.adding(description.privacy, caller.clients),
         recorder=recorder,
+        algorithm=algorithm.name,
         apart=privacy_guarantee.keeps_apart(description, algorithm, options),
     )
     if path.is_file():
@@ -310,7 +323,7 @@ def _agreed(
     tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
     for key in ("client", "published"):
         tree.pop(key, None)
-    text = json.dumps(tree).encode()
+    text = json.dumps({**tree, "protocol": PROTOCOL}).encode()
     everyone = dict.fromkeys(caller.clients, text)
     notes: list[str] = []
     sparse: dict[ClientId, bool] = {}
@@ -388,8 +401,17 @@ def _stage(
     caller: Caller, name: str, bodies: Mapping[ClientId, bytes], *classes: type
 ) -> dict[ClientId, Any]:
     caller.anchor()
-    found = caller.call("stage", name, bodies)
-    return {client: codec.decode(answer.body, *classes) for client, answer in found.items()}
+    found: dict[ClientId, Any] = {}
+    for client, answer in caller.call("stage", name, bodies).items():
+        try:
+            found[client] = codec.decode(answer.body, *classes)
+        except CodecError as problem:
+            raise VersionError(
+                f"What {client!r} answers to {name!r} is of another version of intarsia "
+                f"({problem.args[0].rstrip('.')}); install the same version at the site and the "
+                "server, and begin the run anew."
+            ) from None
+    return found
 
 
 def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> int:

@@ -16,6 +16,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.schema import Holding
 from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
 from intarsia.data.table import Category, Encoding, Table, encoding_of
+from intarsia.engines.remote.wire import PROTOCOL
 
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
@@ -34,6 +35,7 @@ class Sketch:
     generated: bool  # the ids were made from the client's name and the row
     sparse: bool  # whether an absent entry is 0, and not missing
     id: str | None  # the name of the column with the ids
+    protocol: int = PROTOCOL  # the answer of another version lacks it, and is refused
 
 
 @dataclass(frozen=True)

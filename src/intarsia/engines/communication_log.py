@@ -1,24 +1,25 @@
-"""The server's side of every engine: sealed totals as it holds them, and what crossed.
+"""Communication of one run: bytes by message, exchanges with clients, and the totals' records.
 
-Which machine a client runs on makes no difference here: `InProcess` and `Remote` both have one
-under the name `books`, and a run asks it for what both would say alike.
-
-How much crossed between the server and the clients.
+It is the server's side of every engine: `InProcess` and `Remote` make each ask and each sum an
+`Exchange`, and have their `Bookkeeping` under the name `books`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from intarsia.core.algorithm import ClientFunction, Layout, evolve
+from intarsia.core.algorithm import ClientFunction, evolve
 from intarsia.core.block import ClientId
+from intarsia.engines import codec
 from intarsia.engines.sums.linear_combination import CombinationRecord, PieceRecord
-from intarsia.engines.sums.plain import Totals
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, exchange_fields
+from intarsia.engines.sums.plain import Totals, from_record, to_record
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, exchange_fields, layouts
+from intarsia.engines.sums.secure import LockedCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
+from intarsia.errors import CodecError
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Split:
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
         """Return the sealed fields, and the fields of replies that they are totals of."""
-        return tuple((field, total._name) for field, total in self.sealed)
+        return tuple((field, total.name) for field, total in self.sealed)
 
 
 def split(message: Any) -> Split:
@@ -77,16 +78,6 @@ def split(message: Any) -> Split:
         else:
             plain[name] = value
     return Split(tuple(sealed), plain, type(message))
-
-
-def restored(totals: Totals, record: SealedRecord) -> SealedField:
-    """Return the sealed field that a record was made of."""
-    return SealedField(
-        totals.restored(record.value),
-        Layout(record.layout) if record.layout else None,
-        record.part,
-        record.name,
-    )
 
 
 class Bookkeeping:
@@ -112,11 +103,6 @@ class Bookkeeping:
         self._recorder = recorder
 
     @property
-    def records(self) -> bool:
-        """Return whether what the server could read is taken down."""
-        return self._recorder is not None
-
-    @property
     def mode(self) -> str:
         """Return how sums are kept from the server: "plain", "masked" or "ckks"."""
         return self.totals.mode
@@ -129,11 +115,6 @@ class Bookkeeping:
         """Take note of a round that begins."""
         self.round, self.exchange = number, 0
 
-    def begin_exchange(self) -> None:
-        """Take note of an exchange that begins."""
-        self.exchange += 1
-        self.traffic.exchanges += 1
-
     @contextmanager
     def unmetered(self) -> Iterator[None]:
         """Leave the exchanges inside out of the traffic."""
@@ -144,54 +125,31 @@ class Bookkeeping:
             self.traffic = kept
 
     def record(
-        self, kind: str, function: str, client: ClientId, name: str, fields: dict[str, Any]
+        self,
+        kind: str,
+        function: str,
+        client: ClientId,
+        name: str,
+        fields: Callable[[], dict[str, Any]],
     ) -> None:
         """Take down one thing that the server could read, if anybody wants it."""
         if self._recorder is not None:
-            self._recorder.record(Crossed(self.round, kind, function, client, name, fields))
-
-    def record_message(self, fn: ClientFunction, message: Split) -> None:
-        """Take down a message as the server holds it."""
-        if self._recorder is not None:
-            held = {name: self.totals.held(total) for name, total in message.sealed}
-            fields = {**message.plain, **held}
-            self.record("message", fn.name, "", message.kind.__name__, fields)
-
-    def exchanged(
-        self,
-        kind: str,
-        fn: ClientFunction,
-        message: Split,
-        reply: type,
-        clients: Mapping[ClientId, Any],
-        unsent: set[str] | None,
-        *,
-        down: int,
-        up: int,
-    ) -> None:
-        """Count the bytes of an exchange, and who could read which field."""
-        name, reply_name = message.kind.__name__, reply.__name__
-        traffic = self.traffic
-        traffic.down[name] = traffic.down.get(name, 0) + down
-        traffic.up[reply_name] = traffic.up.get(reply_name, 0) + up
-        self.crossings.exchange(
-            kind, fn.name, message.kind, message.names, reply, clients, unsent or ()
-        )
+            self._recorder.record(Crossed(self.round, kind, function, client, name, fields()))
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
         if isinstance(total, SealedField):
             return self._revealed(total)
-        fields = {name: self._revealed(one) for name, one in total._fields.items()}
-        return total._kind(**fields)
+        fields = {name: self._revealed(one) for name, one in total.by_field.items()}
+        return total.reply_class(**fields)
 
     def _revealed(self, field: SealedField) -> Any:
         value, size = self.totals.reveal(field)
-        self.crossings.reveal(field._name, value)
+        self.crossings.reveal(field.name, value)
         if size:  # a client opened it
             self.traffic.exchanges += 1
             self.traffic.up["Reveal"] = self.traffic.up.get("Reveal", 0) + size
-        self.record("reveal", "", "", field._name, {"value": value})
+        self.record("reveal", "", "", field.name, lambda: {"value": value})
         return value
 
     def refreshed(self, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
@@ -210,7 +168,7 @@ class Bookkeeping:
     def _sealed_anew(self, total: SealedField) -> SealedField:
         found, size = self.totals.refreshed(total, self.round)
         if size:
-            self.crossings.refresh(total._name)
+            self.crossings.refresh(total.name)
             self.traffic.exchanges += 1
             self.traffic.up["Refresh"] = self.traffic.up.get("Refresh", 0) + size
         return found
@@ -223,17 +181,114 @@ class Bookkeeping:
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""
-        return exchange_fields(server, SealedField, self.recorded)
+        return exchange_fields(server, SealedField, lambda one: to_record(self.totals, one))
 
     def unseal(self, server: Any) -> Any:
         """Return the server state that `seal` was given."""
-        return exchange_fields(server, SealedRecord, lambda one: restored(self.totals, one))
+        return exchange_fields(server, SealedRecord, lambda one: from_record(self.totals, one))
 
-    def recorded(self, total: SealedField) -> SealedRecord:
-        """Return a sealed field as a record that the codec writes."""
-        return SealedRecord(
-            self.totals.record(total._value),
-            "" if total._layout is None else total._layout.value,
-            total._part,
-            total._name,
+
+class Exchange:
+    """One exchange on the server's side: messages go out, replies come in, all is written down.
+
+    Parameters
+    ----------
+    books
+        Of the engine.
+    kind
+        "ask": the server reads each reply; "sum": it gets the sealed total.
+    fn, messages
+        What is called at each client that has a message.
+    """
+
+    def __init__(
+        self,
+        books: Bookkeeping,
+        kind: Literal["ask", "sum"],
+        fn: ClientFunction,
+        messages: Mapping[ClientId, Any],
+    ) -> None:
+        self.messages = books.refreshed(messages)
+        self.down = self.up = 0  # bytes
+        self._books, self._kind, self._fn = books, kind, fn
+        self._replies: dict[ClientId, Any] = {}
+        self._collector = (
+            books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
         )
+        self._message: Any = self  # which was split last; this is none
+        self._split = Split((), {}, type(None))
+        self._reply: type = type(None)
+        self._unsent: set[str] | None = None  # fields that no client so far had anything for
+        books.exchange += 1
+        books.traffic.exchanges += 1
+
+    def split(self, client: ClientId) -> Split:
+        """Return a client's message apart into what is sealed and what is not; record it.
+
+        Raises
+        ------
+        CodecError
+            If it is of another class than the client function's.
+        """
+        message, books, fn = self.messages[client], self._books, self._fn
+        if message is not self._message:
+            if not isinstance(message, fn.message):
+                raise CodecError(
+                    f"{fn.name} was given a {type(message).__name__}, but its message is a "
+                    f"{fn.message.__name__}; send what it is annotated with."
+                )
+            self._message, apart = message, split(message)
+            self._split = apart
+            books.record(
+                "message",
+                fn.name,
+                "",
+                apart.kind.__name__,
+                lambda: {
+                    **apart.plain,
+                    **{name: books.totals.held(total) for name, total in apart.sealed},
+                },
+            )
+        return self._split
+
+    def take(self, client: ClientId, reply: Any) -> None:
+        """Take a client's reply."""
+        sent = reply.__dict__
+        absent = {name for name, value in sent.items() if value is None}
+        if self._collector is None:
+            self._replies[client] = reply
+            self.up += codec.size(reply)
+            self._took(client, type(reply), absent, lambda: dict(sent))
+        else:
+            self.up += self._collector.add(client, reply)
+            self._took(client, type(reply), absent, self._collector.seen)
+
+    def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:
+        """Take what a client sealed of its reply, and the bytes of that."""
+        collector, kind = self._collector, self._fn.reply
+        assert isinstance(collector, LockedCollector)
+        collector.take(client, kind, fields)
+        self.up += size
+        absent = {name for name, _ in layouts(kind)} - fields.keys()
+        self._took(client, kind, absent, collector.seen)
+
+    def _took(
+        self, client: ClientId, kind: type, absent: set[str], fields: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._reply = kind
+        self._unsent = absent if self._unsent is None else self._unsent & absent
+        self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
+
+    def result(self) -> Any:
+        """Return the replies by client, or the sealed total; count what the exchange took."""
+        message, reply, traffic = self._split, self._reply, self._books.traffic
+        for counts, kind, size in (
+            (traffic.down, message.kind, self.down),
+            (traffic.up, reply, self.up),
+        ):
+            counts[kind.__name__] = counts.get(kind.__name__, 0) + size
+        self._books.crossings.exchange(
+            *(self._kind, self._fn.name, message.kind, message.names, reply),
+            *(self.messages, self._unsent or ()),
+        )
+        return self._replies if self._collector is None else self._collector.total()

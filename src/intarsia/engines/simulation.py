@@ -7,14 +7,21 @@ and client state lives with the engine's parties, never with the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit
+from intarsia.core.algorithm import (
+    Algorithm,
+    ClientFunction,
+    RandomKey,
+    SecretKey,
+    Visit,
+    evolve,
+)
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
-from intarsia.engines.communication_log import Bookkeeping, Split, split
+from intarsia.engines.communication_log import Bookkeeping, Exchange
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.engines.sums.secure import LockedTotals
@@ -85,8 +92,6 @@ class InProcess:
         )
         self.books = Bookkeeping(names, self._totals, recorder)
 
-    # -- what the algorithm sees
-
     @property
     def ids(self) -> Sequence[ClientId]:
         """Return the clients that are there in this round."""
@@ -94,28 +99,17 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        messages = self.books.refreshed(messages)
-        replies: dict[ClientId, Any] = {}
-
-        def keep(client: ClientId, reply: Any) -> int:
-            replies[client] = reply
-            return codec.size(reply)
-
-        self._run("ask", fn, messages, keep, lambda reply: dict(reply.__dict__))
+        replies: dict[ClientId, Any] = self._run("ask", fn, messages)
         return replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        messages = self.books.refreshed(messages)
-        collector = self._totals.collector(fn, self.books.round, messages)
-        self._run("sum", fn, messages, collector.add, lambda _: collector.seen())
-        return collector.total()
+        total: SealedTotal = self._run("sum", fn, messages)
+        return total
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
         return self.books.reveal(total)
-
-    # -- what the run sees
 
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
         """Start a round with the clients that are there (None: all)."""
@@ -198,48 +192,22 @@ class InProcess:
             )
         )
 
-    # -- the loop
-
     def _run(
-        self,
-        kind: str,
-        fn: ClientFunction,
-        messages: Mapping[ClientId, Any],
-        collect: Callable[[ClientId, Any], int],
-        seen: Callable[[Any], dict[str, Any]],
-    ) -> None:
-        books = self.books
-        books.begin_exchange()
-        down = up = 0
-        previous: Any = _NOTHING
-        apart = Split((), {}, type(None))
-        reply: Any = None
-        unsent: set[str] | None = None  # fields that no client so far had anything for
+        self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
+    ) -> Any:
+        exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            given: list[tuple[ClientId, Any]] = []
-            for client in group:
-                message = messages[client]
-                if message is not previous:
-                    previous = message
-                    apart = split(message)
-                    books.record_message(fn, apart)
-                opened, size = self._opened(client, message, apart)
-                down += size
-                given.append((client, opened))
-            if fn.together is not None:
-                replies = self._called_together(fn, given)
-            else:
-                replies = [(client, self._called(fn, client, opened)) for client, opened in given]
-            for client, reply in replies:
-                if unsent is None:
-                    unsent = {name for name, value in reply.__dict__.items() if value is None}
-                elif unsent:
-                    unsent = {name for name in unsent if getattr(reply, name) is None}
-                up += collect(client, reply)
-                if books.records:
-                    name = type(reply).__name__
-                    books.record(kind, fn.name, client, name, seen(reply))
-        books.exchanged(kind, fn, apart, type(reply), messages, unsent, down=down, up=up)
+            opened = {client: self._opened(client, exchange) for client in group}
+            # a function that runs for several clients at once gets the group, any other each alone
+            parts = [group] if fn.together is not None else [[client] for client in group]
+            replies = [
+                reply
+                for part in parts
+                for reply in self._replies(fn, {client: opened[client] for client in part})
+            ]
+            for client, reply in zip(group, replies, strict=True):
+                exchange.take(client, reply)
+        return exchange.result()
 
     def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
         """Return the clients in groups: each opens its messages, computes, and seals replies."""
@@ -258,54 +226,41 @@ class InProcess:
             room -= size
         return groups
 
-    def _opened(self, client: ClientId, message: Any, apart: Split) -> tuple[Any, int]:
-        """Return a message with its totals opened by the client, and the bytes that it took."""
-        if not apart.sealed:
-            return message, codec.size(message)
-        opened: Any = object.__new__(apart.kind)
-        own: dict[str, Any] = opened.__dict__
-        own.update(apart.plain)
-        size = 0
-        for field, total in apart.sealed:
-            own[field], extra = self._totals.own(client, total)
-            size += extra
-        return opened, size + codec.size(opened)
+    def _opened(self, client: ClientId, exchange: Exchange) -> Any:
+        """Return a client's message with its totals opened by the client."""
+        apart, opened = exchange.split(client), exchange.messages[client]
+        if apart.sealed:
+            found: dict[str, Any] = {}
+            for field, total in apart.sealed:
+                found[field], extra = self._totals.own(client, total)
+                exchange.down += extra
+            opened = evolve(opened, **found)
+        exchange.down += codec.size(opened)
+        return opened
 
-    def _called(self, fn: ClientFunction, client: ClientId, opened: Any) -> Any:
-        """Return a client's reply; its state is replaced."""
+    def _replies(self, fn: ClientFunction, given: Mapping[ClientId, Any]) -> list[Any]:
+        """Return what clients reply; their states are replaced."""
+        visits = [self._visit(fn, client, opened) for client, opened in given.items()]
         try:
-            state, reply = fn.call(*self._visit(fn, client, opened))
+            answers = [fn.call(*visits[0])] if fn.together is None else fn.together(visits)
         except IntarsiaError as error:
-            error.add_note(f"at client {client!r} in {fn.name}, round {self.books.round}")
-            raise
-        self._states.replace(client, state)
-        return reply
-
-    def _called_together(
-        self, fn: ClientFunction, given: list[tuple[ClientId, Any]]
-    ) -> list[tuple[ClientId, Any]]:
-        """Return the replies of a function that runs for several clients at once."""
-        assert fn.together is not None
-        try:
-            answers = fn.together([self._visit(fn, client, opened) for client, opened in given])
-        except IntarsiaError as error:
-            where = f"in {fn.name}, which ran for all clients together"
+            where = f"at client {next(iter(given))!r} in {fn.name}"
+            if fn.together is not None:
+                where = f"in {fn.name}, which ran for all clients together"
             error.add_note(f"{where}, round {self.books.round}")
             raise
-        replies: list[tuple[ClientId, Any]] = []
-        for (client, _), (state, reply) in zip(given, answers, strict=True):
+        for client, (state, _) in zip(given, answers, strict=True):
             self._states.replace(client, state)
-            replies.append((client, reply))
-        return replies
+        return [reply for _, reply in answers]
 
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit:
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit[Any]:
         party = self._parties[client]
-        words = (self._seed, self.books.round, self.books.exchange, client, fn.name)
+        stream = fn.stream or fn.name
+        words = (self._seed, self.books.round, self.books.exchange, client, stream)
         key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)
         return self._states[client], party.blocks[fn.part], opened, key
 
 
-_NOTHING = object()
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
 # caches filled with the data of a computation.
 _TOGETHER = 16

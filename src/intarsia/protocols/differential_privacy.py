@@ -34,6 +34,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -54,6 +55,8 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.protocols.preprocessing import Preparation
+
+_function = partial(client_function, protocol="differential_privacy")
 
 SLACK = 2.0**-17  # how far off a squared norm may be, over the squared bound
 
@@ -95,7 +98,7 @@ def clipped(state: Preparation, part: str, block: Block) -> Block:
     return replace(block, x=block.x * state.row_scale[:, None])
 
 
-@client_function
+@_function
 def measure_rows(
     state: Preparation, block: Block, message: MeasureRows, rng: RandomKey
 ) -> tuple[Preparation, RowSquares]:
@@ -105,7 +108,7 @@ def measure_rows(
     return state, RowSquares(np.asarray(products.sum(axis=1), np.float64)[None, :])
 
 
-@client_function
+@_function
 def settle_rows(
     state: Preparation, block: Block, message: RowTotals, rng: RandomKey
 ) -> tuple[Preparation, Ready]:

@@ -26,16 +26,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import ClientFunction, Clients, PerSample, RandomKey, ServerModel
+from intarsia.core.algorithm import (
+    ClientFunction,
+    Clients,
+    PerSample,
+    RandomKey,
+    ServerModel,
+    client_function,
+)
 from intarsia.core.block import Array, Block, ClientId, Labels, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.maths.linear import losses
+
+_function = partial(client_function, protocol="evaluation")
+Part = Literal["train", "test"]
 
 CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
 
@@ -112,7 +123,7 @@ def evaluate(
     predict: Callable[[Any, Block], Array],
     loss: int,
     *,
-    part: Literal["train", "test"],
+    part: Part,
 ) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the grades of an additive model over all samples of a part, and over each client's.
 
@@ -173,7 +184,7 @@ def functions(
     loss: int,
     labels: Labels,
     *,
-    part: Literal["train", "test"],
+    part: Part,
     additive: bool,
 ) -> tuple[ClientFunction, ...]:
     """Return the client functions of `evaluate` for an additive model, else of `evaluate_own`."""
@@ -197,7 +208,7 @@ def graded(
     messages: Mapping[ClientId, Totals],
     loss: int,
     *,
-    part: Literal["train", "test"],
+    part: Part,
     suffix: str = "",
 ) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
@@ -240,17 +251,17 @@ def label_shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
     return found
 
 
-def _partial_scores(predict: Callable[[Any, Block], Array], part: str) -> ClientFunction:
+def _partial_scores(predict: Callable[[Any, Block], Array], part: Part) -> ClientFunction:
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: RandomKey
     ) -> tuple[Any, PartialScores]:
         return state, PartialScores(asked_scores(message, predict(state, block.counted_once())))
 
-    return ClientFunction("partial_scores", partial_scores, "test" if part == "test" else "train")
+    return _function(partial_scores, part=part)
 
 
 def grading(
-    scores: Callable[[Any, Block, Any], Array], loss: int, labels: Labels, part: str, suffix: str
+    scores: Callable[[Any, Block, Any], Array], loss: int, labels: Labels, part: Part, suffix: str
 ) -> tuple[ClientFunction, ClientFunction]:
     """Return the client functions of `graded`."""
 
@@ -264,10 +275,9 @@ def grading(
         found = replace(message, z=scores(state, block, message.z))
         return state, _class_counts(block, found, labels, message.share)
 
-    where: Literal["train", "test"] = "test" if part == "test" else "train"
     return (
-        ClientFunction(f"grade{suffix}", grade, where),
-        ClientFunction(f"count_classes{suffix}", count_classes, where),
+        _function(grade, name=f"grade{suffix}", part=part),
+        _function(count_classes, name=f"count_classes{suffix}", part=part),
     )
 
 
@@ -339,7 +349,7 @@ def server_functions(
     schema: Schema,
     loss: int,
     *,
-    part: Literal["train", "test"],
+    part: Part,
 ) -> tuple[ClientFunction, ...]:
     """Return the client functions of `evaluate_server`."""
     return (
@@ -359,7 +369,7 @@ def evaluate_server(
     blocks: Sequence[str],
     loss: int,
     *,
-    part: Literal["train", "test"],
+    part: Part,
 ) -> Grades | None:
     """Return the grades of a server's network over all samples; `blocks` are those that it takes.
 
@@ -397,7 +407,7 @@ def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
     return np.array(cells, bool)[schema.samples.cell_of]
 
 
-def _partial_layer(server: ServerModel, schema: Schema, part: str) -> ClientFunction:
+def _partial_layer(server: ServerModel, schema: Schema, part: Part) -> ClientFunction:
     known = feature_blocks(schema)
 
     def partial_layer(
@@ -408,7 +418,7 @@ def _partial_layer(server: ServerModel, schema: Schema, part: str) -> ClientFunc
             total = total + term / _holders(block, known[name].features[0])
         return state, PartialScores(asked_scores(message, np.asarray(total, np.float64)))
 
-    return ClientFunction("partial_layer", partial_layer, "test" if part == "test" else "train")
+    return _function(partial_layer, part=part)
 
 
 def _holders(block: Block, feature: str) -> Array | float:

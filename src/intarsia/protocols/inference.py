@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from numpy.typing import NDArray
 from intarsia.core.algorithm import Clients, PerSample, RandomKey, client_function
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+
+_function = partial(client_function, protocol="inference")
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def _columns(schema: Schema, client: ClientId, shared: Sequence[str]) -> NDArray
     return np.array([place.get(name, -1) for name in shared], np.int64)
 
 
-@client_function
+@_function
 def count_values(
     state: Party, block: Block, message: CountValues, rng: RandomKey
 ) -> tuple[Party, Counted]:
@@ -166,7 +169,7 @@ def count_values(
     return state, Counted(values)
 
 
-@client_function
+@_function
 def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tuple[Party, Part]:
     """Give the party's part of the total, each value by its share."""
     if isinstance(state.of_all, Network):
@@ -190,7 +193,7 @@ def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tu
     return state, Part(weights @ (x if copies is None else copies.divide(x)).T)
 
 
-@client_function
+@_function
 def say_alone(state: Party, block: Block, message: SayAlone, rng: RandomKey) -> tuple[Party, Said]:
     """Give the scores of some samples by the party's own network."""
     assert state.alone is not None

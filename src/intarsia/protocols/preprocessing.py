@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ from intarsia.core.algorithm import (
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
 from intarsia.core.schema import Cell, Schema
 from intarsia.errors import FederationError, TableError
+
+_function = partial(client_function, protocol="preprocessing")
 
 _MOST = 2**16  # of the factors
 _LARGEST = 1e200  # label
@@ -126,7 +129,7 @@ def _pairs(schema: Schema) -> Sequence[tuple[ClientId, ClientId, NDArray[np.intp
     return found
 
 
-@client_function
+@_function
 def add_labels(
     state: Any, block: Block, message: LabelPairs, rng: RandomKey
 ) -> tuple[Any, LabelDifferences]:
@@ -339,7 +342,7 @@ def _at(fn: ClientFunction, part: str) -> ClientFunction:
     return replace(fn, part="test") if part == "test" else fn
 
 
-@client_function
+@_function
 def count_copies(
     state: Preparation, block: Block, message: SharedFeatures, rng: RandomKey
 ) -> tuple[Preparation, Copied]:
@@ -360,7 +363,7 @@ def _common(block: Block, message: CopiedTotals) -> Values:
     return np.where((message.observed == message.holders).T, own, 0.0)
 
 
-@client_function
+@_function
 def project_copies(
     state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
 ) -> tuple[Preparation, Projected]:
@@ -391,7 +394,7 @@ def _remainder(values: Array) -> Array:
     return values - _MODULUS * np.rint(values / _MODULUS)
 
 
-@client_function
+@_function
 def weigh_copies(
     state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
 ) -> tuple[Preparation, Conflicts]:
@@ -410,7 +413,7 @@ def weigh_copies(
     return state, Conflicts(conflicts)
 
 
-@client_function
+@_function
 def measure_features(
     state: Preparation, block: Block, message: MeasureFeatures, rng: RandomKey
 ) -> tuple[Preparation, Moments]:
@@ -420,7 +423,7 @@ def measure_features(
     return state, Moments(count[None, :], total[None, :])
 
 
-@client_function
+@_function
 def centre(
     state: Preparation, block: Block, message: Moments, rng: RandomKey
 ) -> tuple[Preparation, Squares]:
@@ -434,7 +437,7 @@ def centre(
     return replace(state, mean=mean), Squares(squares[None, :])
 
 
-@client_function
+@_function
 def settle_scale(
     state: Preparation, block: Block, message: Spread, rng: RandomKey
 ) -> tuple[Preparation, Constant]:

@@ -12,7 +12,7 @@ import pytest
 import federations
 import sites
 from federations import BINARY, rectangles, table
-from intarsia.core.algorithm import client_function
+from intarsia.core.algorithm import Ready, client_function
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -371,12 +371,32 @@ REFUSED = {
     "an unknown function": (call(sequence=2, base=1, kind="ask", function="f"), "StaleError"),
     "an unknown kind": (call(sequence=2, base=1, kind="run"), "StaleError"),
     "a folder for a run": (call(run="../x"), "StaleError"),
+    "a number for a message": (
+        call(
+            sequence=2,
+            base=1,
+            kind="ask",
+            function="cocoa.objectives",
+            body=codec.encode(3),
+        ),
+        "CodecError",
+    ),
+    "a message of another function": (
+        call(
+            sequence=2,
+            base=1,
+            kind="ask",
+            function="cocoa.objectives",
+            body=codec.encode(Ready()),
+        ),
+        "CodecError",
+    ),
     "a message of no class": (
         call(
             sequence=2,
             base=1,
             kind="ask",
-            function="objectives:intarsia.algorithms.linear.cocoa.objectives",
+            function="cocoa.objectives",
             body=b"code",
         ),
         "CodecError",

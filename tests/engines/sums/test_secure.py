@@ -188,7 +188,7 @@ def test_under_ckks_masks_keep_what_one_client_alone_is_asked_for():
     for asked in (("a", "b", "c"), ("a", "b"), ("b",)):
         total = engine.sum(add_up, dict.fromkeys(asked, Ask()))
         for field, index in (("rows", schema.samples), ("columns", schema.features)):
-            [(_, cells)] = getattr(total, field)._value.terms
+            [(_, cells)] = getattr(total, field).content.terms
             for number, piece in cells.pieces.items():
                 contributors = [name for name in index.cells[number].owners if name in asked]
                 assert list(piece.contributors) == contributors
@@ -357,7 +357,7 @@ def test_a_moving_average_keeps_as_many_terms_as_there_are_totals():
         return mean
 
     mean = averaged(engine)
-    assert len(mean._value.terms) <= 31
+    assert len(mean.content.terms) <= 31
     np.testing.assert_allclose(
         engine.reveal(mean), plain.reveal(averaged(plain)), rtol=1e-12, atol=1e-9
     )
@@ -396,9 +396,9 @@ def test_a_settled_state_has_few_terms_and_the_same_values():
         rows = rows + engine.sum(add_up, everyone(engine, Ask())).rows
     state = Held(rows, total.columns, total.total, total.count, 7)
     settled = engine.books.settle(state)
-    assert len(rows._value.terms) == 10  # what it was made from is as it was
-    assert len(settled.rows._value.terms) == 1
-    assert settled.columns._value is total.columns._value
+    assert len(rows.content.terms) == 10  # what it was made from is as it was
+    assert len(settled.rows.content.terms) == 1
+    assert settled.columns.content is total.columns.content
     assert settled.rounds == 7
     np.testing.assert_allclose(engine.reveal(settled.rows), engine.reveal(rows), atol=UNIT)
     plain = engine_over(overlapping(), "plain")
@@ -419,19 +419,19 @@ def test_a_piece_in_the_place_of_another_is_refused(mode):
     engine = engine_over(overlapping(), mode)
     old = engine.sum(add_up, everyone(engine, Ask()))
     new = engine.sum(add_up, everyone(engine, Ask()))
-    [(_, before)] = old.rows._value.terms
-    [(_, cells)] = new.rows._value.terms
+    [(_, before)] = old.rows.content.terms
+    [(_, cells)] = new.rows.content.terms
     first, second = sorted(cells.pieces)[:2]
-    [(_, columns)] = new.columns._value.terms
+    [(_, columns)] = new.columns.content.terms
     for found in (
         before.pieces,
         {**cells.pieces, first: cells.pieces[second]},
         {**cells.pieces, first: columns.pieces[sorted(columns.pieces)[0]]},
     ):
-        new.rows._value.terms = ((1.0, replace(cells, pieces=found)),)
+        new.rows.content.terms = ((1.0, replace(cells, pieces=found)),)
         with pytest.raises(ReplayError, match="came in place of cell"):
             engine.reveal(new.rows)
-    new.rows._value.terms = ((1.0, cells),)
+    new.rows.content.terms = ((1.0, cells),)
     engine.reveal(new.rows)
 
 
@@ -455,7 +455,7 @@ def test_a_state_comes_back_from_a_checkpoint_to_the_same_values(mode):
         np.testing.assert_array_equal(engine.reveal(getattr(found, name)), value)
     assert engine.reveal(found.count) == engine.reveal(state.count)
     # and it is still the same totals: their terms merge with those from before
-    merged = (found.rows + total.rows)._value.terms
+    merged = (found.rows + total.rows).content.terms
     assert sorted(weight for weight, _ in merged) == [-1.0, 1.5]
     np.testing.assert_array_equal(
         engine.reveal(found.rows - state.rows), np.zeros_like(expected["rows"])
@@ -571,7 +571,7 @@ def test_two_clients_never_seal_under_one_stream():
     for _ in range(3):
         total = engine.sum(add_up, everyone(engine, Ask()))
         for field in (total.rows, total.columns, total.total, total.count):
-            combination: Combination = field._value
+            combination: Combination = field.content
             for _, cells in combination.terms:
                 for piece in cells.pieces.values():
                     seen.add(piece.stream)

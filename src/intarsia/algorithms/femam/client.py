@@ -246,7 +246,7 @@ def choose_model(
 
 
 @cohort_function
-def train_level(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def train_level(visits: Sequence[Visit[Ask]]) -> list[tuple[Client, Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
     options = visits[0][0].options
     kinds = ("clusters", "given")
@@ -255,12 +255,12 @@ def train_level(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
 
 
 @cohort_function
-def fine_tune(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def fine_tune(visits: Sequence[Visit[Ask]]) -> list[tuple[Client, Ready]]:
     """Train the latest level, each client for itself."""
     return _trained(visits, visits[0][0].options.final_epochs, 0.0)
 
 
-def _trained(visits: Sequence[Visit], epochs: int, pull: float) -> list[tuple[Client, Ready]]:
+def _trained(visits: Sequence[Visit[Ask]], epochs: int, pull: float) -> list[tuple[Client, Ready]]:
     options = visits[0][0].options
     training = _training(options, visits[0][0].outputs, epochs, pull)
     learners = [_learner(training, client, block, rng) for client, block, _, rng in visits]

@@ -186,7 +186,7 @@ def _embedded(client: Combined, block: Block) -> Block:
 def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
     """Return a client function of FLIC that sees its part of the state."""
 
-    def together(visits: Sequence[Visit]) -> list[tuple[Combined, Any]]:
+    def together(visits: Sequence[Visit[Any]]) -> list[tuple[Combined, Any]]:
         given = [
             (_first(client), _trained_rows(client, block), message, rng)
             for client, block, message, rng in visits
@@ -202,7 +202,7 @@ def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
 def _of_levels(fn: ClientFunction) -> ClientFunction:
     """Return a client function of FeMAM that sees its part of the state, and points as features."""
 
-    def together(visits: Sequence[Visit]) -> list[tuple[Combined, Any]]:
+    def together(visits: Sequence[Visit[Any]]) -> list[tuple[Combined, Any]]:
         given = [
             (client.levels, _of_points(block, client.points), message, rng)
             for client, block, message, rng in visits
@@ -215,15 +215,16 @@ def _of_levels(fn: ClientFunction) -> ClientFunction:
     return _lifted(fn, "", together)
 
 
-def _answers(fn: ClientFunction, visits: Sequence[Visit]) -> Sequence[tuple[Any, Any]]:
+def _answers(fn: ClientFunction, visits: Sequence[Visit[Any]]) -> Sequence[tuple[Any, Any]]:
     return [fn.call(*one) for one in visits] if fn.together is None else fn.together(visits)
 
 
 def _lifted(fn: ClientFunction, name: str, together: Any) -> ClientFunction:
     # of the same name, so that it draws the same random numbers
-    return ClientFunction(
-        name or fn.name,
-        lambda *visit: together([visit])[0],
+    return replace(
+        fn,
+        name=name or fn.name,
+        call=lambda *visit: together([visit])[0],
         together=None if fn.together is None else together,
     )
 

@@ -279,14 +279,14 @@ def init_client(
 
 
 @cohort_function
-def pretrain(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def pretrain(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
     training = trainings_of(visits[0][0]).pretraining
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
     options, trainings = visits[0][0].options, trainings_of(visits[0][0])
     # step 1: local training
@@ -307,7 +307,7 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = trainings_of(visits[0][0]).final
     seats = _realigned(opened(visits), visits[0][2].round)
@@ -425,7 +425,7 @@ def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
 
 
 @cohort_function
-def calibrate(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def calibrate(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train β on samples of the anchors."""
     first = visits[0][0]
     training = _training(first.options, first.outputs, first.anchors)

@@ -269,7 +269,7 @@ def _opened(client: Client, message: Told) -> Client:
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def local_training(visits: Sequence[Visit[Told]]) -> list[tuple[Client, Change]]:
     """Train from the server's network; send the client's part of its change."""
     before = [_opened(client, message) for client, _, message, _ in visits]
     seats = [
@@ -283,14 +283,14 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def train_alone(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def train_alone(visits: Sequence[Visit[Told]]) -> list[tuple[Client, Ready]]:
     """Train the client's own network; there is nothing to send."""
     seats = [(client, block, rng) for client, block, _, rng in visits]
     return [(client, Ready()) for client in _trained(seats, visits[0][2].rate)]
 
 
-# under the other's name it draws the other's batches, so that the two can be compared
-train_alone = replace(train_alone, name=local_training.name)
+# it draws the other's batches, so that the two can be compared
+train_alone = replace(train_alone, stream=local_training.name)
 
 
 @client_function

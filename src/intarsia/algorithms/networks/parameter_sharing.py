@@ -150,7 +150,7 @@ def send_start(
     return client, message
 
 
-def opened(visits: Sequence[Visit]) -> list[Seat]:
+def opened(visits: Sequence[Visit[Shared]]) -> list[Seat]:
     """Return the clients with what all share, as their messages have it."""
     seats: list[Seat] = []
     for client, block, message, rng in visits:

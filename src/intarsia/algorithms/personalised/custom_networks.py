@@ -263,7 +263,7 @@ def _learner(seat: Seat, device: str) -> Learner:
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train all parameters; send the change of those that are shared, if any are."""
     # step 1: local training
     before = opened(visits)
@@ -275,7 +275,7 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train what is not shared after the last round."""
     return [(seat.client, Ready()) for seat in _trained(opened(visits), final=True)]
 

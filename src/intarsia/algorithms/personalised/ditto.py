@@ -118,7 +118,7 @@ def _training(options: Ditto, outputs: int, epochs: int, pull: float) -> LocalTr
 
 
 @cohort_function
-def train_both(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def train_both(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     # step 1: the network of all

@@ -201,21 +201,21 @@ def send_kernel(
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def local_training(visits: Sequence[Visit[Similar]]) -> list[tuple[Client, Ready]]:
     """Train φ and β; there is nothing to send."""
     return _similar(visits, visits[0][0].options.local_epochs)
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Similar]]) -> list[tuple[Client, Ready]]:
     """Train φ and β after the last round."""
     return _similar(visits, visits[0][0].options.final_epochs)
 
 
-def _similar(visits: Sequence[Visit], epochs: int) -> list[tuple[Client, Ready]]:
+def _similar(visits: Sequence[Visit[Similar]], epochs: int) -> list[tuple[Client, Ready]]:
     training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
     # what all are told is the same
-    message: Similar = visits[0][2]
+    message = visits[0][2]
     kernel = None if message.kernel is None else _normed(message.kernel)
 
     def constants(client: Client, block: Block) -> Mapping[str, Tensor]:

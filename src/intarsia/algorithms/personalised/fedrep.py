@@ -45,6 +45,7 @@ from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
     Server,
+    Shared,
     Start,
     averaged,
     certify,
@@ -246,7 +247,7 @@ def _training(
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train the client's own parts, then those that are shared; send the change of these."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     # step 1: local training
@@ -259,29 +260,29 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def train_alone(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def train_alone(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's own parts, which are all; there is nothing to send."""
     return _own_parts(visits, visits[0][0].options.local_epochs)
 
 
-# under the other's name it draws the other's batches, so that the two can be compared
-train_alone = replace(train_alone, name=local_training.name)
+# it draws the other's batches, so that the two can be compared
+train_alone = replace(train_alone, stream=local_training.name)
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's own parts after the last round."""
     return _own_parts(visits, visits[0][0].options.final_epochs)
 
 
-def _own_parts(visits: Sequence[Visit], epochs: int) -> list[tuple[Client, Ready]]:
+def _own_parts(visits: Sequence[Visit[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
     options, outputs = visits[0][0].options, visits[0][0].outputs
     training = _training(options, outputs, epochs, *options.own_parts)
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
 @cohort_function
-def whole_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def whole_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     before = opened(visits)
@@ -293,7 +294,7 @@ def whole_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def fine_tune(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def fine_tune(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train all of the network from what is shared at the end, and keep it."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     training = _training(options, outputs, options.final_epochs, *options.shared_parts)

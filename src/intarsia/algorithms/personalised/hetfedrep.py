@@ -176,7 +176,7 @@ _OWN = ("embedding.*", "classifier.*")
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α; send its change."""
     options, outputs, told_round = visits[0][0].options, visits[0][0].outputs, visits[0][2].round
     # step 1: local training
@@ -190,19 +190,19 @@ def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
 
 
 @cohort_function
-def train_alone(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def train_alone(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train φ and β; there is nothing to send."""
     options = visits[0][0].options
     training = _training(options, visits[0][0].outputs, options.local_epochs, *_OWN)
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 
 
-# under the other's name it draws the other's batches, so that the two can be compared
-train_alone = replace(train_alone, name=local_training.name)
+# it draws the other's batches, so that the two can be compared
+train_alone = replace(train_alone, stream=local_training.name)
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train φ and β after the last round."""
     options = visits[0][0].options
     training = _training(options, visits[0][0].outputs, options.final_epochs, *_OWN)

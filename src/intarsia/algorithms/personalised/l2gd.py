@@ -43,6 +43,7 @@ from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.algorithms.networks.parameter_sharing import (
     Client,
     Server,
+    Shared,
     Start,
     certify,
     concluded,
@@ -152,18 +153,18 @@ def _training(options: L2gd, outputs: int, epochs: int) -> LocalTraining:
 
 
 @cohort_function
-def local_training(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's network; there is nothing to send."""
     return _trained(visits, visits[0][0].options.local_epochs)
 
 
 @cohort_function
-def personalise(visits: Sequence[Visit]) -> list[tuple[Client, Ready]]:
+def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's network after the last round."""
     return _trained(visits, visits[0][0].options.final_epochs)
 
 
-def _trained(visits: Sequence[Visit], epochs: int) -> list[tuple[Client, Ready]]:
+def _trained(visits: Sequence[Visit[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
     training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
     return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
 

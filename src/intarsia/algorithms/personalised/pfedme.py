@@ -41,6 +41,7 @@ from intarsia.algorithms.networks.parameter_sharing import (
     Client,
     Seat,
     Server,
+    Shared,
     Start,
     init_client,
     network,
@@ -132,7 +133,7 @@ def _on_batch(seat: Seat, number: int) -> Seat:
 
 
 @cohort_function
-def train_envelope(visits: Sequence[Visit]) -> list[tuple[Client, Change]]:
+def train_envelope(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Step with w towards own networks; send its change, and keep the own network."""
     options = visits[0][0].options
     # step 1: θ, then w, in turn

@@ -27,7 +27,7 @@ from intarsia.core.algorithm import ClientFunction, Layout, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.communication_log import RECORDS, restored
+from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.wire import (
     KEEP,
     Answer,
@@ -36,10 +36,10 @@ from intarsia.engines.remote.wire import (
     SealedReply,
     ToOpen,
     ToSeal,
-    classes_of,
+    decode_as,
     sentence_of,
 )
-from intarsia.engines.sums.plain import Geometry
+from intarsia.engines.sums.plain import Geometry, from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
 from intarsia.engines.sums.secure import LockedTotals
 from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
@@ -74,7 +74,7 @@ class Workplace(Protocol):
     fingerprint: bytes  # of what the set-up has read so far; b"": nothing
 
     def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of an `identity`; StaleError if the run has none."""
+        """Return the client function of a `function_name`; StaleError if the run has none."""
         ...
 
     def block(self, part: str) -> Block:
@@ -239,8 +239,6 @@ class _Run:
             self._keep(call, data, before, after, place, codec.encode(made))
         return self._index.answer
 
-    # -- states
-
     def _read(self, written: bytes, *classes: type) -> Any:
         """Return what lies on the shelf; CheckpointError where it was altered there."""
         try:
@@ -334,8 +332,6 @@ class _Run:
         self._place = place
         return place
 
-    # -- what is asked
-
     def _done(self, call: Call, place: Workplace, state: Any) -> tuple[Any, bytes, int, int]:
         """Return the state after a call, the body of the answer, and the bytes both ways."""
         place.limit()
@@ -348,9 +344,9 @@ class _Run:
         if call.kind not in ("ask", "sum"):
             raise StaleError(f"A call of kind {call.kind!r} is not known to this version.")
         fn = place.function(call.function, call.part)
-        message = codec.decode(call.body, *classes_of(fn))
+        message = decode_as(fn.message, call.body, *RECORDS)
         opened, extra = self._message(message, place)
-        words = (place.seed, call.round, call.exchange, self._client, fn.name)
+        words = (place.seed, call.round, call.exchange, self._client, fn.stream or fn.name)
         key = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
         try:
             after, reply = fn.call(state, place.block(fn.part), opened, key)
@@ -372,7 +368,7 @@ class _Run:
             return message, 0
         totals, found, size = self._locked(place), {}, 0
         for name, record in sealed.items():
-            found[name], extra = totals.own(self._client, restored(totals, record))
+            found[name], extra = totals.own(self._client, from_record(totals, record))
             size += extra
         return evolve(message, **found), size
 
@@ -384,20 +380,12 @@ class _Run:
         self._number = call.sequence
         collector = totals.collector(fn, call.round, call.asked)
         up = collector.add(self._client, reply)
-        total = collector.total()
-        fields: dict[str, SealedRecord] = {}
-        counts: dict[str, Any] = {}
-        kind: Any = type(reply)
-        for name, layout in layouts(kind):
-            value = getattr(reply, name)
-            if value is None:
-                continue
-            if layout is Layout.COUNTS:
-                counts[name] = value
-                continue
-            field = getattr(total, name)
-            fields[name] = SealedRecord(totals.record(field._value), "", fn.part, field._name)
-        return SealedReply(kind.__name__, fields, counts), up
+        total, sent = collector.total(), reply.__dict__
+        kept = [(name, layout) for name, layout in layouts(fn.reply) if sent[name] is not None]
+        return SealedReply(
+            {k: to_record(totals, total.by_field[k]) for k, it in kept if it is not Layout.COUNTS},
+            {k: sent[k] for k, it in kept if it is Layout.COUNTS},
+        ), up
 
     def _opened(self, call: Call, place: Workplace) -> bytes:
         """Open a cell of a total to the server, or seal it under another name."""

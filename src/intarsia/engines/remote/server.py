@@ -8,31 +8,31 @@ has no key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, evolve
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.communication_log import RECORDS, Bookkeeping, Split, Version, restored, split
+from intarsia.engines.communication_log import RECORDS, Bookkeeping, Exchange, Version
 from intarsia.engines.remote.caller import Caller
 from intarsia.engines.remote.wire import (
     BEGIN,
-    Answer,
     Kind,
     Opened,
     SealedReply,
     ToOpen,
     ToSeal,
-    classes_of,
-    identity,
+    decode_as,
+    function_name,
 )
 from intarsia.engines.sums.linear_combination import Combination, CombinationRecord, PieceRecord
-from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
-from intarsia.engines.sums.sealed import SealedField, SealedTotal, layouts
-from intarsia.engines.sums.secure import LockedCollector, LockedTotals
+from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals, to_record
+from intarsia.engines.sums.sealed import SealedField, SealedTotal
+from intarsia.engines.sums.secure import LockedTotals
 from intarsia.engines.transcript import Recorder
-from intarsia.errors import AbsentError, CodecError, TamperedError
+from intarsia.errors import AbsentError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
 
 
@@ -51,6 +51,8 @@ class Remote:
         How the server adds sealed contributions, without a key; None = they are not sealed.
     recorder
         Takes down all that the server could read.
+    algorithm
+        The algorithm's name, by which calls name its functions.
     apart
         Whether no total is to tell one client's part: then a round does not begin again without a
         client once a total of it was opened, from which the next would differ by that part.
@@ -64,23 +66,18 @@ class Remote:
         sealing: Sealing | None = None,
         recorder: Recorder | None = None,
         *,
+        algorithm: str,
         apart: bool = False,
     ) -> None:
         self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
+        self._algorithm = algorithm
         self._clients = tuple(schemas["train"].clients)
         self._present = self._clients
         self._apart, self._opened, self._began = apart, False, 0
         geometry = Geometry(self._schemas)
-        self._locked: LockedTotals | None = None
-        if sealing is not None:
-            owners = _Owners(self)
-            self._locked = LockedTotals(
-                geometry, sealing, caller.run, owners, lambda: caller.sequence + 1
-            )
+        self._locked = None if sealing is None else _Owners(caller, geometry, sealing).totals
         self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
         self.books = Bookkeeping(self._clients, self._totals, recorder)
-
-    # -- what the algorithm sees
 
     @property
     def ids(self) -> Sequence[ClientId]:
@@ -89,57 +86,25 @@ class Remote:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        messages = self.books.refreshed(messages)
-        found = self._run("ask", fn, messages)
-        classes = classes_of(fn)
-        replies = {client: codec.decode(one.body, *classes) for client, one in found.items()}
-        kinds = [type(reply) for reply in replies.values()]
-        unsent: set[str] | None = None
-        for client, reply in replies.items():
-            unsent = _unsent(unsent, {k for k, one in reply.__dict__.items() if one is None})
-            if self.books.records:
-                name, fields = type(reply).__name__, dict(reply.__dict__)
-                self.books.record("ask", fn.name, client, name, fields)
-        self._counted("ask", fn, messages, found, kinds[-1] if kinds else type(None), unsent)
+        replies: dict[ClientId, Any] = self._run("ask", fn, messages)
         return replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        messages = self.books.refreshed(messages)
-        collector = self._totals.collector(fn, self.books.round, messages)
-        found = self._run("sum", fn, messages)
-        classes = classes_of(fn)
-        kind: type = type(None)
-        unsent: set[str] | None = None
-        for client, answer in found.items():
-            if isinstance(collector, LockedCollector):
-                kind, absent = self._take(collector, client, answer, classes)
-            else:
-                reply = codec.decode(answer.body, *classes)
-                collector.add(client, reply)
-                kind = type(reply)
-                absent = {name for name, one in reply.__dict__.items() if one is None}
-            unsent = _unsent(unsent, absent)
-            if self.books.records:
-                name, fields = kind.__name__, collector.seen()
-                self.books.record("sum", fn.name, client, name, fields)
-        self._counted("sum", fn, messages, found, kind, unsent)
-        return collector.total()
+        total: SealedTotal = self._run("sum", fn, messages)
+        return total
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
-        fields = [total] if isinstance(total, SealedField) else total._fields.values()
-        self._opening(fields)
+        self._opening([total] if isinstance(total, SealedField) else total.by_field.values())
         return self.books.reveal(total)
 
     def _opening(self, totals: Iterable[SealedField]) -> None:
         """Take note if some of these totals are of the present round."""
         if self._locked is None or self._opened:
             return
-        names = (cells.name for total in totals for _, cells in total._value.terms)
+        names = (cells.name for total in totals for _, cells in total.content.terms)
         self._opened = any(sequence > self._began for _, sequence, *_ in names)
-
-    # -- what the run sees
 
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
         """Start a round with the clients that are there (None: all), but for those away.
@@ -235,121 +200,75 @@ class Remote:
         """Let each site make the state that it starts the experiment's algorithm with."""
         self._caller.call("stage", BEGIN, dict.fromkeys(self._clients, b""))
 
-    # -- the loop
-
     def _run(
-        self, kind: Kind, fn: ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> dict[ClientId, Answer]:
-        """Call the clients that have a message."""
-        self.books.begin_exchange()
+        self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
+    ) -> Any:
+        exchange = Exchange(self.books, kind, fn, messages)
         bodies: dict[ClientId, bytes] = {}
         written: dict[int, bytes] = {}  # of messages with nothing sealed: the same for all
-        previous: Any = None
-        for client, message in messages.items():
-            apart = split(message)
-            if message is not previous:
-                previous = message
-                self.books.record_message(fn, apart)
-                self._opening(total for _, total in apart.sealed)
-            if apart.sealed:
-                bodies[client] = codec.encode(self._shared(client, message, apart))
+        for client, message in exchange.messages.items():
+            sealed = exchange.split(client).sealed
+            if sealed:
+                self._opening(total for _, total in sealed)
+                own = {name: self._share(client, total) for name, total in sealed}
+                bodies[client] = codec.encode(evolve(message, **own))
                 continue
             if id(message) not in written:
                 written[id(message)] = codec.encode(message)
             bodies[client] = written[id(message)]
         if not bodies:
-            return {}
-        return self._caller.call(
+            return exchange.result()
+        answers = self._caller.call(
             kind,
-            identity(fn),
+            function_name(fn, self._algorithm),
             bodies,
             part=fn.part,
             round=self.books.round,
             exchange=self.books.exchange,
         )
-
-    def _shared(self, client: ClientId, message: Any, apart: Split) -> Any:
-        """Return a message with a client's own entries of its totals, as they are sent to it."""
-        found: dict[str, Any] = {}
-        for name, total in apart.sealed:
-            if self._locked is None:
-                found[name], _ = self._totals.own(client, total)
+        for client, answer in answers.items():
+            exchange.down += answer.down
+            if kind == "sum" and self._locked is not None:
+                reply = decode_as(SealedReply, answer.body, *RECORDS)
+                found = {k: self._totals.restored(one.value) for k, one in reply.fields.items()}
+                exchange.take_sealed(client, {**found, **reply.counts}, answer.up)
             else:
-                found[name] = self.books.recorded(self._locked.share(client, total))
-        return evolve(message, **found)
+                exchange.take(client, decode_as(fn.reply, answer.body))
+        return exchange.result()
 
-    def _take(
-        self,
-        collector: LockedCollector,
-        client: ClientId,
-        answer: Answer,
-        classes: tuple[type, ...],
-    ) -> tuple[type, set[str]]:
-        """Take a sealed reply; return its class, and the fields that it has nothing for."""
-        reply = codec.decode(answer.body, SealedReply, *RECORDS)
-        kinds = [one for one in classes if one.__name__ == getattr(reply, "kind", None)]
-        if not isinstance(reply, SealedReply) or not kinds:
-            raise CodecError(f"Client {client!r} sent no sealed reply; its version is another one.")
-        fields = {name: restored(self._totals, one)._value for name, one in reply.fields.items()}
-        collector.take(client, kinds[0], {**fields, **reply.counts})
-        every = {name for name, _ in layouts(kinds[0])}
-        return kinds[0], every - fields.keys() - reply.counts.keys()
-
-    def _counted(
-        self,
-        kind: str,
-        fn: ClientFunction,
-        messages: Mapping[ClientId, Any],
-        answers: Mapping[ClientId, Answer],
-        reply: type,
-        unsent: set[str] | None,
-    ) -> None:
-        apart = Split((), {}, type(None))
-        for message in messages.values():
-            apart = split(message)
-        down = sum(one.down for one in answers.values())
-        up = sum(one.up for one in answers.values())
-        self.books.exchanged(kind, fn, apart, reply, messages, unsent, down=down, up=up)
-
-
-def _unsent(before: set[str] | None, absent: set[str]) -> set[str]:
-    return absent if before is None else before & absent
+    def _share(self, client: ClientId, total: SealedField) -> Any:
+        """Return a client's own entries of a total, as they are sent to it."""
+        if self._locked is None:
+            return self._totals.own(client, total)[0]
+        return to_record(self._totals, self._locked.share(client, total))
 
 
 class _Owners:
     """Asks sites to open cells of totals, and to seal them under another name."""
 
-    def __init__(self, engine: Remote) -> None:
-        self._engine = engine
+    def __init__(self, caller: Caller, geometry: Geometry, sealing: Sealing) -> None:
+        self._caller = caller
+        self.totals = LockedTotals(geometry, sealing, caller.run, self, lambda: caller.sequence + 1)
 
     def is_there(self, client: ClientId) -> bool:
         """Return whether a client can be asked: one that is away cannot."""
-        return client not in self._engine._caller.away
+        return client not in self._caller.away
 
     def opened_cells(
         self, openers: Mapping[int, ClientId], total: Combination
     ) -> dict[int, tuple[Any, int]]:
         """Return each cell as its opener opens it, and its bytes beside it."""
-
-        def asked(record: CombinationRecord, cells: tuple[int, ...]) -> ToOpen:
-            return ToOpen(record, cells)
-
-        return self._asked("open", openers, total, asked)
+        return self._asked("open", openers, total, ToOpen)
 
     def sealed_anew(
         self, owners: Mapping[int, ClientId], total: Combination, streams: Mapping[int, Stream]
     ) -> dict[int, tuple[Piece, int]]:
         """Return each cell as its owner seals it under another name, and the bytes of it."""
-        (field,) = {one.field for one in streams.values()}
-
-        def asked(record: CombinationRecord, cells: tuple[int, ...]) -> ToSeal:
-            return ToSeal(record, cells, field)
-
-        totals = self._engine._locked
-        assert totals is not None
+        first = next(iter(streams.values()))  # all are of one field and round
+        asked = partial(ToSeal, name=first.field)
         found: dict[int, tuple[Piece, int]] = {}
-        for cell, (record, extra) in self._asked("seal", owners, total, asked).items():
-            piece = totals.piece(record)
+        for cell, (record, extra) in self._asked("seal", owners, total, asked, first.round).items():
+            piece = self.totals.piece(record)
             if piece.stream != streams[cell] or piece.contributors != (owners[cell],):
                 raise TamperedError(
                     f"{owners[cell]!r} sealed {piece.stream} where {streams[cell]} was asked for; "
@@ -364,21 +283,18 @@ class _Owners:
         owners: Mapping[int, ClientId],
         total: Combination,
         asked: Callable[[CombinationRecord, tuple[int, ...]], ToOpen | ToSeal],
+        round: int = 0,
     ) -> dict[int, tuple[Any, int]]:
-        engine = self._engine
-        totals = engine._locked
-        assert totals is not None
         cells: dict[ClientId, tuple[int, ...]] = {}
         for cell, client in owners.items():
             cells[client] = (*cells.get(client, ()), cell)
         bodies = {
-            client: codec.encode(asked(totals.record(total.restricted(mine)), mine))
+            client: codec.encode(asked(self.totals.record(total.restricted(mine)), mine))
             for client, mine in cells.items()
         }
-        answers = engine._caller.call(kind, kind, bodies, round=engine.books.round)
         found: dict[int, tuple[Any, int]] = {}
-        for client, answer in answers.items():
-            opened = codec.decode(answer.body, Opened, PieceRecord)
+        for client, answer in self._caller.call(kind, kind, bodies, round=round).items():
+            opened = decode_as(Opened, answer.body, PieceRecord)
             for cell, value, extra in zip(cells[client], opened.values, opened.extra, strict=True):
                 found[cell] = value, extra
         return found

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 import typing
-from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from intarsia import errors
 from intarsia.core.algorithm import ClientFunction
-from intarsia.engines.communication_log import RECORDS
+from intarsia.engines import codec
 from intarsia.engines.sums.linear_combination import CombinationRecord
 from intarsia.engines.sums.sealed import SealedRecord
-from intarsia.errors import IntarsiaError, SiteError
+from intarsia.errors import CodecError, IntarsiaError, SiteError
 
 # ask, sum: a client function; open, seal: a cell of a total; stage: a step of the set-up
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
+
+# What calls and answers mean: a run is of one version, at the server and at all sites. 1 named
+# functions by their modules.
+PROTOCOL = 2
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
@@ -67,7 +69,6 @@ class Answer:
 class SealedReply:
     """A reply to a sum, sealed field by field; what the client had nothing for is left out."""
 
-    kind: str
     fields: Mapping[str, SealedRecord]
     counts: Mapping[str, Any]
 
@@ -112,9 +113,10 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "KeyMaterialError": "A key of the site is missing, or is not that of the others.",
         "CheckpointError": "The site's folder of this run cannot be read, or its table changed.",
         "ConvergenceError": "Training diverged at the site.",
+        "VersionError": "The site and the server have versions of intarsia whose calls differ; "
+        "install the same version at both, and begin the run anew.",
     }
 )
-_OURS = "intarsia.algorithms"  # where messages are defined
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
 
 
@@ -136,65 +138,37 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
-def identity(fn: ClientFunction) -> str:
-    """Return what a call names a function by: its name, and the Python function that it is.
+def function_name(fn: ClientFunction, algorithm: str) -> str:
+    """Return what a call names a client function by: its protocol, or algorithm, and its name."""
+    return f"{fn.protocol or algorithm}.{fn.name}"
 
-    Two of one algorithm may have one name, which their random numbers come from.
+
+def decode_as(kind: type, data: bytes, *others: type) -> Any:
+    """Return a message or a reply of a class, in which the classes of its fields may be.
+
+    Raises
+    ------
+    CodecError
+        If the bytes are of another class, or were altered.
     """
-    code = _code(fn)
-    return f"{fn.name}:{code.__module__}.{code.__qualname__}"
-
-
-def _code(fn: ClientFunction) -> Any:
-    code: Any = fn.call if fn.together is None else fn.together
-    while isinstance(code, functools.partial):
-        code = code.func
-    return code
-
-
-def classes_of(fn: ClientFunction) -> tuple[type, ...]:
-    """Return the dataclasses that a client function's message and reply may hold.
-
-    They are those that the module which defines the function knows, those of the modules that it
-    has something from, and those within them; of one name, the nearest.
-    """
-    return _classes_in(_code(fn).__module__)
+    found = codec.decode(data, *_classes_in(kind), *others)
+    if not isinstance(found, kind):
+        raise CodecError(
+            f"A {type(found).__name__} came where a {kind.__name__} was expected; run the same "
+            "version of intarsia at all sites and the server."
+        )
+    return found
 
 
 @functools.cache
-def _classes_in(module: str) -> tuple[type, ...]:
-    found: dict[str, type] = {}
-    known, waiting = {module}, deque([module])
+def _classes_in(kind: type) -> tuple[type, ...]:
+    """Return a dataclass, and those that its fields are annotated with."""
+    found: dict[Any, None] = {}
+    waiting: list[Any] = [kind]
     while waiting:
-        for one in list(vars(sys.modules[waiting.popleft()]).values()):
-            if isinstance(one, type) and dataclasses.is_dataclass(one):
-                _add_with_fields(one, found)
-            source = getattr(one, "__module__", None) or getattr(one, "__name__", "")
-            if isinstance(source, str) and source not in known and source in sys.modules:
-                known.add(source)
-                if source.startswith(_OURS):
-                    waiting.append(source)
-    return tuple({**found, **{kind.__name__: kind for kind in RECORDS}}.values())
-
-
-def _add_with_fields(kind: type, found: dict[str, type]) -> None:
-    """Add a dataclass, and those that its fields may hold."""
-    if kind.__name__ in found:
-        return
-    found[kind.__name__] = kind
-    if kind.__module__.startswith("intarsia."):
-        for hint in _hints(kind):
-            for part in _parts(hint):
-                if isinstance(part, type) and dataclasses.is_dataclass(part):
-                    _add_with_fields(part, found)
-
-
-def _hints(kind: type) -> Collection[Any]:
-    try:
-        return typing.get_type_hints(kind).values()
-    except NameError:  # of what is imported for the type checker alone
-        return ()
-
-
-def _parts(hint: Any) -> list[Any]:
-    return [hint, *(part for one in typing.get_args(hint) for part in _parts(one))]
+        hint = waiting.pop()
+        waiting += typing.get_args(hint)
+        if dataclasses.is_dataclass(hint) and hint not in found:
+            found[hint] = None
+            waiting += typing.get_type_hints(hint).values()
+    return tuple(found)

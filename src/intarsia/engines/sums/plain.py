@@ -17,7 +17,13 @@ from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Index, Schema
 from intarsia.engines import codec
-from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
+from intarsia.engines.sums.sealed import (
+    SealedField,
+    SealedRecord,
+    SealedTotal,
+    counts_of,
+    layouts,
+)
 
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
@@ -151,7 +157,16 @@ class Totals(Protocol):
         ...
 
 
-# -- in the clear
+def to_record(totals: Totals, field: SealedField) -> SealedRecord:
+    """Return a sealed field as a record that the codec writes."""
+    layout = "" if field.layout is None else field.layout.value
+    return SealedRecord(totals.record(field.content), layout, field.part, field.name)
+
+
+def from_record(totals: Totals, record: SealedRecord) -> SealedField:
+    """Return the sealed field that a record was made of."""
+    layout = Layout(record.layout) if record.layout else None
+    return SealedField(totals.restored(record.value), layout, record.part, record.name)
 
 
 class PlainTotals:
@@ -168,27 +183,27 @@ class PlainTotals:
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
-        layout, value = field._layout, field._value
+        layout, value = field.layout, field.content
         if layout is None:
             return value, 0
         if layout is Layout.BLOCKS:
-            mine = self._geometry.own_blocks(client, field._part)
+            mine = self._geometry.own_blocks(client, field.part)
             return {name: value[name] for name in mine if name in value}, 0
         if layout is Layout.SELECTED:
-            cells = self._geometry.cells(client, field._part)
+            cells = self._geometry.cells(client, field.part)
             value = (
                 value[cells[0]]
                 if len(cells) == 1
                 else np.concatenate([value[cell] for cell in cells], axis=-1)
             )
         else:
-            value = value[..., self._geometry.positions(client, field._part, layout)]
+            value = value[..., self._geometry.positions(client, field.part, layout)]
         # as it would come from a wire: the order in memory decides how sums round
         return np.ascontiguousarray(value), 0
 
     def reveal(self, field: SealedField) -> tuple[Any, int]:
         """Return the total itself."""
-        return field._value, 0
+        return field.content, 0
 
     def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
         """Return the total as it is."""
@@ -196,7 +211,7 @@ class PlainTotals:
 
     def held(self, field: SealedField) -> Any:
         """Return the numbers themselves."""
-        value = field._value
+        value = field.content
         return {str(cell): one for cell, one in value.items()} if isinstance(value, dict) else value
 
     def record(self, value: Any) -> Any:

@@ -61,64 +61,68 @@ class _Unreadable:
 
 
 class SealedField(_Unreadable):
-    """One field of a total: an array laid out by an index, or summed entry by entry."""
+    """One field of a total: an array laid out by an index, or summed entry by entry.
 
-    __slots__ = ("_layout", "_name", "_part", "_value")
+    `content` is for the engines alone: the numbers in the clear, or a combination of pieces.
+    """
 
-    def __init__(self, value: Any, layout: Layout | None, part: str, name: str = "") -> None:
-        self._value = value
-        self._layout = layout
-        self._part = part
-        self._name = name  # "Reply.field", several with " and "; for transcript and audit
+    __slots__ = ("content", "layout", "name", "part")
 
-    def _like(self, other: SealedField) -> None:
-        if other._layout is not self._layout or other._part != self._part:
+    def __init__(self, content: Any, layout: Layout | None, part: str, name: str = "") -> None:
+        self.content = content
+        self.layout = layout
+        self.part = part
+        self.name = name  # "Reply.field", several with " and "; for transcript and audit
+
+    def with_content(self, content: Any, name: str | None = None) -> SealedField:
+        """Return a field laid out as this one."""
+        return SealedField(content, self.layout, self.part, self.name if name is None else name)
+
+    def _name_with(self, other: SealedField) -> str:
+        if other.layout is not self.layout or other.part != self.part:
             raise SealedError(
-                f"A total over {other._part} {other._layout} cannot be added to one over "
-                f"{self._part} {self._layout}; add totals with one index only."
+                f"A total over {other.part} {other.layout} cannot be added to one over "
+                f"{self.part} {self.layout}; add totals with one index only."
             )
+        return self.name if self.name == other.name else _both(self.name, other.name)
 
     def __add__(self, other: SealedField) -> SealedField:
-        self._like(other)
-        name = self._name if self._name == other._name else _both(self._name, other._name)
-        return SealedField(self._value + other._value, self._layout, self._part, name)
+        return self.with_content(self.content + other.content, self._name_with(other))
 
     def __sub__(self, other: SealedField) -> SealedField:
-        self._like(other)
-        name = self._name if self._name == other._name else _both(self._name, other._name)
-        return SealedField(self._value - other._value, self._layout, self._part, name)
+        return self.with_content(self.content - other.content, self._name_with(other))
 
     def __mul__(self, factor: float) -> SealedField:
-        return SealedField(self._value * factor, self._layout, self._part, self._name)
+        return self.with_content(self.content * factor)
 
     __rmul__ = __mul__
 
 
 class SealedTotal(_Unreadable):
-    """A total over replies of one type: each field is sealed too."""
+    """A total over replies of one type: each field is sealed too, and an attribute."""
 
-    __slots__ = ("_fields", "_kind")
+    __slots__ = ("by_field", "reply_class")
 
-    def __init__(self, kind: type, fields: dict[str, SealedField]) -> None:
-        self._kind = kind
-        self._fields = fields
+    def __init__(self, reply_class: type, by_field: dict[str, SealedField]) -> None:
+        self.reply_class = reply_class
+        self.by_field = by_field
 
     def __getattr__(self, name: str) -> SealedField:
         try:
-            return self._fields[name]
+            return self.by_field[name]
         except KeyError:
             raise AttributeError(
-                f"a total of {self._kind.__name__} has the fields {sorted(self._fields)}, "
+                f"a total of {self.reply_class.__name__} has the fields {sorted(self.by_field)}, "
                 f"not {name!r}"
             ) from None
 
     def __add__(self, other: SealedTotal) -> SealedTotal:
-        return SealedTotal(
-            self._kind, {name: one + other._fields[name] for name, one in self._fields.items()}
-        )
+        added = {name: one + other.by_field[name] for name, one in self.by_field.items()}
+        return SealedTotal(self.reply_class, added)
 
     def __mul__(self, factor: float) -> SealedTotal:
-        return SealedTotal(self._kind, {name: one * factor for name, one in self._fields.items()})
+        scaled = {name: one * factor for name, one in self.by_field.items()}
+        return SealedTotal(self.reply_class, scaled)
 
     __rmul__ = __mul__
 

@@ -29,7 +29,7 @@ from intarsia.engines.sums.linear_combination import (
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.errors import RangeError, ReplayError, TamperedError
-from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
+from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealing, Stream
 
 _WAITING = 16  # pieces that are added at a time
 
@@ -43,6 +43,13 @@ class _Plan:
         self.number, self.lead = number, lead
         self.streams: dict[int, Stream] = {}
         self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
+
+    def put(self, cell: int, piece: Piece, adder: Adder) -> None:
+        """Take a piece of a cell; add up those that wait where they are many."""
+        waiting = self.pieces.setdefault(cell, [])
+        waiting.append(piece)
+        if len(waiting) == _WAITING:
+            waiting[:] = [adder.add(*waiting)]
 
 
 class LockedCollector:
@@ -76,7 +83,7 @@ class LockedCollector:
         """Seal a client's reply and take it; return the bytes that it had on the way."""
         kind: Any = type(reply)
         self._kind = kind
-        adder, size_of = self._sealing.adder, self._sealing.size
+        size_of = self._sealing.size
         size = 0
         own = reply.__dict__
         last = self._last = {}
@@ -103,10 +110,7 @@ class LockedCollector:
                 alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
                 piece = own_cells[cell] = sealed(self._sealing, client, stream, values, alone=alone)
                 size += size_of(piece)
-                waiting = plan.pieces.setdefault(cell, [])
-                waiting.append(piece)
-                if len(waiting) == _WAITING:
-                    waiting[:] = [adder.add(*waiting)]
+                plan.put(cell, piece, self._sealing.adder)
         return size
 
     def take(self, client: ClientId, kind: type, fields: Mapping[str, Any]) -> None:
@@ -138,10 +142,7 @@ class LockedCollector:
                         f"A piece of {piece.stream} by {list(piece.contributors)} came where "
                         f"{client!r} was asked for {stream}; it was altered: resume the run."
                     )
-                waiting = plan.pieces.setdefault(cell, [])
-                waiting.append(piece)
-                if len(waiting) == _WAITING:
-                    waiting[:] = [self._sealing.adder.add(*waiting)]
+                plan.put(cell, piece, self._sealing.adder)
 
     def _pieces(
         self, client: ClientId, layout: Layout | None, value: Any, own: Mapping[str, Any]
@@ -278,18 +279,18 @@ class LockedTotals:
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
-        total: Combination = field._value
-        if field._layout is None:
+        total: Combination = field.content
+        if field.layout is None:
             return self.opened(client, total, EVERYONE)
-        if field._layout is Layout.BLOCKS:
-            mine = self._geometry.own_blocks(client, field._part).items()
+        if field.layout is Layout.BLOCKS:
+            mine = self._geometry.own_blocks(client, field.part).items()
             return _known({name: self.opened(client, total, cell) for name, cell in mine})
-        selected = field._layout is Layout.SELECTED
-        layout = Layout.SAMPLES if selected else field._layout
+        selected = field.layout is Layout.SELECTED
+        layout = Layout.SAMPLES if selected else field.layout
         found: list[Array] = []
         extra = 0
         lead = total.terms[0][1].lead
-        for cell, start, stop in self._geometry.runs(client, field._part, layout, None):
+        for cell, start, stop in self._geometry.runs(client, field.part, layout, None):
             value, more = self.opened(client, total, cell)
             if value is None:  # no owner of these entries contributed
                 value = np.zeros((*lead, 0 if selected else stop - start))
@@ -301,18 +302,18 @@ class LockedTotals:
 
     def reveal(self, field: SealedField) -> tuple[Any, int]:
         """Ask one contributor of each cell to open it to the server."""
-        total: Combination = field._value
-        if field._layout is None:
+        total: Combination = field.content
+        if field.layout is None:
             return self._opened_by_any(total, [EVERYONE])[EVERYONE]
-        if field._layout is Layout.BLOCKS:
-            there, blocks = set(_cells(total)), self._geometry.blocks(field._part).items()
+        if field.layout is Layout.BLOCKS:
+            there, blocks = set(_cells(total)), self._geometry.blocks(field.part).items()
             opened = self._opened_by_any(total, [cell for _, (cell, _) in blocks if cell in there])
             return _known({name: opened[cell] for name, (cell, _) in blocks if cell in there})
         opened = self._opened_by_any(total, _cells(total))
         size = sum(one for _, one in opened.values())
-        if field._layout is Layout.SELECTED:
+        if field.layout is Layout.SELECTED:
             return {cell: value for cell, (value, _) in opened.items()}, size
-        index = self._geometry.indices[field._part, field._layout]
+        index = self._geometry.indices[field.part, field.layout]
         whole = np.zeros((*total.terms[0][1].lead, len(index)))
         for cell, (value, _) in opened.items():
             whole[..., index.cells[cell].start : index.cells[cell].stop] = value
@@ -324,7 +325,7 @@ class LockedTotals:
         The field itself stays as it is: what else holds it, or does no longer since a run was
         resumed, must not show in the bits.
         """
-        total: Combination = field._value
+        total: Combination = field.content
         if len(total.terms) <= _TERMS:
             return field, 0
         size = 0
@@ -333,8 +334,8 @@ class LockedTotals:
             owners = {cell: one for cell, one in openers.items() if one is not None}
             if len(owners) < len(openers):
                 return field, 0  # some cells are those of clients that are away alone
-            total.sealed_anew, size = self._sealed_anew(total, field._name, round, owners)
-        return SealedField(total.sealed_anew, field._layout, field._part, field._name), size
+            total.sealed_anew, size = self._sealed_anew(total, field.name, round, owners)
+        return field.with_content(total.sealed_anew), size
 
     def _opener(self, total: Combination, cell: int) -> ClientId | None:
         """Return who is to open a cell: the first contributor that is there."""
@@ -378,7 +379,7 @@ class LockedTotals:
         """Return the factors and the bytes of the pieces that the server holds."""
         return tuple(
             (weight, {str(cell): self._sealing.to_bytes(p) for cell, p in one.pieces.items()})
-            for weight, one in field._value.terms
+            for weight, one in field.content.terms
         )
 
     def record(self, value: Any) -> Any:
@@ -406,17 +407,16 @@ class LockedTotals:
 
     def share(self, client: ClientId, field: SealedField) -> SealedField:
         """Return a total with the cells alone that a client holds: what is sent to it."""
-        total: Combination = field._value
-        if field._layout is None:
+        total: Combination = field.content
+        if field.layout is None:
             mine = {EVERYONE}
-        elif field._layout is Layout.BLOCKS:
-            mine = set(self._geometry.own_blocks(client, field._part).values())
+        elif field.layout is Layout.BLOCKS:
+            mine = set(self._geometry.own_blocks(client, field.part).values())
         else:
-            layout = Layout.SAMPLES if field._layout is Layout.SELECTED else field._layout
-            runs = self._geometry.runs(client, field._part, layout, None)
+            layout = Layout.SAMPLES if field.layout is Layout.SELECTED else field.layout
+            runs = self._geometry.runs(client, field.part, layout, None)
             mine = {cell for cell, _, _ in runs}
-        some = total.restricted(mine)
-        return SealedField(some, field._layout, field._part, field._name)
+        return field.with_content(total.restricted(mine))
 
     def opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:
         """Return a client's view of one cell (None: nobody contributed) and its bytes beside it."""

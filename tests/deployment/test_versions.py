@@ -1,0 +1,97 @@
+"""A run is of one version at the server and at all sites; another is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import sites
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import READ, site_in
+from intarsia.deployment.table_metadata import Sketch
+from intarsia.engines import codec
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.errors import VersionError
+from intarsia.results import run_folder
+from tests.deployment.test_run import HASTY, NAMES, described, set_up
+
+OLDER = dataclasses.make_dataclass(
+    "Sketch",
+    [(one.name, one.type) for one in dataclasses.fields(Sketch) if one.name != "protocol"],
+    frozen=True,
+)
+
+
+class Killed(Exception):  # noqa: N818 - not an error of anybody
+    """The end of the server's process."""
+
+
+def run_over(tmp_path, found, line):
+    return remote_running.run_over(
+        described(tmp_path), sites.Lines(found, line), NAMES, tmp_path / "out", patience=HASTY
+    )
+
+
+def older_call(data):
+    """Return a call as an older server makes it: it says nothing of its version."""
+    call = codec.decode(data, Call)
+    tree = json.loads(call.body)
+    del tree["protocol"]
+    return codec.encode(dataclasses.replace(call, body=json.dumps(tree).encode()))
+
+
+def test_a_site_of_an_older_version_is_refused_by_its_name(tmp_path):
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if client != "telecom" or codec.decode(data, Call).function != READ:
+            return answer
+        found = codec.decode(answer, Answer)
+        own = vars(codec.decode(found.body, Sketch))
+        body = codec.encode(OLDER(**{k: v for k, v in own.items() if k != "protocol"}))
+        return codec.encode(dataclasses.replace(found, body=body))
+
+    with pytest.raises(VersionError, match=r"'telecom' answers to 'read' is of another version"):
+        run_over(tmp_path, set_up(tmp_path), line)
+
+
+def test_a_server_of_an_older_version_is_refused_by_the_site(tmp_path):
+    answers = []
+
+    def line(client, number, data, deliver):
+        answers.append(deliver(older_call(data)))
+        return answers[-1]
+
+    with pytest.raises(VersionError, match="have versions of intarsia whose calls differ; install"):
+        run_over(tmp_path, set_up(tmp_path), line)
+    # an older server, which knows no such error, shows the sentence
+    assert codec.decode(answers[0], Answer).sentence.startswith("The site and the server have")
+
+
+def test_a_run_that_an_older_version_began_is_begun_anew(tmp_path):
+    found, calls = set_up(tmp_path), 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls > 60:
+            raise Killed
+        return deliver(data)
+
+    with pytest.raises(Killed):
+        run_over(tmp_path, found, line)
+    # at a site, which does its set-up again
+    shelf = next((tmp_path / "bank" / "runs").iterdir())
+    step = shelf / "stage-1"
+    step.write_bytes(older_call(step.read_bytes()))
+    again = sites.Lines({name: site_in(tmp_path / name) for name in NAMES})
+    with pytest.raises(VersionError, match=r"'bank'.*have versions of intarsia whose calls differ"):
+        remote_running.resume_over(tmp_path / "out", again, patience=HASTY)
+    # at the server
+    path = tmp_path / "out" / run_folder.RUN
+    known = json.loads(path.read_text())
+    assert known.pop("protocol") == 2
+    path.write_text(json.dumps(known))
+    with pytest.raises(VersionError, match=r"began with calls of version 1.* begin it anew with"):
+        remote_running.resume_over(tmp_path / "out", again, patience=HASTY)
