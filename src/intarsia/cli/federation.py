@@ -74,14 +74,14 @@ def server(kit: Kit) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.process import KitProcess, is_running
-    from intarsia.deployment.server import supervise
+    from intarsia.deployment.server import ENTRY_POINTS, supervise
 
     nvflare = _nvflare()
     kit = kit.resolve()
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
-    process = KitProcess(kit, nvflare.parent_command(kit, server=True), say)
+    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=True), say)
     jobs = nvflare.Jobs(kit / "admin")
     say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
@@ -92,7 +92,7 @@ def server(kit: Kit) -> None:
 @app.command()
 def site(kit: Kit) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
-    from intarsia.deployment.client_folder import check_files, read_settings
+    from intarsia.deployment.client_folder import ENTRY_POINTS, check_files, read_settings
     from intarsia.deployment.process import KitProcess
 
     nvflare = _nvflare()
@@ -104,7 +104,7 @@ def site(kit: Kit) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
-    process = KitProcess(kit, nvflare.parent_command(kit, server=False), say)
+    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=False), say)
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()

@@ -161,7 +161,7 @@ class ClientFunction:
 
 
 def client_function(
-    call: Callable[[Any, Block, Any, RandomKey], tuple[Any, Any]],
+    call: Callable[[Any, Block, Any, Any], tuple[Any, Any]],
     *,
     name: str = "",
     part: Literal["train", "test"] = "train",

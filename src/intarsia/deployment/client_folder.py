@@ -42,6 +42,11 @@ ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
 _SECRET: Final = "site.secret"
+# What a job runs at a site, and what writes of a call that is refused before the site is opened.
+ENTRY_POINTS: Final = {
+    "job": "intarsia.deployment.client_setup.site_in",
+    "refused": f"{__name__}.errors_in",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

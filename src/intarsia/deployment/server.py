@@ -42,6 +42,7 @@ _STOPPED: Final = "stopped"
 _ENDS: Final = "ends.json"
 _MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
 _DONE: Final = "FINISHED"
+ENTRY_POINTS: Final = {"job": f"{__name__}.run_in_job"}  # what a job runs at the server
 _STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
 
 

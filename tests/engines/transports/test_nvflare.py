@@ -162,7 +162,7 @@ def test_a_job_with_code_of_its_own_is_refused(four, tmp_path, kind):
     else:
         config = job / "app" / "config" / "config_fed_client.json"
         said = config.read_text()
-        config.write_text(said.replace("intarsia.engines.transports.nvflare.SiteSide", "os.getcwd"))
+        config.write_text(said.replace("intarsia.engines.nvflare.SiteSide", "os.getcwd"))
         assert config.read_text() != said
     found = jobs.submit(job)
     end = time.monotonic() + 60

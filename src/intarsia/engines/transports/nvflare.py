@@ -1,9 +1,10 @@
 """Sites over NVIDIA FLARE: its Collab API carries bytes between a server and sites over mutual TLS.
 
 What is ours stays ours: a call is one published function that takes bytes and gives bytes; states,
-repetitions, deadlines and going on after a crash are those of `engines.remote` and `engines.site`.
-No code is sent: a job names two classes of this file, and a kit allows no others and no code of a
-job's own (`class_allow_list`, `byoc`).
+repetitions, deadlines and going on after a crash are those of `engines.remote`. No code is sent: a
+job names two classes of this file, and a kit allows no others and no code of a job's own
+(`class_allow_list`, `byoc`). What these two run stands in the kit, not in the job: whoever starts
+its process writes that there.
 """
 
 from __future__ import annotations
@@ -32,14 +33,11 @@ from intarsia.errors import ExperimentError, SiteError
 
 ADMIN: Final = "admin@intarsia.org"
 _COLLAB: Final = "nvflare.collab.runtime"
-_HERE: Final = "intarsia.engines.transports.nvflare"
+_HERE: Final = "intarsia.engines.nvflare"  # as jobs and kits of every version name this module
 _CONTROLLER: Final = f"{_COLLAB}.controller.CollabController"
 _EXECUTOR: Final = f"{_COLLAB}.executor.CollabExecutor"
 _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.SiteSide")
-# Found by name: they stand above the engines, which know neither experiments nor tables.
-_MAIN: Final = ("intarsia.deployment.server", "run_in_job")
-_SITE: Final = ("intarsia.deployment.client_setup", "site_in")
-_ERRORS: Final = ("intarsia.deployment.client_folder", "errors_in")
+_ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
@@ -104,7 +102,7 @@ class ServerSide:
         context = collab.context
         lines = Lines(list(context.clients))
         folder = Path(context.workspace.get_site_config_dir())
-        _named(_MAIN)(folder, self.run, lines)
+        _entry_point(folder, "job")(folder, self.run, lines)
 
 
 class SiteSide:
@@ -134,11 +132,11 @@ class SiteSide:
                 f"{caller!r} called this site, which answers only the server; ask the people at "
                 f"{caller!r} what runs there."
             )
-            _named(_ERRORS)(folder)(problem)
+            _entry_point(folder, "refused")(folder)(problem)
             raise problem
         with self._lock:
             if self._site is None:
-                self._site = _named(_SITE)(folder)
+                self._site = _entry_point(folder, "job")(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
             self._calls += 1
             long = self._calls % _CALLS == 0
@@ -158,11 +156,10 @@ def _give_back() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _named(place: tuple[str, str]) -> Any:
-    return getattr(importlib.import_module(place[0]), place[1])
-
-
-# -- jobs
+def _entry_point(folder: Path, purpose: str) -> Any:
+    """Return the function that a kit's configuration names for a purpose."""
+    module, _, name = str(json.loads((folder / _ENTRY).read_bytes())[purpose]).rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> Path:
@@ -274,9 +271,6 @@ class Jobs:
             raise ConnectionError(f"the server does not answer ({kind})") from None
 
 
-# -- kits
-
-
 def check_ports(kit: Path) -> None:
     """Raise if another process of this machine has a port that the server of a kit needs.
 
@@ -299,12 +293,15 @@ def check_ports(kit: Path) -> None:
                 ) from None
 
 
-def parent_command(kit: Path, *, server: bool) -> list[str]:
+def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) -> list[str]:
     """Return the command that runs the process which a kit is for; make the kit safe where it is.
 
-    A kit has its place written into it, and comes from another machine.
+    A kit has its place written into it, and comes from another machine. `entry_points` are the
+    dotted names of what a job runs here ("job"): at the server (folder, run, lines) -> None, at a
+    site (folder) -> site; and at a site of what reports a caller ("refused": folder -> report).
     """
     _made_safe(kit)
+    (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
     else:

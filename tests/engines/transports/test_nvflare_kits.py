@@ -1,0 +1,86 @@
+"""What a kit of NVIDIA FLARE names by dotted names is there, in kits of older versions too."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+from intarsia.deployment import client_folder, client_setup, server
+from intarsia.engines.transports import nvflare
+
+# as the version before the packages wrote it into local/resources.json
+OLD = (
+    "nvflare.collab.runtime.controller.CollabController",
+    "nvflare.collab.runtime.executor.CollabExecutor",
+    "intarsia.engines.nvflare.ServerSide",
+    "intarsia.engines.nvflare.SiteSide",
+)
+
+
+def resolved(name: str) -> Any:
+    module, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(module), last)
+
+
+def class_paths(value: Any) -> Iterator[str]:
+    """Yield the class paths anywhere in a configuration."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key == "path" and isinstance(one, str) and one.startswith(("nvflare.", "intarsia.")):
+                yield one
+            yield from one if key == "class_allow_list" else class_paths(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from class_paths(one)
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("kits")
+    return dict(nvflare.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
+
+
+def test_every_class_that_a_kit_of_an_older_version_allows_is_there(kits):
+    for kit in kits.values():
+        local = kit / "local"
+        found = json.loads((local / "resources.json.default").read_text())
+        found |= {"class_list_enforcement_mode": "enforce", "class_allow_list": list(OLD)}
+        (local / "resources.json").write_text(json.dumps(found))
+        paths = [
+            path
+            for file in sorted(local.glob("*.json"))
+            for path in class_paths(json.loads(file.read_text()))
+        ]
+        assert set(OLD) <= set(paths)
+        for path in paths:
+            assert isinstance(resolved(path), type), path
+
+
+def test_a_job_names_nothing_that_a_kit_of_an_older_version_does_not_allow(tmp_path):
+    job = nvflare.write_job(tmp_path / "job", "calm", ("bank",), 1)
+    files = sorted((job / "app" / "config").glob("*.json"))
+    named = [path for file in files for path in class_paths(json.loads(file.read_text()))]
+    assert sorted(named) == sorted(OLD)
+
+
+def test_what_a_job_runs_stands_in_the_kit_and_not_in_the_job(kits, tmp_path):
+    given = {
+        "server": (server.ENTRY_POINTS, server.run_in_job),
+        "bank": (client_folder.ENTRY_POINTS, client_setup.site_in),
+    }
+    for name, (entry_points, function) in given.items():
+        nvflare.parent_command(kits[name], entry_points, server=name == "server")
+        assert nvflare._entry_point(kits[name] / "local", "job") is function
+        written = json.loads((kits[name] / "local" / "resources.json").read_text())
+        assert written["class_allow_list"] == list(OLD)
+    job = nvflare.write_job(tmp_path / "job", "calm", ("bank",), 1)
+    text = "".join(file.read_text() for file in job.rglob("*.json"))
+    assert server.ENTRY_POINTS["job"] not in text
+    assert client_folder.ENTRY_POINTS["job"] not in text
