@@ -13,8 +13,8 @@ import intarsia
 PROGRAM = """
 import numpy as np
 from scipy.sparse import csr_array
-from intarsia.maths.sdca import as_rows
-from intarsia.maths.selected_rows import score_rows
+from intarsia.maths.linear.sdca import as_rows
+from intarsia.maths.linear.row_products import score_rows
 x = as_rows(csr_array(np.array([[1.0, 0.0, 2.0]])))
 print(score_rows(x, np.zeros(1, np.int64), np.ones((1, 3)))[0, 0])
 """
@@ -48,8 +48,8 @@ def test_kernels_run_where_no_folder_can_be_written_to_keep_them(tmp_path):
 def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
     package = copied(tmp_path)
     assert printed(tmp_path) == "3.0"
-    assert list((package / "maths" / "__pycache__").glob("selected_rows._score-*.nbi"))
-    called = package / "maths" / "products.py"
+    assert list((package / "maths" / "linear" / "__pycache__").glob("row_products._score-*.nbi"))
+    called = package / "maths" / "linear" / "products.py"
     text, total = called.read_text(encoding="utf-8"), "return (first + second)"
     assert total in text
     called.write_text(text.replace(total, "return 100.0 + (first + second)"), encoding="utf-8")
