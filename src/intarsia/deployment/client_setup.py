@@ -129,8 +129,6 @@ class Work:
         state, reply = step(state, message)
         return state, codec.encode(reply)
 
-    # -- the steps
-
     def _described(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings do not allow."""
         tree = json.loads(message)

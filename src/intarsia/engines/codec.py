@@ -11,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.errors import CodecError
 
@@ -128,39 +130,17 @@ def _text(text: str) -> bytes:
 
 def _write(value: Any, put: Any) -> None:
     kind = type(value)
-    if isinstance(value, np.generic):
+    writer = _WRITERS.get(kind)
+    if writer is not None:
+        writer(value, put)
+    elif isinstance(value, np.generic):
         _write(value.item(), put)
-    elif value is None:
-        put(b"N")
-    elif kind is bool:
-        put(b"T" if value else b"F")
-    elif kind is int:
-        if not -(2**63) <= value < 2**63:
-            raise CodecError(f"The whole number {value} has more than 64 bits; write it as text.")
-        put(b"i" + _INTEGER.pack(value))
-    elif kind is float:
-        put(b"d" + _FLOAT.pack(value))
-    elif kind is str:
-        put(b"s" + _text(value))
-    elif kind is bytes:
-        put(b"b" + _LENGTH.pack(len(value)) + value)
-    elif kind is np.ndarray:
-        if value.dtype.kind not in _KINDS:
-            raise _unknown(value)
-        by_column = value.flags.f_contiguous and not value.flags.c_contiguous
-        put((b"f" if by_column else b"a") + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
-        put(struct.pack(f"<{value.ndim}Q", *value.shape))
-        put(value.tobytes("F" if by_column else "C"))
     elif dataclasses.is_dataclass(kind):
         names, _ = _fields(kind)
         put(b"c" + _text(kind.__name__) + _LENGTH.pack(len(names)))
         for name in names:
             put(_text(name))
             _write(getattr(value, name), put)
-    elif kind is tuple:
-        put(b"t" + _LENGTH.pack(len(value)))
-        for item in value:
-            _write(item, put)
     elif isinstance(value, Mapping):
         put(b"m" + _LENGTH.pack(len(value)))
         for key, item in value.items():
@@ -170,6 +150,41 @@ def _write(value: Any, put: Any) -> None:
             _write(item, put)
     else:
         raise _unknown(value)
+
+
+def _write_integer(value: int, put: Any) -> None:
+    if not -(2**63) <= value < 2**63:
+        raise CodecError(f"The whole number {value} has more than 64 bits; write it as text.")
+    put(b"i" + _INTEGER.pack(value))
+
+
+def _write_array(value: NDArray[Any], put: Any) -> None:
+    if value.dtype.kind not in _KINDS:
+        raise _unknown(value)
+    by_column = value.flags.f_contiguous and not value.flags.c_contiguous
+    put((b"f" if by_column else b"a") + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
+    put(struct.pack(f"<{value.ndim}Q", *value.shape))
+    put(value.tobytes("F" if by_column else "C"))
+
+
+def _write_tuple(value: tuple[Any, ...], put: Any) -> None:
+    put(b"t" + _LENGTH.pack(len(value)))
+    for item in value:
+        _write(item, put)
+
+
+_WRITERS: Mapping[type, Callable[[Any, Any], None]] = MappingProxyType(
+    {
+        type(None): lambda _, put: put(b"N"),
+        bool: lambda value, put: put(b"T" if value else b"F"),
+        int: _write_integer,
+        float: lambda value, put: put(b"d" + _FLOAT.pack(value)),
+        str: lambda value, put: put(b"s" + _text(value)),
+        bytes: lambda value, put: put(b"b" + _LENGTH.pack(len(value)) + value),
+        np.ndarray: _write_array,
+        tuple: _write_tuple,
+    }
+)
 
 
 class _Reader:
@@ -205,27 +220,10 @@ class _Reader:
         return found
 
     def content(self, tag: bytes) -> Any:
-        if tag == b"N":
-            return None
-        if tag in b"TF":
-            return tag == b"T"
-        if tag == b"i":
-            return int(_INTEGER.unpack(self.take(8))[0])
-        if tag == b"d":
-            return float(_FLOAT.unpack(self.take(8))[0])
-        if tag == b"s":
-            return self.text()
-        if tag == b"b":
-            return bytes(self.take(self.length()))
-        if tag in (b"a", b"f"):
-            return self.array("F" if tag == b"f" else "C")
-        if tag == b"t":
-            return tuple(self.value() for _ in range(self.length()))
-        if tag == b"m":
-            return {self.text(): self.value() for _ in range(self.length())}
-        if tag == b"c":
-            return self.record()
-        raise CodecError(f"The tag {tag!r} is not known; take an intact copy.")
+        read = _READERS.get(tag)
+        if read is None:
+            raise CodecError(f"The tag {tag!r} is not known; take an intact copy.")
+        return read(self)
 
     def array(self, order: Literal["C", "F"]) -> Any:
         name = self.text()
@@ -260,3 +258,21 @@ class _Reader:
                 "expected: it was written by another version."
             )
         return kind(**values)
+
+
+_READERS: Mapping[bytes, Callable[[_Reader], Any]] = MappingProxyType(
+    {
+        b"N": lambda _: None,
+        b"T": lambda _: True,
+        b"F": lambda _: False,
+        b"i": lambda reader: int(_INTEGER.unpack(reader.take(8))[0]),
+        b"d": lambda reader: float(_FLOAT.unpack(reader.take(8))[0]),
+        b"s": _Reader.text,
+        b"b": lambda reader: bytes(reader.take(reader.length())),
+        b"a": lambda reader: reader.array("C"),
+        b"f": lambda reader: reader.array("F"),
+        b"t": lambda reader: tuple(reader.value() for _ in range(reader.length())),
+        b"m": lambda reader: {reader.text(): reader.value() for _ in range(reader.length())},
+        b"c": _Reader.record,
+    }
+)

@@ -131,57 +131,67 @@ class Caller:
         self.sequence += 1
         self._asked = {}
         asked = tuple(bodies)
-        waiting: dict[ClientId, _Attempts] = {}
-        answers: dict[ClientId, Answer] = {}
-        absent: list[ClientId] = []
-        journal, sequence = self.journal, self.sequence
+        calls: dict[ClientId, Call] = {}
         for client, body in bodies.items():
             base, anchor = self.versions[client], self._anchors[client]
-            call = Call(
-                *(self.run, sequence, base, anchor, round, exchange),
+            calls[client] = Call(
+                *(self.run, self.sequence, base, anchor, round, exchange),
                 *(kind, function, part, asked, body),
             )
-            known = None
-            if journal is not None:
-                self._asked[client] = _content(call)
-                known = journal.answer(sequence, client, self._asked[client])
-            if known:
-                answers[client] = codec.decode(known, Answer)
-            elif known is not None:
-                absent.append(client)
-            else:
-                waiting[client] = _Attempts(self._transport, client, call, self.patience)
+        found = self._replay(calls)
+        found |= self._send({client: one for client, one in calls.items() if client not in found})
+        answers = {client: one for client in asked if (one := found[client]) is not None}
+        for answer in answers.values():
+            if answer.error:
+                raise raised(answer, function)
+        if len(answers) < len(asked):
+            raise _absent(
+                asked - answers.keys(),
+                f"answer to {function} (exchange {self.sequence}) within",
+                self.patience,
+            )
+        for client in asked:
+            self.versions[client] = self.sequence
+        return answers
+
+    def _replay(self, calls: Mapping[ClientId, Call]) -> dict[ClientId, Answer | None]:
+        """Return the answers that the journal has; None where the run went on without a site."""
+        found: dict[ClientId, Answer | None] = {}
+        for client, call in calls.items() if self.journal is not None else ():
+            assert self.journal is not None
+            self._asked[client] = _content(call)
+            known = self.journal.answer(call.sequence, client, self._asked[client])
+            if known is not None:
+                found[client] = codec.decode(known, Answer) if known else None
+        return found
+
+    def _send(self, calls: Mapping[ClientId, Call]) -> dict[ClientId, Answer | None]:
+        """Call sites, all at once; return their answers, None where there is none in time."""
         end = time.monotonic() + self.patience.deadline
+        waiting = {
+            client: _Attempts(self._transport, client, call, self.patience)
+            for client, call in calls.items()
+        }
         for attempts in waiting.values():
             attempts.start(end)
+        found: dict[ClientId, Answer | None] = {}
         try:
             for client, attempts in waiting.items():
-                found = attempts.wait(end)
-                if found is None:
-                    absent.append(client)
-                    continue
-                answers[client] = found[0]
-                if journal is not None and not found[0].error:
-                    journal.add(sequence, client, self._asked[client], found[1])
+                found[client] = self._record(client, attempts.wait(end))
         finally:
             for attempts in waiting.values():
                 attempts.give_up()  # where one raises, nobody waits for the others
-        if journal is not None:
-            journal.settle()
-        name = function.partition(":")[0]  # of an identity
-        for answer in answers.values():
-            if answer.error:
-                raise raised(answer, name)
-        if absent:
-            raise AbsentError(
-                f"{', '.join(sorted(absent))} did not answer to {name} (exchange {sequence}) "
-                f"within {self.patience.deadline:g} seconds; see to these sites, then resume the "
-                "run.",
-                tuple(sorted(absent)),
-            )
-        for client in asked:
-            self.versions[client] = sequence
-        return {client: answers[client] for client in asked}
+        if self.journal is not None:
+            self.journal.settle()
+        return found
+
+    def _record(self, client: ClientId, found: tuple[Answer, bytes] | None) -> Answer | None:
+        """Return an answer; write it down, if it is no error."""
+        if found is None:
+            return None
+        if self.journal is not None and not found[0].error:
+            self.journal.add(self.sequence, client, self._asked[client], found[1])
+        return found[0]
 
     def wait_for(self, wanted: Collection[ClientId], count: int) -> None:
         """Wait until so many of some sites are there, others being away or not.
@@ -226,11 +236,7 @@ class Caller:
             if not self.away or enough():
                 return
             if time.monotonic() > end:
-                raise AbsentError(
-                    f"{', '.join(sorted(self.away))} did not come back within "
-                    f"{self.patience.deadline:g} seconds; see to these sites, then resume the run.",
-                    tuple(sorted(self.away)),
-                )
+                raise _absent(self.away, "come back within", self.patience)
             pause.wait(min(1.0, self.patience.deadline / 10))
 
     def _answers(self, client: ClientId) -> bool:
@@ -240,6 +246,15 @@ class Caller:
         except OSError:
             return False
         return True
+
+
+def _absent(clients: Collection[ClientId], what: str, patience: Patience) -> AbsentError:
+    names = tuple(sorted(clients))
+    return AbsentError(
+        f"{', '.join(names)} did not {what} {patience.deadline:g} seconds; see to these sites, "
+        "then resume the run.",
+        names,
+    )
 
 
 def _content(call: Call) -> bytes:
