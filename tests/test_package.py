@@ -47,6 +47,7 @@ PUBLIC = [
     "TableError",
     "TamperedError",
     "UserError",
+    "VersionError",
     "compare",
     "inspect",
     "join",

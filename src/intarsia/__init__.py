@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TableError,
         TamperedError,
         UserError,
+        VersionError,
     )
     from intarsia.inference.predict import Predictions, predict
     from intarsia.models.linear import LinearClassifier, LinearRegressor
@@ -64,6 +65,7 @@ __all__ = [
     "TableError",
     "TamperedError",
     "UserError",
+    "VersionError",
     "compare",
     "inspect",
     "join",
@@ -102,6 +104,7 @@ _HOME = {
     "TableError": "errors",
     "TamperedError": "errors",
     "UserError": "errors",
+    "VersionError": "errors",
     "compare": "results.comparison",
     "inspect": "api",
     "join": "api",

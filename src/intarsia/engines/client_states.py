@@ -1,4 +1,4 @@
-"""The clients' states of a simulation: in memory and, beyond a budget, in a file mapped into it.
+"""Client states of a simulation, in memory or, beyond a budget, in a memory-mapped file.
 
 Each state in the file is one row: its arrays lie one behind the other, and the record that the
 client gets back has them as views of the mapped row. A new state takes a row of its own, and a row
@@ -9,7 +9,6 @@ goes on from. What comes out is the same, to the bit, wherever a state lies.
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 import os
 import tempfile
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
+from intarsia.engines.codec import replace_within
 
 _SEGMENT = 1 << 26  # bytes by which the file grows
 _PAGE = mmap.PAGESIZE
@@ -181,21 +181,10 @@ def _size(state: Any) -> int:
     return size
 
 
-def _exchanged(value: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
-    """Return a state with each of its arrays changed; what holds none is returned as it is."""
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.hasobject or not value.nbytes else change(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        old = [getattr(value, name) for name in names]
-        new = [_exchanged(one, change) for one in old]
-        if all(one is other for one, other in zip(old, new, strict=True)):
-            return value
-        made = object.__new__(type(value))
-        made.__dict__.update(zip(names, new, strict=True))
-        return made
-    if isinstance(value, tuple):
-        return tuple(_exchanged(one, change) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _exchanged(one, change) for key, one in value.items()}
-    return value
+def _exchanged(state: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
+    """Return a state with each of its arrays changed that has values of its own."""
+    return replace_within(
+        state,
+        np.ndarray,
+        lambda one: one if one.dtype.hasobject or not one.nbytes else change(one),
+    )

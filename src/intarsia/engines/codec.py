@@ -76,6 +76,30 @@ def size(value: Any) -> int:
     return _HEADER + _size(value)
 
 
+def replace_within(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return a message or a state with each value of a kind replaced; as it is if none is."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, Mapping):
+        inner = value
+    elif isinstance(value, tuple):
+        inner = dict(enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = {name: getattr(value, name) for name in _fields(type(value))[0]}
+    else:
+        return value
+    new = {key: replace_within(one, kind, change) for key, one in inner.items()}
+    if all(new[key] is one for key, one in inner.items()):
+        return value
+    if isinstance(value, Mapping):
+        return new
+    if isinstance(value, tuple):
+        return tuple(new.values())
+    made = object.__new__(type(value))
+    made.__dict__.update(new)
+    return made
+
+
 @cache
 def _fields(kind: type) -> tuple[tuple[str, ...], int]:
     """Return the field names of a dataclass and the bytes that names and tags take."""

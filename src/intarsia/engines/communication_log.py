@@ -16,7 +16,12 @@ from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.linear_combination import CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Totals, from_record, to_record
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, exchange_fields, layouts
+from intarsia.engines.sums.sealed import (
+    SealedField,
+    SealedRecord,
+    SealedTotal,
+    layouts,
+)
 from intarsia.engines.sums.secure import LockedCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
@@ -177,15 +182,15 @@ class Bookkeeping:
         """Return a server state with totals of many terms sealed anew: they would grow for ever."""
         if self.totals.mode == "plain":
             return server
-        return exchange_fields(server, SealedField, self._sealed_anew)
+        return codec.replace_within(server, SealedField, self._sealed_anew)
 
     def seal(self, server: Any) -> Any:
         """Return a server state with its sealed totals as records that the codec writes."""
-        return exchange_fields(server, SealedField, lambda one: to_record(self.totals, one))
+        return codec.replace_within(server, SealedField, lambda one: to_record(self.totals, one))
 
     def unseal(self, server: Any) -> Any:
         """Return the server state that `seal` was given."""
-        return exchange_fields(server, SealedRecord, lambda one: from_record(self.totals, one))
+        return codec.replace_within(server, SealedRecord, lambda one: from_record(self.totals, one))
 
 
 class Exchange:
@@ -211,7 +216,7 @@ class Exchange:
         self.messages = books.refreshed(messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
-        self._replies: dict[ClientId, Any] = {}
+        self.replies: dict[ClientId, Any] = {}  # of an ask
         self._collector = (
             books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
         )
@@ -256,7 +261,7 @@ class Exchange:
         sent = reply.__dict__
         absent = {name for name, value in sent.items() if value is None}
         if self._collector is None:
-            self._replies[client] = reply
+            self.replies[client] = reply
             self.up += codec.size(reply)
             self._took(client, type(reply), absent, lambda: dict(sent))
         else:
@@ -279,8 +284,8 @@ class Exchange:
         self._unsent = absent if self._unsent is None else self._unsent & absent
         self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
 
-    def result(self) -> Any:
-        """Return the replies by client, or the sealed total; count what the exchange took."""
+    def end(self) -> Exchange:
+        """Count what the exchange took; return it."""
         message, reply, traffic = self._split, self._reply, self._books.traffic
         for counts, kind, size in (
             (traffic.down, message.kind, self.down),
@@ -291,4 +296,9 @@ class Exchange:
             *(self._kind, self._fn.name, message.kind, message.names, reply),
             *(self.messages, self._unsent or ()),
         )
-        return self._replies if self._collector is None else self._collector.total()
+        return self
+
+    def total(self) -> SealedTotal:
+        """Return the sealed total of the replies to a sum."""
+        assert self._collector is not None
+        return self._collector.total()

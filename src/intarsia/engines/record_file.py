@@ -1,4 +1,4 @@
-"""Files that grow by records, each behind its length; a process that ends may cut the last."""
+"""Append-only files of records behind their lengths; a process that ends may cut the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run every client in this process, one after the other: the engine for simulation and tests.
+"""Simulation engine: run every client in this process, one after the other.
 
 Totals are sealed here too (reading one raises), bytes are counted as the codec would write them,
 and client state lives with the engine's parties, never with the server.
@@ -28,16 +28,6 @@ from intarsia.engines.sums.secure import LockedTotals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, IntarsiaError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-
-
-class _Party:
-    """A client in this process: its blocks."""
-
-    __slots__ = ("blocks", "whole")
-
-    def __init__(self, blocks: Mapping[str, Block]) -> None:
-        self.blocks = dict(blocks)
-        self.whole: dict[str, Block] = {}
 
 
 class InProcess:
@@ -74,16 +64,15 @@ class InProcess:
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
         self._secrets = {name: SecretKey.draw() for name in names} if secrets is None else secrets
-        self._parties = {
-            name: _Party(
-                {
-                    part: schema.align(name, blocks[name])
-                    for part, (schema, blocks) in parts.items()
-                    if name in blocks
-                }
-            )
+        self._blocks: dict[ClientId, dict[str, Block]] = {
+            name: {
+                part: schema.align(name, blocks[name])
+                for part, (schema, blocks) in parts.items()
+                if name in blocks
+            }
             for name in names
         }
+        self._whole: dict[ClientId, Block] = {}  # training blocks with undivided values
         self._states = States() if states is None else states
         self._states.begin(dict.fromkeys(names).items())
         geometry = Geometry(self._schemas)
@@ -99,13 +88,11 @@ class InProcess:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        replies: dict[ClientId, Any] = self._run("ask", fn, messages)
-        return replies
+        return self._run("ask", fn, messages).replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        total: SealedTotal = self._run("sum", fn, messages)
-        return total
+        return self._run("sum", fn, messages).total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
@@ -114,7 +101,7 @@ class InProcess:
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
         """Start a round with the clients that are there (None: all)."""
         self.books.begin_round(number)
-        self._present = tuple(self._parties) if present is None else tuple(present)
+        self._present = tuple(self._blocks) if present is None else tuple(present)
 
     def key(self, *words: int | str) -> RandomKey:
         """Return the server's random key for this round."""
@@ -126,26 +113,25 @@ class InProcess:
 
     def block(self, client: ClientId, part: str = "train") -> Block:
         """Return a client's block of one part (simulation and tests only)."""
-        return self._parties[client].blocks[part]
+        return self._blocks[client][part]
 
     def count_once(self) -> None:
         """Let each training value count once: divide it by its number of holders."""
-        for party in self._parties.values():
-            block = party.blocks["train"]
-            once = block.counted_once()
-            if once is not block:
-                party.whole["train"] = block
-                party.blocks["train"] = once
+        for client, own in self._blocks.items():
+            once = own["train"].counted_once()
+            if once is not own["train"]:
+                self._whole[client], own["train"] = own["train"], once
 
     def transform(self, change: Callable[[ClientId, str, Block], Block]) -> None:
         """Replace every block by what `change(client, part, block)` makes of it, at its client."""
-        for name, party in self._parties.items():
-            for part in party.blocks:
-                party.blocks[part] = change(name, part, party.blocks[part])
+        for name, own in self._blocks.items():
+            for part in own:
+                own[part] = change(name, part, own[part])
 
     def whole_block(self, client: ClientId, part: str) -> Block:
         """Return a client's block with undivided values (simulation and tests only)."""
-        return self._parties[client].whole.get(part, self._parties[client].blocks[part])
+        own = self._blocks[client][part]
+        return self._whole.get(client, own) if part == "train" else own
 
     def schema(self, part: str) -> Schema:
         """Return the public schema of a part."""
@@ -166,7 +152,7 @@ class InProcess:
 
     def make_states(self, make: Callable[[ClientId], Any]) -> None:
         """Give each client the state that is made for it, one after the other."""
-        self._states.begin((name, make(name)) for name in self._parties)
+        self._states.begin((name, make(name)) for name in self._blocks)
 
     def saved(self) -> None:
         """Take note of a checkpoint: there is nothing to do."""
@@ -194,7 +180,7 @@ class InProcess:
 
     def _run(
         self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Any:
+    ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
             opened = {client: self._opened(client, exchange) for client in group}
@@ -207,7 +193,7 @@ class InProcess:
             ]
             for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)
-        return exchange.result()
+        return exchange.end()
 
     def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
         """Return the clients in groups: each opens its messages, computes, and seals replies."""
@@ -217,7 +203,7 @@ class InProcess:
         groups: list[list[ClientId]] = []
         room = 0
         for client in clients:
-            x = self._parties[client].blocks[fn.part].x
+            x = self._blocks[client][fn.part].x
             size = self._states.size(client) + int(x.data.nbytes)
             if not groups or size > room:
                 groups.append([])
@@ -254,11 +240,10 @@ class InProcess:
         return [reply for _, reply in answers]
 
     def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit[Any]:
-        party = self._parties[client]
         stream = fn.stream or fn.name
         words = (self._seed, self.books.round, self.books.exchange, client, stream)
         key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)
-        return self._states[client], party.blocks[fn.part], opened, key
+        return self._states[client], self._blocks[client][fn.part], opened, key
 
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's

@@ -1,4 +1,4 @@
-"""What crossed between the server and the clients: by type for every run, byte by byte on request.
+"""Transcript of what the server could read, and counts of what clients and server exchanged.
 
 `Crossings` counts, for each client function, who could read which field. `Transcript` writes down
 every byte that the server could read, for attacks that must fail and for auditors.

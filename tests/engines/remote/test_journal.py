@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intarsia.engines import codec
-from intarsia.engines.remote.journal import Entry, Journal
+from intarsia.engines.remote.journal import Journal
 from intarsia.errors import CheckpointError
 
 CALL = b"what was asked"
@@ -133,12 +132,3 @@ def test_that_nobody_was_away_is_told_from_not_known(tmp_path):
     again = Journal(tmp_path)
     assert [again.away(number) for number in (4, 5, 6)] == [{"a", "b"}, set(), None]
     again.close()
-
-
-def test_answers_that_do_not_say_to_which_call_are_refused(tmp_path):
-    data = codec.encode(Entry(1, "a", b"x"))
-    (tmp_path / "000000000000.journal").write_bytes(len(data).to_bytes(8, "little") + data)
-    journal = Journal(tmp_path)
-    with pytest.raises(CheckpointError, match="begin it anew"):
-        journal.answer(1, "a", CALL)
-    journal.close()

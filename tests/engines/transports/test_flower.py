@@ -29,7 +29,7 @@ def test_flower_is_imported_in_one_file_alone() -> None:
                 names = [one.name for one in node.names]
             if any(name.split(".")[0] == "flwr" for name in names):
                 found.add(path.relative_to(SOURCE).as_posix())
-    assert found == {"engines/flower.py"}
+    assert found == {"engines/transports/flower.py"}
 
 
 def test_the_example_over_flower_is_the_experiment_credit() -> None:

@@ -1,4 +1,4 @@
-"""The server's calls to sites: in parallel, again where one is lost, and no longer than agreed.
+"""Calls of the server to sites, in parallel, with retries and a deadline.
 
 A `Transport` carries bytes and promises nothing: it may lose, delay, repeat and alter them. What a
 call came to is the same in spite of it, since a site executes each call once.

@@ -1,4 +1,4 @@
-"""A site: the client's side of an engine whose clients run on other machines.
+"""Client of the remote engine: a site that answers the server's calls and keeps its own state.
 
 `Site.handle` takes the bytes of a call and gives those of an answer. It runs no code that was sent:
 functions are looked up by name among those of the run's algorithm. One call at a time, in order:

@@ -1,4 +1,4 @@
-"""The answers of sites since a checkpoint, on the server's disk: a round that was broken off.
+"""Journal of the sites' answers since a checkpoint, to resume a round that was interrupted.
 
 A round is a function of the server's state and of what sites answer. To go on within one, the
 server runs it again from the checkpoint and takes from the journal what was answered already, so
@@ -30,15 +30,6 @@ class Noted:
     client: str
     call: bytes  # what tells the call from others
     answer: bytes  # b"": the site did not answer, and the run went on without it
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What came of a call, as it was written before it said of which."""
-
-    sequence: int
-    client: str
-    answer: bytes
 
 
 class Journal:
@@ -147,11 +138,9 @@ def _whole(path: Path) -> dict[tuple[int, ClientId], Noted]:
         end = 0
         for data in whole_records(file):
             try:
-                found = codec.decode(data, Noted, Entry)
+                found = codec.decode(data, Noted)
             except CodecError:
                 break
-            if isinstance(found, Entry):
-                found = Noted(found.sequence, found.client, b"", found.answer)  # to no known call
             entries[found.sequence, found.client] = found
             end = file.tell()
         file.truncate(end)

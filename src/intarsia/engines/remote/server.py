@@ -1,4 +1,4 @@
-"""The engine whose clients are sites on other machines, over any transport that carries bytes.
+"""Server of the remote engine: clients are sites on other machines, over any transport of bytes.
 
 The server sees what it sees in `InProcess`, with the same keys of random numbers and sums in the
 same order, so that a run comes to the same bits. Contributions are sealed at the sites; the server
@@ -86,13 +86,11 @@ class Remote:
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
-        replies: dict[ClientId, Any] = self._run("ask", fn, messages)
-        return replies
+        return self._run("ask", fn, messages).replies
 
     def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        total: SealedTotal = self._run("sum", fn, messages)
-        return total
+        return self._run("sum", fn, messages).total()
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
@@ -202,7 +200,7 @@ class Remote:
 
     def _run(
         self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Any:
+    ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         bodies: dict[ClientId, bytes] = {}
         written: dict[int, bytes] = {}  # of messages with nothing sealed: the same for all
@@ -217,7 +215,7 @@ class Remote:
                 written[id(message)] = codec.encode(message)
             bodies[client] = written[id(message)]
         if not bodies:
-            return exchange.result()
+            return exchange.end()
         answers = self._caller.call(
             kind,
             function_name(fn, self._algorithm),
@@ -234,7 +232,7 @@ class Remote:
                 exchange.take_sealed(client, {**found, **reply.counts}, answer.up)
             else:
                 exchange.take(client, decode_as(fn.reply, answer.body))
-        return exchange.result()
+        return exchange.end()
 
     def _share(self, client: ClientId, total: SealedField) -> Any:
         """Return a client's own entries of a total, as they are sent to it."""

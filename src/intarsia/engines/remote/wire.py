@@ -1,4 +1,4 @@
-"""What goes over the wire between the server and a site: one call, and one answer.
+"""Wire protocol between the server and a site: calls, answers, and the classes within them.
 
 Both are records that the codec writes, with its checksum; what the call is about lies in them as
 bytes, so that a call can be checked before anything of it is read. No code is ever sent: a call

@@ -1,4 +1,4 @@
-"""What the server holds of sealed contributions: combinations of totals with public factors.
+"""Linear combinations of sealed totals with public factors: all that a server can compute of them.
 
 They are written into checkpoints, and on the way to a site, as records of bytes by cell.
 """

@@ -1,4 +1,4 @@
-"""How the clients' contributions are added up, and who opens the total.
+"""Sums of client contributions: where entries lie, what every mode does, and sums in the clear.
 
 `PlainTotals` adds the numbers themselves; it is there for simulation and tests. The modes in which
 the server cannot read what it adds are in `intarsia.engines.sums.secure`.
@@ -92,6 +92,16 @@ class Geometry:
             found.append((cell, start, start + count))
             start += count
         return tuple(found)
+
+    def own_cells(
+        self, client: ClientId, part: str, layout: Layout | None
+    ) -> Sequence[tuple[int, int, int]]:
+        """Return the cells of which a client may open totals, with start and stop."""
+        if layout is Layout.BLOCKS:
+            return [(cell, 0, 0) for cell in self.own_blocks(client, part).values()]
+        # of selected samples a client opens all: the total's cells are those of the samples
+        whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
+        return self.runs(client, part, whole, None)
 
 
 def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:

@@ -1,4 +1,4 @@
-"""Totals that the server holds without being able to read them.
+"""Sums that the server cannot read: totals, their fields, and how the fields are laid out.
 
 Reading one raises in every mode, the plain one too, so that a leak fails the fastest test. What
 stands behind a field is the business of `intarsia.engines.sums.plain`.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from intarsia.core.algorithm import Layout, evolve
+from intarsia.core.algorithm import Layout
 from intarsia.errors import SealedError
 
 
@@ -164,26 +163,3 @@ def layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
 def counts_of(kind: type) -> str:
     """Return the field of a reply that counts the selected samples by cell."""
     return next(name for name, layout in layouts(kind) if layout is Layout.COUNTS)
-
-
-def exchange_fields(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return a dataclass with each field of a kind replaced, those of tuples too."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        exchanged = _exchanged(value, kind, change)
-        if exchanged is not value:
-            found[field.name] = exchanged
-    return evolve(state, **found)
-
-
-def _exchanged(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, tuple):
-        exchanged = tuple(_exchanged(one, kind, change) for one in value)
-        same = all(new is one for new, one in zip(exchanged, value, strict=True))
-        return value if same else exchanged
-    if dataclasses.is_dataclass(value) and not isinstance(value, SealedRecord):
-        return exchange_fields(value, kind, change)
-    return value

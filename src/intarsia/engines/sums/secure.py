@@ -1,11 +1,9 @@
-"""Totals of sealed contributions: clients seal and open, the server adds what it cannot read.
+"""Secure aggregation: clients seal contributions and open totals, the server adds without reading.
 
 Each client seals its contribution cell by cell (see
 `intarsia.privacy.secure_aggregation.protocol`). What the server can do with totals is a combination
 with public factors; the owners of a cell open its pieces and combine them. A combination of many
 totals would be costly to open, so that an owner seals its value anew from time to time.
-
-How the contributions to one sum are collected: sealed cell by cell, and added up unread.
 """
 
 from __future__ import annotations
@@ -408,14 +406,7 @@ class LockedTotals:
     def share(self, client: ClientId, field: SealedField) -> SealedField:
         """Return a total with the cells alone that a client holds: what is sent to it."""
         total: Combination = field.content
-        if field.layout is None:
-            mine = {EVERYONE}
-        elif field.layout is Layout.BLOCKS:
-            mine = set(self._geometry.own_blocks(client, field.part).values())
-        else:
-            layout = Layout.SAMPLES if field.layout is Layout.SELECTED else field.layout
-            runs = self._geometry.runs(client, field.part, layout, None)
-            mine = {cell for cell, _, _ in runs}
+        mine = {cell for cell, _, _ in self._geometry.own_cells(client, field.part, field.layout)}
         return field.with_content(total.restricted(mine))
 
     def opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:

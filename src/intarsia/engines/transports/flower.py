@@ -1,13 +1,13 @@
-"""Sites as nodes of a Flower federation: the server's calls go over its Grid, to a client app.
+"""Transport over Flower: sites are nodes, and the server's calls go over its Grid to a client app.
 
 A call is a message to the action "query.call" of a node, with one array of bytes; which client
 function it is about lies in it, and a node runs those of the run's algorithm only. A node says
 which client it is when it is asked by "query.name".
 
 Flower may run each call in another process, and keeps a `Context` for each node between them. What
-a site has lies on its shelf (`site.Shelf`): on its own disk, or in the context where the nodes are
-simulated (`ContextShelf`). The context also says which call was the last, so that a process that
-has answered it goes on with what it has in memory, and any other reads the shelf.
+a site has lies on its shelf (`remote.client.Shelf`): on its own disk, or in the context where the
+nodes are simulated (`ContextShelf`). The context also says which call was the last, so that a
+process that has answered it goes on with what it has in memory, and any other reads the shelf.
 
 Where nodes are simulated nothing is lost, and one attempt should have all the time that there is
 (`Patience(seconds=600, deadline=600)`): a second message would run beside the first.
@@ -36,7 +36,7 @@ _SLOWEST = 0.25
 
 
 class GridLine:
-    """Carries calls over a Flower Grid; a `calling.Transport`.
+    """Carries calls over a Flower Grid; a `remote.caller.Transport`.
 
     Parameters
     ----------

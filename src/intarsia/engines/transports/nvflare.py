@@ -1,4 +1,4 @@
-"""Sites over NVIDIA FLARE: its Collab API carries bytes between a server and sites over mutual TLS.
+"""Transport over NVIDIA FLARE: its Collab API carries bytes to sites and back over mutual TLS.
 
 What is ours stays ours: a call is one published function that takes bytes and gives bytes; states,
 repetitions, deadlines and going on after a crash are those of `engines.remote`. No code is sent: a
