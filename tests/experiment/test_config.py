@@ -160,8 +160,14 @@ def test_overrides_set_any_key(tmp_path: Path) -> None:
         ("experiment.rounds=true", "[experiment] rounds is true; expected a whole number"),
         ("experiment.yardsticks=1", "[experiment] yardsticks is 1; expected true or false"),
         ("experiment.clients=1", "[experiment] has the unknown key 'clients'"),
-        ("experiment.tolerance=nan", "[experiment] tolerance is nan; expected"),
-        ("experiment.participation=0", "[experiment] participation is 0.0; expected"),
+        (
+            "experiment.tolerance=nan",
+            "[experiment] tolerance is nan; it must be at least 0, for example 1e-06.",
+        ),
+        (
+            "experiment.participation=0",
+            "[experiment] participation is 0.0; it must be above 0 and at most 1",
+        ),
         ("experiment.out=3", "[experiment] out is 3; expected text"),
         ("split.tests=0.5", "[split] has the unknown key 'tests'; use 'test'"),
         ("labels.task=binery", "[labels] task is \"binery\"; use 'binary'"),

@@ -122,8 +122,8 @@ SOUND = {"algorithm": "flic", "accuracy": 0.9, "source": "a"}
     ("tables", "sentence"),
     [
         ({"algorithm": "flic"}, 'published is {algorithm = "flic"}; expected tables [[published]]'),
-        ([{**SOUND, "accuracy": 97.5}], "accuracy of 'flic' is 97.5; expected a fraction"),
-        ([{**SOUND, "deviation": 1.5}], "deviation of 'flic' is 1.5"),
+        ([{**SOUND, "accuracy": 97.5}], "of 'flic': accuracy is 97.5; it must be from 0 to 1"),
+        ([{**SOUND, "deviation": 1.5}], "of 'flic': deviation is 1.5"),
         ([{**SOUND, "acuracy": 1.0}], "unknown key 'acuracy'"),
         ([{"algorithm": "flic", "accuracy": 0.9}], "has no 'source'"),
         ([{**SOUND, "when": {"partitions": {"clients": 3}}}], "names the table 'partitions'"),

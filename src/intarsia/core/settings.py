@@ -1,20 +1,146 @@
-"""A frozen dataclass of settings from a mapping, with one clear sentence for what does not fit."""
+"""Settings from a mapping, and checks of their ranges; each error is one sentence.
+
+A settings class is a frozen dataclass. The range of a field stands in its annotation
+(`rate: Positive = 0.01`), and `check_ranges` in `__post_init__` refuses what is outside.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from intarsia.errors import ExperimentError, listed, nearest
 
 T = TypeVar("T")
+
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+FractionBelowOne = Annotated[float, Ge(0), Lt(1)]
+PositiveFraction = Annotated[float, Gt(0), Le(1)]
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range:
+    """What a field's annotation says of its values."""
+
+    limits: tuple[BaseMetadata, ...]
+    whole: bool
+    advice: str  # how the error ends
+
+    def holds(self, value: Any) -> bool:
+        return all(_within(value, limit) for limit in self.limits)
+
+    def __str__(self) -> str:
+        limits = {type(one): getattr(one, type(one).__name__.lower()) for one in self.limits}
+        finite = limits.pop(Lt, None) if limits.get(Lt) == math.inf else None
+        least, most = limits.get(Ge), limits.get(Le)
+        if least is not None and most is not None:
+            words = f"from {least} to {most}"
+        else:
+            parts = {Gt: "above {}", Ge: "at least {}", Le: "at most {}", Lt: "below {}"}
+            words = " and ".join(
+                text.format(limits[kind]) for kind, text in parts.items() if kind in limits
+            )
+        if self.whole:
+            return f"a whole number {words if words[0] == 'f' else f'of {words}'}"
+        if finite is not None:
+            return "positive and finite" if limits.get(Gt) == 0 else f"finite and {words}"
+        return words
+
+
+def _within(value: Any, limit: BaseMetadata) -> bool:
+    match limit:
+        case Gt(least):
+            return bool(value > least)
+        case Ge(least):
+            return bool(value >= least)
+        case Lt(most):
+            return bool(value < most)
+        case Le(most):
+            return bool(value <= most)
+    raise TypeError(f"{limit} is no limit that is checked; use Gt, Ge, Lt or Le.")
+
+
+def check_ranges(settings: Any, table: str = "algorithm.") -> None:
+    """Raise where a field is outside the range, or none of the words, in its annotation.
+
+    Limits hold for each number of a list; None is in every range. A text in the annotation is the
+    advice in the error, which else shows the default: `Annotated[float, Gt(0), "1 is safe"]`.
+
+    Parameters
+    ----------
+    settings
+        The dataclass.
+    table
+        What stands before the key in the error: "algorithm." or "[experiment] ".
+
+    Raises
+    ------
+    ExperimentError
+        With the key, the value and its range.
+    """
+    for key, (allowed, words) in _ranges(type(settings)).items():  # type: ignore[arg-type]  # a class can be hashed
+        value = getattr(settings, key)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is None:
+                continue
+            if words and isinstance(one, str) and one not in words:
+                raise _OutsideError(key, f"is {one!r}; choose from {', '.join(words)}.", table)
+            if allowed and not isinstance(one, str) and not allowed.holds(one):
+                each = "each must" if isinstance(value, tuple) else "it must"
+                says = f"is {toml_text(value)}; {each} be {allowed}{allowed.advice}."
+                raise _OutsideError(key, says, table)
+
+
+class _OutsideError(ExperimentError):
+    """A setting is outside its range; a table that holds the settings' table names it in full."""
+
+    def __init__(self, key: str, says: str, table: str) -> None:
+        super().__init__(f"{table}{key} {says}")
+        self.key, self.says = key, says
+
+
+@cache
+def _ranges(cls: type) -> dict[str, tuple[_Range | None, tuple[str, ...]]]:
+    """Return the limits of each field that has some, and the words that it may be."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        words = tuple(one for one in _literals(hint) if isinstance(one, str))
+        said = next(_annotations(hint), None)
+        allowed = None
+        if said is not None:
+            base, *extras = typing.get_args(said)
+            advice = next((f": {one}" for one in extras if isinstance(one, str)), "")
+            if not advice and isinstance(field.default, int | float):
+                advice = f", for example {field.default}"
+            limits = tuple(one for one in extras if isinstance(one, BaseMetadata))
+            allowed = _Range(limits, base is int, advice)
+        if allowed or words:
+            found[field.name] = (allowed, words)
+    return found
+
+
+def _annotations(hint: Any) -> Iterator[Any]:
+    """Yield the annotated types in a type."""
+    if typing.get_origin(hint) is Annotated:
+        yield hint
+    else:
+        for inner in typing.get_args(hint):
+            yield from _annotations(inner)
 
 
 def hyperparameters(
@@ -59,11 +185,14 @@ def _inner(cls: Any, table: Any, where: str, key: str) -> Any:
     """Return a dataclass from a table inside of another, which errors name too."""
     if not isinstance(table, Mapping):
         raise wrong_value(where, key, table, "a table")
-    outer = where.strip("[]")
+    place = f"{where.strip('[]')}.{key}"
     try:
-        return hyperparameters(cls, table, f"[{outer}.{key}]")
+        return hyperparameters(cls, table, f"[{place}]")
+    except _OutsideError as error:
+        raise _OutsideError(error.key, error.says, f"{place}.") from None
     except ExperimentError as error:
         # a class's own checks name its keys as if it had the outer table to itself
+        outer = where.strip("[]")
         raise ExperimentError(
             re.sub(rf"\b{outer}\.(?!{key}\b)", f"{outer}.{key}.", str(error))
         ) from None

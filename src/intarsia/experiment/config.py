@@ -17,9 +17,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from intarsia.core.settings import frozen, hyperparameters, toml_text, wrong_value
+from annotated_types import Ge
+
+from intarsia.core.settings import (
+    Count,
+    CountOrZero,
+    FractionBelowOne,
+    PositiveFraction,
+    check_ranges,
+    frozen,
+    hyperparameters,
+    toml_text,
+    wrong_value,
+)
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import located
 from intarsia.data.source import Source
@@ -108,17 +120,14 @@ _ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advic
 class Split:
     """Which samples are held out for evaluation, by a hash of their ids."""
 
-    test: float = 0.2  # fraction in [0, 1); 0 = no test part
+    test: FractionBelowOne = 0.2  # 0 = no test part
     # fraction of the training samples on which models are graded instead of on the test part, which
     # is then not used: to choose hyperparameters
-    validation: float = 0.0
+    validation: FractionBelowOne = 0.0
     salt: str = ""
 
     def __post_init__(self) -> None:
-        for key, example in (("test", "0.2"), ("validation", "0.1")):
-            value = getattr(self, key)
-            if not 0 <= value < 1:
-                raise _outside("split", key, value, "a fraction of at least 0 and below 1", example)
+        check_ranges(self, "[split] ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,15 +192,19 @@ class Experiment:
     algorithm: str
     hyperparameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # not yet validated
     out: str = ""  # folder; "" = runs/<name> beside the file
-    seed: int = 0
-    rounds: int = 200  # upper limit
-    tolerance: float = 1e-6  # stop when gap/primal falls below, where there is a certificate
-    participation: float = 1.0  # fraction of clients in a round
+    seed: CountOrZero = 0
+    rounds: Count = 200  # upper limit
+    tolerance: Annotated[float, Ge(0)] = (
+        1e-6  # stop when gap/primal falls below, where there is a certificate
+    )
+    participation: PositiveFraction = 1.0  # fraction of clients in a round
     participation_pattern: Literal["random", "cyclic"] = "random"
-    checkpoint_seconds: float = 1.0
-    state_megabytes: int = 2048  # of the clients' states in memory; the others are mapped from disk
-    evaluate_every: int = 10  # rounds; 0 = only at the end
-    threads: int = 1  # of the libraries for linear algebra and for networks
+    checkpoint_seconds: Annotated[float, Ge(0)] = 1.0
+    state_megabytes: CountOrZero = (
+        2048  # of the clients' states in memory; the others are mapped from disk
+    )
+    evaluate_every: CountOrZero = 10  # rounds; 0 = only at the end
+    threads: Count = 1  # of the libraries for linear algebra and for networks
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
@@ -204,18 +217,7 @@ class Experiment:
     published: tuple[Published, ...] = ()  # for comparisons; nothing of a run depends on them
 
     def __post_init__(self) -> None:
-        for key, sound, expected, example in (
-            ("seed", self.seed >= 0, "a whole number of at least 0", "0"),
-            ("rounds", self.rounds >= 1, "a whole number of at least 1", "200"),
-            ("threads", self.threads >= 1, "a whole number of at least 1", "1"),
-            ("tolerance", self.tolerance >= 0, "a number of at least 0", "1e-6"),
-            ("participation", 0 < self.participation <= 1, "a fraction in (0, 1]", "1.0"),
-            ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0 seconds", "1.0"),
-            ("state_megabytes", self.state_megabytes >= 0, "at least 0 MB", "2048"),
-            ("evaluate_every", self.evaluate_every >= 0, "at least 0 rounds", "10"),
-        ):
-            if not sound:
-                raise _outside("experiment", key, getattr(self, key), expected, example)
+        check_ranges(self, "[experiment] ")
         turns = 1 / self.participation
         if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
             raise ExperimentError(
@@ -391,12 +393,6 @@ def _keys() -> list[str]:
     """Return the keys of the table [experiment]."""
     apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
     return [one.name for one in dataclasses.fields(Experiment) if one.name not in apart]
-
-
-def _outside(table: str, key: str, value: Any, expected: str, example: str) -> ExperimentError:
-    return ExperimentError(
-        f"[{table}] {key} is {toml_text(value)}; expected {expected}: set e.g. {key} = {example}."
-    )
 
 
 def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:

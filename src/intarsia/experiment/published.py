@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from intarsia.core.settings import hyperparameters, toml_text, wrong_value
+from intarsia.core.settings import (
+    Fraction,
+    check_ranges,
+    hyperparameters,
+    toml_text,
+    wrong_value,
+)
 from intarsia.errors import ExperimentError, nearest
 
+_IN_PERCENT = "divide percent by 100"
 _CONDITIONS = ("algorithm", "dataset", "experiment", "partition")
 
 
@@ -17,20 +24,14 @@ class Published:
     """One figure: the accuracy of an algorithm, as the mean over clients, and where it stands."""
 
     algorithm: str  # of the runs that it is to be compared with
-    accuracy: float  # fraction
+    accuracy: Annotated[Fraction, _IN_PERCENT]
     source: str  # such as "Rakotomamonjy et al. (2024), Table 3"
-    deviation: float | None = None  # over the published runs
+    deviation: Annotated[Fraction, _IN_PERCENT] | None = None  # over the published runs
     # table → key → value that a run has, so that the figure is one for it
     when: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __post_init__(self) -> None:
-        for key in ("accuracy", "deviation"):
-            value = getattr(self, key)
-            if value is not None and not 0 <= value <= 1:
-                raise ExperimentError(
-                    f"[[published]] {key} of {self.algorithm!r} is {value:g}; expected a fraction "
-                    f"from 0 to 1: set e.g. {key} = {value / 100:g}."
-                )
+        check_ranges(self, f"[[published]] of {self.algorithm!r}: ")
         for table in self.when:
             if table not in _CONDITIONS:
                 raise ExperimentError(
