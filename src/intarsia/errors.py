@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 
 class IntarsiaError(Exception):
@@ -33,7 +34,31 @@ class IntarsiaError(Exception):
 
 
 class UserError(IntarsiaError):
-    """Something that the user can mend: says the actual values, what was expected, what to do."""
+    """Something that the user can mend: says the actual values, what was expected, what to do.
+
+    Parameters
+    ----------
+    problem
+        The actual values and what was expected; without `advice` the whole sentence.
+    advice
+        What to do.
+    where
+        What the problem is in, such as a client and its file.
+    without_settings
+        What to do where no experiment file can be changed, if that is something else.
+    """
+
+    def __init__(
+        self, problem: str, advice: str = "", *, where: str = "", without_settings: str = ""
+    ) -> None:
+        said = f"{where}: {problem}" if where else problem
+        super().__init__(f"{said}; {advice}." if advice else said)
+        self.problem, self.advice, self.where = problem, advice, where
+        self.without_settings = without_settings or advice
+
+    def retold(self, *, where: str, advice: str) -> Self:
+        """Return the error about another place, with another advice."""
+        return type(self)(self.problem, advice, where=where)
 
 
 class TableError(UserError, ValueError):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from intarsia.data.source import Source
-from intarsia.errors import TableError, first_line
+from intarsia.errors import first_line
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 
@@ -44,10 +44,10 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise TableError(
-            f"{source.where}: {_ragged(content, separator, len(header)) or first_line(error)}; "
-            f"give every line {len(header)} values, and put a value with a separator in quotes"
-            + (f", or set separator if it is not {separator!r}." if not source.separator else ".")
+        advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
+        other = "" if source.separator else f", or set separator if it is not {separator!r}"
+        raise source.error(
+            _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
 
 
@@ -64,23 +64,22 @@ def _arrow_s_own(content: bytes) -> pa.Buffer:
 
 def _check_text(content: bytes, source: Source) -> None:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise TableError(
-            f"{source.where}: the file starts with {content[:2]!r}, which is UTF-16; save it as "
-            "UTF-8."
+        raise source.error(
+            f"the file starts with {content[:2]!r}, which is UTF-16", "save it as UTF-8"
         )
     if b"\0" in content[:4096]:
-        raise TableError(
-            f"{source.where}: the file starts with {content[:12]!r}, which is not text; set format "
-            "to what it is, or save it as UTF-8 text."
+        raise source.error(
+            f"the file starts with {content[:12]!r}, which is not text",
+            "set format to what it is, or save it as UTF-8 text",
+            "save it as UTF-8 text",
         )
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         around = content[max(0, error.start - 5) : error.start + 5]
-        raise TableError(
-            f"{source.where}: line {line} has the bytes {around!r}, which are not UTF-8; save the "
-            "file as UTF-8."
+        raise source.error(
+            f"line {line} has the bytes {around!r}, which are not UTF-8", "save the file as UTF-8"
         ) from None
 
 
@@ -129,25 +128,22 @@ def _header(content: bytes, source: Source) -> tuple[list[str], str]:
     try:
         header, separator = header_of(lambda mark: _rows(content, mark), source)
     except csv.Error as error:
-        raise TableError(
-            f"{source.where}: the header line cannot be read ({error}); check quotes and separator."
+        raise source.error(
+            f"the header line cannot be read ({error})", "check quotes and separator"
         ) from None
     if not header:
-        raise TableError(
-            f"{source.where}: the file has 0 column names; write them in the first line."
-        )
+        raise source.error("the file has 0 column names", "write them in the first line")
     if len(header) == 1 and source.separator:
         other = _dividing(lambda mark: _rows(content, mark), separator)
         if other != separator:
-            raise TableError(
-                f"{source.where}: the header {header[0][:60]!r} has no {separator!r} but "
-                f"{other!r}; set separator to {other!r}, leave it out, or put a name with "
-                f"{other!r} in quotes."
+            raise source.error(
+                f"the header {header[0][:60]!r} has no {separator!r} but {other!r}",
+                f"set separator to {other!r}, leave it out, or put a name with {other!r} in quotes",
             )
     if all(_measured(name) for name in header):
-        raise TableError(
-            f"{source.where}: the first line ({', '.join(header)[:60]!r}) has numbers only; the "
-            "first line must have the names of the columns: add it."
+        raise source.error(
+            f"the first line ({', '.join(header)[:60]!r}) has numbers only",
+            "the first line must have the names of the columns: add it",
         )
     return header, separator
 

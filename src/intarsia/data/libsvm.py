@@ -19,6 +19,7 @@ _INDICES = 2**31  # the kernels have column numbers of 32 bits
 # all memory. The widest public sets have 55 million, and far more entries.
 _ALWAYS = 20_000_000
 _PER_ENTRY = 100
+_FORM = "`label index:value …`"
 
 
 def parse_libsvm(
@@ -44,7 +45,7 @@ def parse_libsvm(
         numbers += parts
         sizes.append(len(parts))
     if not sizes:
-        raise TableError(f"{where}: the file has 0 samples; check that it was written.")
+        raise TableError("the file has 0 samples", "check that it was written", where=where)
     try:
         flat = np.array(numbers).astype(np.float64)
     except ValueError:
@@ -67,9 +68,10 @@ def parse_libsvm(
     if last > most:
         at = int(np.searchsorted(indptr, int(index.argmax()), side="right"))
         raise TableError(
-            f"{where}: the index {last:,} in sample {at} would make as many features, in a file of "
-            f"{len(index):,} entries, which may have {most:,}; correct it, or number the features "
-            "from 1 on."
+            f"the index {last:,} in sample {at} would make as many features, in a file of "
+            f"{len(index):,} entries, which may have {most:,}",
+            "correct it, or number the features from 1 on",
+            where=where,
         )
     names = tuple(map(str, range(first, last + 1)))
     columns = index.astype(np.int32) - np.int32(first)
@@ -81,14 +83,15 @@ def _first_broken(content: bytes, where: str) -> TableError:
         body = line.partition(b"#")[0]
         if body.split() and _fault(body):
             return _broken(body, at, where)
-    return TableError(f"{where}: the numbers cannot be read; write `label index:value …`.")
+    return TableError("the numbers cannot be read", f"write {_FORM}", where=where)
 
 
 def _broken(body: bytes, at: int, where: str) -> TableError:
     shown = body.decode(errors="replace").strip()[:40]
     return TableError(
-        f"{where}: line {at} ({shown!r}): {_fault(body)}; write `label index:value …` with whole "
-        "ascending indices."
+        f"line {at} ({shown!r}): {_fault(body)}",
+        f"write {_FORM} with whole ascending indices",
+        where=where,
     )
 
 

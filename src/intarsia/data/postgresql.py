@@ -107,10 +107,10 @@ def check_no_password(written: str, url: URL, source: Source) -> None:
     secrets += [value for key, value in parse_qsl(written.partition("?")[2]) if key in _SECRETS]
     if any(secret and "$" not in secret for secret in secrets):
         user = url.username or "reader"
-        raise TableError(
-            f"{source.where}: url holds a password, which would stand in files and be passed on; "
+        raise source.error(
+            "url holds a password, which would stand in files and be passed on",
             f'name an environment variable ("postgresql://{user}:$BANK_PASSWORD@..."), or a '
-            "password file (?passfile=...)."
+            "password file (?passfile=...)",
         )
 
 
@@ -124,18 +124,18 @@ def postgresql_columns(url: URL, query: str, source: Source) -> tuple[list[str],
         the connection is lost on the way.
     """
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise TableError(
-            f"{source.where}: url names the driver {url.drivername!r}, whose TLS is not checked "
-            'here; write "postgresql://...".'
+        raise source.error(
+            f"url names the driver {url.drivername!r}, whose TLS is not checked here",
+            'write "postgresql://..."',
         )
     url = url.set(drivername="postgresql+psycopg")
     missing = {key: value for key, value in _DEFAULTS.items() if key not in url.query}
     try:
         engine = create_engine(url.update_query_dict(missing))
     except ImportError as error:
-        raise TableError(
-            f"{source.where}: url names a PostgreSQL server but the package psycopg is not "
-            'installed; run pip install "intarsia[postgresql]".'
+        raise source.error(
+            "url names a PostgreSQL server but the package psycopg is not installed",
+            'run pip install "intarsia[postgresql]"',
         ) from error
     try:
         with closing(engine.raw_connection()) as pooled:
@@ -159,12 +159,10 @@ def _sentence(error: BaseException, source: Source) -> TableError:
         told = str(error)
         advice = next((say for part, say in _NO_CONNECTION.items() if part in told), None)
         if advice is not None:
-            return TableError(f"{source.where}: {words}; {advice}.")
+            return source.error(f"{words}", f"{advice}")
     if state is not None and state.startswith(_WRITES):
         advice = _SELECT_ONLY
     else:
         known = (_NO_ROWS.get((state or "08")[:length]) for length in (5, 3, 2))
         advice = next((say for say in known if say is not None), "correct the query")
-    return TableError(
-        f"{source.where}: the query {shortened(source.query)} failed ({words}); {advice}."
-    )
+    return source.error(f"the query {shortened(source.query)} failed ({words})", f"{advice}")

@@ -162,16 +162,16 @@ def table_from(
             source = replace(source, label=name)
         return table_of_columns(frame, source)
     if source.id is not None or source.label is not None:
-        raise TableError(
-            f"{source.where}: id is {source.id!r} and label is {source.label!r} but a matrix has "
-            "no such columns; pass the arrays samples and labels."
+        raise source.error(
+            f"id is {source.id!r} and label is {source.label!r} but a matrix has no such columns",
+            "pass the arrays samples and labels",
         )
     try:
         x = values if issparse(values) else np.asarray(values)
     except ValueError as error:
-        raise TableError(
-            f"{source.where}: the values are not a matrix ({first_line(error)}); give every row "
-            "the same number of values."
+        raise source.error(
+            f"the values are not a matrix ({first_line(error)})",
+            "give every row the same number of values",
         ) from None
     width = x.shape[1] if len(x.shape) == 2 else 0
     own = tuple(names) if names is not None else tuple(f"x{number}" for number in range(width))
@@ -183,13 +183,12 @@ def _joined(
 ) -> tuple[pa.Table, str]:
     """Return a frame with an array as a further column, and the column's name."""
     if column is not None:
-        raise TableError(
-            f"{source.where}: {key} is {column!r} but an array is passed too; pass one of the two."
-        )
+        raise source.error(f"{key} is {column!r} but an array is passed too", "pass one of the two")
     if given.shape != (frame.num_rows,):
-        raise TableError(
-            f"{source.where}: the DataFrame has {frame.num_rows} rows but the array for {key} has "
-            f"the shape {given.shape}; give one {key} for every row."
+        raise source.error(
+            f"the DataFrame has {frame.num_rows} rows but the array for {key} has the shape "
+            f"{given.shape}",
+            f"give one {key} for every row",
         )
     name = key if key not in frame.column_names else f"{source.name}:{key}"
     return frame.append_column(name, column_of(given.tolist())), name
@@ -198,24 +197,23 @@ def _joined(
 def _format(source: Source) -> Format:
     if source.format is not None and source.format != "sql":
         if source.path is None:
-            raise TableError(
-                f"{source.where}: format is {source.format!r} but there is no path; set path."
-            )
+            raise source.error(f"format is {source.format!r} but there is no path", "set path")
         return source.format
     if source.url is not None and source.path is None:
         if source.query is None or not source.query.strip():
-            raise TableError(f"{source.where}: a url needs a query; set query to a select.")
+            raise source.error("a url needs a query", "set query to a select")
         return "sql"
     if source.format == "sql" or source.path is None:
-        raise TableError(
-            f"{source.where}: path is {source.path!r} and url is {source.url!r}; set path for a "
-            "file, or url and query for a database, and not both."
+        raise source.error(
+            f"path is {source.path!r} and url is {source.url!r}",
+            "set path for a file, or url and query for a database, and not both",
         )
     ending = ending_of(source.path)
     if ending not in ENDINGS:
-        raise TableError(
-            f"{source.where}: the ending {ending!r} tells no format; set format to one of "
-            f"{listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and query for a database."
+        raise source.error(
+            f"the ending {ending!r} tells no format",
+            f"set format to one of {listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and "
+            "query for a database",
         )
     return ENDINGS[ending]
 
@@ -223,11 +221,10 @@ def _format(source: Source) -> Format:
 def _existing(source: Source) -> None:
     path = Path(source.path or "")
     if path.is_dir():
-        raise TableError(f"{source.where}: this is a folder, not a file; name a file in it.")
+        raise source.error("this is a folder, not a file", "name a file in it")
     if not path.exists():
-        raise TableError(
-            f"{source.where}: there is no such file; correct path (it is relative to the "
-            "experiment file)."
+        raise source.error(
+            "there is no such file", "correct path (it is relative to the experiment file)"
         )
 
 
@@ -235,21 +232,18 @@ def _content(path: Path, source: Source) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise TableError(
-            f"{source.where}: cannot read the file ({error.strerror}); check its permissions."
+        raise source.error(
+            f"cannot read the file ({error.strerror})", "check its permissions"
         ) from error
     if content[:2] == b"\x1f\x8b" or path.suffix == ".gz":
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise TableError(
-                f"{source.where}: not a whole gzip file ({first_line(error)}); copy or compress it "
-                "again."
+            raise source.error(
+                f"not a whole gzip file ({first_line(error)})", "copy or compress it again"
             ) from error
     if not content.strip():
-        raise TableError(
-            f"{source.where}: the file is empty (0 lines with text); check that it was written."
-        )
+        raise source.error("the file is empty (0 lines with text)", "check that it was written")
     return content
 
 
@@ -257,9 +251,10 @@ def _parquet(path: Path, source: Source) -> pa.Table:
     try:
         return arrow_parquet.ParquetFile(path).read()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise TableError(
-            f"{source.where}: not a parquet file that can be read ({first_line(error)}); write it "
-            "again, or set format to what it is."
+        raise source.error(
+            f"not a parquet file that can be read ({first_line(error)})",
+            "write it again, or set format to what it is",
+            "write it again",
         ) from error
 
 
@@ -267,9 +262,8 @@ def _npz(path: Path, source: Source) -> Table:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise TableError(
-                    f"{source.where}: the file has one array without a name; save it with "
-                    "numpy.savez(path, x=...)."
+                raise source.error(
+                    "the file has one array without a name", "save it with numpy.savez(path, x=...)"
                 )
             parts = {name: file[name] for name in file.files}
     except _NO_ARCHIVE as error:
@@ -278,9 +272,8 @@ def _npz(path: Path, source: Source) -> Table:
         # numpy would advise to load it with pickle
         why = first_line(error) if zipfile.is_zipfile(path) else "it is no zip archive"
         why = "an array holds Python objects" if "pickle" in why else why
-        raise TableError(
-            f"{source.where}: not an npz file of plain arrays ({why}); write numbers and text with "
-            "numpy.savez."
+        raise source.error(
+            f"not an npz file of plain arrays ({why})", "write numbers and text with numpy.savez"
         ) from error
     views = {
         name: array
@@ -294,15 +287,14 @@ def _npz(path: Path, source: Source) -> Table:
     elif {"data", "indices", "indptr", "shape"} <= set(parts):
         x = _csr(parts, source)
     else:
-        raise TableError(
-            f"{source.where}: the file has the arrays {listed(parts)}; expected x, or the CSR "
-            "parts data, indices, indptr and shape, or views (samples, …): save it with these "
-            "names."
+        raise source.error(
+            f"the file has the arrays {listed(parts)}",
+            "expected x, or the CSR parts data, indices, indptr and shape, or views (samples, "
+            "…): save it with these names",
         )
     if x.ndim != 2:
-        raise TableError(
-            f"{source.where}: x has the shape {x.shape}; expected (samples, features): "
-            "reshape it to two axes."
+        raise source.error(
+            f"x has the shape {x.shape}", "expected (samples, features): reshape it to two axes"
         )
     names = [str(one) for one in parts["features"].tolist()] if "features" in parts else None
     own = tuple(names) if names is not None else tuple(f"x{at}" for at in range(x.shape[1]))
@@ -317,9 +309,9 @@ def _views(
     if len(set(rows.values())) > 1:
         first, *others = rows
         odd = next(name for name in others if rows[name] != rows[first])
-        raise TableError(
-            f"{source.where}: the view {first!r} has {rows[first]} samples and {odd!r} has "
-            f"{rows[odd]}; give all views the same samples in the same order."
+        raise source.error(
+            f"the view {first!r} has {rows[first]} samples and {odd!r} has {rows[odd]}",
+            "give all views the same samples in the same order",
         )
     names = {
         name: tuple(f"{name}{at}" for at in range(math.prod(array.shape[1:])))
@@ -354,9 +346,9 @@ def _csr(parts: Mapping[str, NDArray[Any]], source: Source) -> Any:
         )
         x.check_format(full_check=True)
     except (ValueError, TypeError, IndexError) as error:
-        raise TableError(
-            f"{source.where}: data, indices, indptr and shape are not a CSR matrix "
-            f"({first_line(error)}); save it with scipy.sparse.save_npz."
+        raise source.error(
+            f"data, indices, indptr and shape are not a CSR matrix ({first_line(error)})",
+            "save it with scipy.sparse.save_npz",
         ) from error
     return x
 
@@ -370,14 +362,16 @@ def _matrix(
 ) -> Table:
     """Return the table of a file format that carries its labels and ids outside the columns."""
     if source.id not in (None, "row", "samples" if source.format == "npz" else "row"):
-        raise TableError(
-            f"{source.where}: id is {source.id!r} but a {source.format} file has no id column; set "
-            'id = "row" where row i is the same sample at all parties, or remove id.'
+        raise source.error(
+            f"id is {source.id!r} but a {source.format} file has no id column",
+            'set id = "row" where row i is the same sample at all parties, or remove id',
+            "number the rows by --id row, or leave --id out",
         )
     if source.id == "samples" and samples is None:
-        raise TableError(
-            f"{source.where}: id is 'samples' but the file has no array of this name; save it, set "
-            'id = "row" or remove id.'
+        raise source.error(
+            "id is 'samples' but the file has no array of this name",
+            'save it, set id = "row" or remove id',
+            "save it, or number the rows: --id row",
         )
     if source.id == "row":
         samples = np.arange(x.shape[0])
@@ -388,11 +382,8 @@ def _matrix(
             source, label=None, exclude=tuple(n for n in source.exclude if n not in ("label", own))
         )
     elif source.label is not None and (y is None or source.label not in ("label", "y")):
-        raise TableError(
-            f"{source.where}: label is {source.label!r} but "
-            + ("the file has no labels" if y is None else "the file's labels are called 'label'")
-            + "; remove label."
-        )
+        has = "the file has no labels" if y is None else "the file's labels are called 'label'"
+        raise source.error(f"label is {source.label!r} but {has}", "remove label")
     return table_of_matrix(x, source, names=names, y=y, samples=samples)
 
 

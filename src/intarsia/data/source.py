@@ -74,6 +74,10 @@ class Source:
         place = self.path or (self.url.split("@")[-1].split("?")[0] if self.url else None)
         return f"Client {self.name!r}" + (f" ({place})" if place else "")
 
+    def error(self, problem: str, advice: str, without_settings: str = "") -> TableError:
+        """Return the error that this source's table has a problem."""
+        return TableError(problem, advice, where=self.where, without_settings=without_settings)
+
 
 def check_names(names: Sequence[str], source: Source) -> None:
     """Raise if two columns have one name, or one has none.
@@ -86,14 +90,12 @@ def check_names(names: Sequence[str], source: Source) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names):
         if not name.strip():
-            raise TableError(
-                f"{source.where}: the name of column {position + 1} is {name!r}; give every column "
-                "a name in the header line."
+            raise source.error(
+                f"the name of column {position + 1} is {name!r}",
+                "give every column a name in the header line",
             )
         if name in seen:
-            raise TableError(
-                f"{source.where}: two columns have the name {name!r}; rename one of them."
-            )
+            raise source.error(f"two columns have the name {name!r}", "rename one of them")
         seen.add(name)
 
 
@@ -124,28 +126,27 @@ def feature_columns(
     for key, some in asked.items():
         for name in some:
             if name not in known:
-                raise TableError(
-                    f"{source.where}: {key} names the column {name!r}, which the table does not "
-                    f"have; {nearest(name, names)}."
+                raise source.error(
+                    f"{key} names the column {name!r}, which the table does not have",
+                    f"{nearest(name, names)}",
                 )
             if key not in ("id", "label", "exclude") and name in (source.id, source.label):
                 role = "id" if name == source.id else "label"
-                raise TableError(
-                    f"{source.where}: {key} names the {role} column {name!r}; a feature is neither "
-                    f"id nor label: remove it from {key}."
+                raise source.error(
+                    f"{key} names the {role} column {name!r}",
+                    f"a feature is neither id nor label: remove it from {key}",
                 )
     left_out = {*source.exclude, source.id, source.label}
     wanted: Sequence[str] = names if source.features is None else source.features
     chosen = tuple(name for name in wanted if name not in left_out)
     if len(set(chosen)) < len(chosen):
         twice = next(name for name in chosen if chosen.count(name) > 1)
-        raise TableError(
-            f"{source.where}: features lists {twice!r} more than once; remove the repeated entry."
-        )
+        raise source.error(f"features lists {twice!r} more than once", "remove the repeated entry")
     if not chosen and source.label is None and not labelled:
-        raise TableError(
-            f"{source.where}: no feature column is left (columns: {listed(names)}); a party "
-            "without labels needs at least one: add a column to features, or name its label column."
+        raise source.error(
+            f"no feature column is left (columns: {listed(names)})",
+            "a party without labels needs at least one: add a column to features, or name its "
+            "label column",
         )
     return chosen
 
@@ -166,10 +167,10 @@ def feature_groups(chosen: Sequence[str], source: Source) -> dict[str, tuple[str
         groups[group] = tuple(dict.fromkeys(found))
         for name in groups[group]:
             if owner.setdefault(name, group) != group:
-                raise TableError(
-                    f"{source.where}: the column {name!r} is in the groups {owner[name]!r} "
-                    f"({listed(source.groups[owner[name]])}) and {group!r} ({listed(names)}); a "
-                    "column is in one group: narrow a pattern, or name the columns."
+                raise source.error(
+                    f"the column {name!r} is in the groups {owner[name]!r} "
+                    f"({listed(source.groups[owner[name]])}) and {group!r} ({listed(names)})",
+                    "a column is in one group: narrow a pattern, or name the columns",
                 )
     rest = tuple(name for name in chosen if name not in owner)
     if rest:
@@ -186,15 +187,16 @@ def _meant(given: str, group: str, chosen: Sequence[str], source: Source) -> Seq
     """Return the features that an entry of a group means."""
     if not _is_pattern(given, chosen):
         if given not in chosen:
-            raise TableError(
-                f"{source.where}: groups.{group} names the column {given!r}, which is not among "
-                f"the features; {nearest(given, chosen)}."
+            raise source.error(
+                f"groups.{group} names the column {given!r}, which is not among the features",
+                f"{nearest(given, chosen)}",
             )
         return (given,)
     found = [name for name in chosen if fnmatchcase(name, given)]
     if not found:
-        raise TableError(
-            f"{source.where}: the pattern {given!r} of groups.{group} fits none of the features "
-            f"({listed(chosen, 6)}); correct it, or leave it out."
+        raise source.error(
+            f"the pattern {given!r} of groups.{group} fits none of the features "
+            f"({listed(chosen, 6)})",
+            "correct it, or leave it out",
         )
     return found

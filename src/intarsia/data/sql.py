@@ -74,18 +74,19 @@ def _database_url(source: Source) -> URL:
     """
     unset = _unset(source.url or "")
     if unset:
-        raise TableError(
-            f"{source.where}: url names the environment variable {unset[0]}, which is not set; set "
-            "it, or write %24 for a dollar sign in a password."
+        raise source.error(
+            f"url names the environment variable {unset[0]}, which is not set",
+            "set it, or write %24 for a dollar sign in a password",
         )
     written = source.url or ""
     try:
         url = make_url(_expanded(written))
     except (ArgumentError, ValueError):
         shown = "…@" * ("@" in written) + written.split("@")[-1].split("?")[0]
-        raise TableError(
-            f"{source.where}: url is {shown!r}, which is not a database url; write e.g. "
-            '"sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or "postgresql://reader@host/bank".'
+        raise source.error(
+            f"url is {shown!r}, which is not a database url",
+            'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
+            '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
     if url.get_backend_name() == "postgresql":
         check_no_password(written, url, source)
@@ -115,17 +116,17 @@ def query_table(source: Source) -> pa.Table:
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
-        raise TableError(
-            f"{source.where}: there is no database file {place!r}; correct url (its file is "
-            "relative to the experiment file)."
+        raise source.error(
+            f"there is no database file {place!r}",
+            "correct url (its file is relative to the experiment file)",
         )
     own = {"duckdb": _from_duckdb, "postgresql": postgresql_columns}
     run = own.get(url.get_backend_name(), _from_sqlalchemy)
     names, columns = run(url, source.query or "", source)
     if not columns or not len(columns[0]):
-        raise TableError(
-            f"{source.where}: the query {shortened(source.query)} returned no rows; a party needs "
-            "at least one row: check its conditions."
+        raise source.error(
+            f"the query {shortened(source.query)} returned no rows",
+            "a party needs at least one row: check its conditions",
         )
     return pa.Table.from_arrays(columns, names=names)
 
@@ -134,9 +135,9 @@ def _from_duckdb(url: URL, query: str, source: Source) -> tuple[list[str], list[
     try:
         import duckdb
     except ImportError as error:
-        raise TableError(
-            f"{source.where}: url is {source.url!r} but the duckdb package is not installed; "
-            'run pip install "intarsia[duckdb]".'
+        raise source.error(
+            f"url is {source.url!r} but the duckdb package is not installed",
+            'run pip install "intarsia[duckdb]"',
         ) from error
     try:
         with duckdb.connect(str(url.database), read_only=True) as connection:
@@ -153,9 +154,9 @@ def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], l
     try:
         engine = create_engine(url)
     except (NoSuchModuleError, ImportError) as error:
-        raise TableError(
-            f"{source.where}: there is no driver for {url.drivername!r} ({first_line(error)}); "
-            "install its Python package."
+        raise source.error(
+            f"there is no driver for {url.drivername!r} ({first_line(error)})",
+            "install its Python package",
         ) from error
     try:
         with engine.connect() as connection:
@@ -171,13 +172,11 @@ def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], l
 
 
 def _no_table(source: Source) -> TableError:
-    return TableError(
-        f"{source.where}: the query {shortened(source.query)} returns no table; write a select."
-    )
+    return source.error(f"the query {shortened(source.query)} returns no table", "write a select")
 
 
 def _refused(error: BaseException, source: Source) -> TableError:
-    return TableError(
-        f"{source.where}: the database refused the query {shortened(source.query)} "
-        f"({first_line(error)}); correct url or query."
+    return source.error(
+        f"the database refused the query {shortened(source.query)} ({first_line(error)})",
+        "correct url or query",
     )

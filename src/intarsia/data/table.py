@@ -245,17 +245,17 @@ def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
         texts = next(client for client, yes in whole.items() if not yes)
         first = str(own[texts].samples[0])
         figures = all(one.isdecimal() for one in own[texts].samples.tolist())
+        advice = f'set id_type = "text" at {numbers!r}, or write them alike in both tables'
         if figures and np.char.startswith(own[texts].samples, "0").any():
             advice = (
                 'where zeros in front do not count, set normalise = ["zeros"] in [alignment] or '
-                'id_type = "integer" at every client, else write them in both tables.'
+                'id_type = "integer" at every client, else write them in both tables'
             )
-        else:
-            advice = f'set id_type = "text" at {numbers!r}, or write them alike in both tables.'
         raise FederationError(
             f"Client {numbers!r} has whole numbers as sample ids (first: "
-            f"{own[numbers].samples[0]}) but client {texts!r} has text (first: {first!r}); ids "
-            f"must have one type: {advice}"
+            f"{own[numbers].samples[0]}) but client {texts!r} has text (first: {first!r})",
+            f"ids must have one type: {advice}",
+            without_settings="ids must have one type: write them alike in all tables",
         )
     generated = [table.samples for table in tables.values() if table.generated]
     for client, table in own.items():

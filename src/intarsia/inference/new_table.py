@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,31 +19,6 @@ from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError, listed
 
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
-
-# what errors advise to set in an experiment file, and what can be done about a new table
-_ADVICE = (
-    (
-        r"correct it, add (.+) to missing, or list the column in categorical\.",
-        r"correct it, or let it count as missing: --missing \1.",
-    ),
-    (
-        r"list (it|the column) in exclude(, or in categorical to have one feature for each)?\.",
-        r"leave \1 out of the table.",
-    ),
-    (r"set format to what it is, or save it as UTF-8 text\.", "save it as UTF-8 text."),
-    (r", or set format to what it is\.", "."),
-    (
-        r"ids must have one type: .+",
-        "ids must have one type: write them alike in all tables.",
-    ),
-    (r" or set id_type = \"text\"\.", "."),
-    (r", or set separator if it is not .+\.", "."),
-    (r"save it, set id = \"row\" or remove id\.", "save it, or number the rows: --id row."),
-    (
-        r"set id = \"row\" where row i is the same sample at all parties, or remove id\.",
-        "number the rows by --id row, or leave --id out.",
-    ),
-)
 
 
 def check_table(path: Path, settings: TableSettings | None = None) -> Format:
@@ -78,11 +52,10 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
 def read_table(source: Source) -> Table:
     """Return a table; an error names the file alone, as there is no client here."""
     try:
-        with advice_for_new_tables():
-            return read(source)
+        return read(source)
     except TableError as problem:
-        sentence = str(problem).replace(source.where, str(source.path))
-        raise TableError(sentence.replace("Client 'table'", "The table")) from problem
+        where = str(source.path)
+        raise problem.retold(where=where, advice=problem.without_settings) from problem
 
 
 @contextmanager
@@ -91,10 +64,7 @@ def advice_for_new_tables() -> Iterator[None]:
     try:
         yield
     except (TableError, FederationError) as problem:
-        sentence = str(problem)
-        for told, doable in _ADVICE:
-            sentence = re.sub(told, doable, sentence)
-        raise type(problem)(sentence) from problem
+        raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,8 @@ def _read(frame: Any, features: list[str]) -> Block:
     try:
         read = table_from(part, client="table", categorical=tuple(levels))
     except TableError as problem:
-        what = str(problem).replace("Client 'table': ", "").partition(";")[0]
-        raise TableError(
-            f"The table: {what}; correct it, or replace it by NaN, which counts as missing."
-        ) from problem
+        advice = "correct it, or replace it by NaN, which counts as missing"
+        raise problem.retold(where="The table", advice=advice) from problem
     text = next((name for name in read.categorical if name not in levels), None)
     if text is not None:
         raise TableError(

@@ -147,8 +147,10 @@ def of_one_type(ids: Mapping[ClientId, NDArray[Any]]) -> dict[ClientId, NDArray[
         if numbers is None:
             raise FederationError(
                 f"Client {whole[0]!r} has whole numbers as sample ids but client {client!r} has "
-                'text; ids must have one type: set id_type to "text" or "integer" for both, or '
-                "declare in [alignment] normalise how to make them alike."
+                "text",
+                'ids must have one type: set id_type to "text" or "integer" for both, or declare '
+                "in [alignment] normalise how to make them alike",
+                without_settings="ids must have one type: write them alike in all tables",
             )
         found[client] = numbers
     return found
