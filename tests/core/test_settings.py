@@ -41,24 +41,24 @@ class Options:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"rate": -1}, "rate is -1; it must be positive and finite, for example 0.001."),
-        ({"rate": float("inf")}, "rate is inf; it must be positive and finite, for example 0.001."),
-        ({"rate": float("nan")}, "rate is nan; it must be positive and finite, for example 0.001."),
-        ({"decay": -0.5}, "decay is -0.5; it must be finite and at least 0, for example 0.0."),
-        ({"share": 1.5}, "share is 1.5; it must be from 0 to 1, for example 0.5."),
-        ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1, for example 0.5."),
-        ({"gamma": 0.0}, "gamma is 0.0; it must be above 0 and at most 1, for example 1.0."),
-        ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1, for example 10."),
-        ({"window": -1}, "window is -1; it must be a whole number of at least 0, for example 50."),
+        ({"rate": -1}, "rate is -1; it must be positive and finite: set e.g. 0.001."),
+        ({"rate": float("inf")}, "rate is inf; it must be positive and finite: set e.g. 0.001."),
+        ({"rate": float("nan")}, "rate is nan; it must be positive and finite: set e.g. 0.001."),
+        ({"decay": -0.5}, "decay is -0.5; it must be finite and at least 0: set e.g. 0.0."),
+        ({"share": 1.5}, "share is 1.5; it must be from 0 to 1: set e.g. 0.5."),
+        ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1: set e.g. 0.5."),
+        ({"gamma": 0.0}, "gamma is 0.0; it must be above 0 and at most 1: set e.g. 1.0."),
+        ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1: set e.g. 10."),
+        ({"window": -1}, "window is -1; it must be a whole number of at least 0: set e.g. 50."),
         ({"sigma": 0.0}, "sigma is 0.0; it must be above 0: the number of clients is safe."),
         ({"hidden": (8, 0)}, "hidden is [8, 0]; each must be a whole number of at least 1."),
-        ({"classes": 1}, "classes is 1; it must be a whole number of at least 2, for example 2."),
-        ({"price": -1.0}, "price is -1.0; it must be at least 0, for example 0.5."),
+        ({"classes": 1}, "classes is 1; it must be a whole number of at least 2: set e.g. 2."),
+        ({"price": -1.0}, "price is -1.0; it must be at least 0: set e.g. 0.5."),
         ({"loss": "hing"}, "loss is 'hing'; choose from hinge, logistic."),
         (
             {"port": 65535},
-            "port is 65535; it must be a whole number of at least 1 and below 65535, "
-            "for example 8080.",
+            "port is 65535; it must be a whole number of at least 1 and below 65535: "
+            "set e.g. 8080.",
         ),
     ],
 )

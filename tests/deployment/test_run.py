@@ -344,8 +344,8 @@ def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("site = 3", "must be a table"),
-        ("[[table]]\nx = 1", "must be a table"),
+        ("site = 3", r"site is 3; expected a table \[site\]"),
+        ("[[table]]\nx = 1", r"expected a table \[table\]"),
         ('[site]\nname = "a"\nplain = false', "there is no key"),
         ('[site]\nname = "a"\nkey = "none.key"', r"\[site\] key is .*none.key"),
         ('[site]\nname = "a"\nplain = true\n[table]\npath = "no.csv"', r"\[table\] path is"),

@@ -162,7 +162,7 @@ def test_overrides_set_any_key(tmp_path: Path) -> None:
         ("experiment.clients=1", "[experiment] has the unknown key 'clients'"),
         (
             "experiment.tolerance=nan",
-            "[experiment] tolerance is nan; it must be at least 0, for example 1e-06.",
+            "[experiment] tolerance is nan; it must be at least 0: set e.g. 1e-06.",
         ),
         (
             "experiment.participation=0",

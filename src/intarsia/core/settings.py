@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
@@ -126,7 +128,7 @@ def _ranges(cls: type) -> dict[str, tuple[_Range | None, tuple[str, ...]]]:
             base, *extras = typing.get_args(said)
             advice = next((f": {one}" for one in extras if isinstance(one, str)), "")
             if not advice and isinstance(field.default, int | float):
-                advice = f", for example {field.default}"
+                advice = f": set e.g. {field.default}"
             limits = tuple(one for one in extras if isinstance(one, BaseMetadata))
             allowed = _Range(limits, base is int, advice)
         if allowed or words:
@@ -179,6 +181,85 @@ def hyperparameters(
                 f"{_wording(hints[key])}."
             )
     return cls(**given)
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return a settings file's text; errors call it `what`, such as "the experiment file".
+
+    Raises
+    ------
+    ExperimentError
+        If it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start : error.start + 1]
+        raise ExperimentError(
+            f"{path}: byte {error.start} is {byte!r}, which is not UTF-8; save the file as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ExperimentError(
+            f"{path}: cannot read {what} ({error.strerror}); correct its path."
+        ) from error
+
+
+def read_toml(
+    path: Path, what: str, tables: Sequence[str] = (), lists: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Parameters
+    ----------
+    what
+        How an error calls the file.
+    tables
+        Those that it may have; none: they are not checked here.
+    lists
+        Of these, what may be a list of tables, or a text.
+
+    Raises
+    ------
+    ExperimentError
+        If it cannot be read, is no TOML, or has another table.
+    """
+    tree = toml_tree(read_text(path, what), path)
+    if tables:
+        check_tables(tree, what, tables, lists, f"{path}: ")
+    return tree
+
+
+def toml_tree(text: str, path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML text; an error names the file, the line and what it has there."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said, _, place = error.args[0].rstrip(")").partition(" (at ")
+        lines = text.splitlines()
+        known = place.startswith("line ")
+        line, column = map(int, place[5:].split(", column ")) if known else (len(lines), 1)
+        shown = lines[line - 1].strip()[:60] if 0 < line <= len(lines) else ""
+        raise ExperimentError(
+            f"{path}: not valid TOML: {said} at line {line}, column {column} ({shown!r}); correct "
+            "this line."
+        ) from None
+
+
+def check_tables(
+    tree: Mapping[str, Any],
+    what: str,
+    tables: Sequence[str],
+    lists: Sequence[str] = (),
+    where: str = "",
+) -> None:
+    """Refuse what is none of the tables of a file, or no table; arguments as in `read_toml`."""
+    for key, value in tree.items():
+        if key not in tables:
+            raise ExperimentError(
+                f"{where}[{key}] is not a table of {what}; {nearest(key, tables)}."
+            )
+        if key not in lists and not isinstance(value, Mapping):
+            raise wrong_value(where or "The file's", key, value, f"a table [{key}]")
 
 
 def _inner(cls: Any, table: Any, where: str, key: str) -> Any:
@@ -256,7 +337,7 @@ def wrong_value(
     advice = f"expected {expected}"
     if isinstance(value, str) and options:
         advice = nearest(value, options)
-    return ExperimentError(f"{where} {key} is {toml_text(value)}; {advice}.")
+    return ExperimentError(f"{where.strip()} {key} is {toml_text(value)}; {advice}.")
 
 
 def _literals(hint: Any) -> list[Any]:

@@ -20,7 +20,6 @@ label = "default"
 from __future__ import annotations
 
 import contextlib
-import tomllib
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,10 +30,10 @@ from typing import Final
 
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.settings import hyperparameters
+from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.data.reader import located
 from intarsia.data.source import Source
-from intarsia.errors import ExperimentError, IntarsiaError, nearest
+from intarsia.errors import ExperimentError, IntarsiaError
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.results.lock import alone
 
@@ -72,20 +71,11 @@ def read_settings(folder: Path) -> SiteSettings:
         If there are none, or they are wrong.
     """
     path = folder / "site.toml"
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise ExperimentError(
             f"{folder} holds no site.toml; give the folder of a site that was set up for it."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ExperimentError(f"{path} is no TOML ({problem}); correct it.") from None
-    for key in tree:
-        if key not in ("site", "table"):
-            near = nearest(key, ["site", "table"])
-            raise ExperimentError(f"{path}: [{key}] is not known; {near}.")
-        if not isinstance(tree[key], dict):
-            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
+        )
+    tree = read_toml(path, "a site's file", ("site", "table"))
     own = dict(tree.get("site", {}))
     for file in ("key", "dictionary"):
         if own.get(file) and isinstance(own[file], str):

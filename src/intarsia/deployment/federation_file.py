@@ -18,15 +18,14 @@ name = "bank"                # as experiments call the client
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.settings import hyperparameters
+from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.engines.remote.caller import Patience
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError
 
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
@@ -112,15 +111,7 @@ def load(path: Path) -> FederationFile:
     ExperimentError
         If it is wrong.
     """
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ExperimentError(f"{path} is no TOML ({problem}); correct it.") from None
-    for key in tree:
-        if key not in _TABLES:
-            raise ExperimentError(f"{path}: [{key}] is not known; {nearest(key, _TABLES)}.")
-        if key != "site" and not isinstance(tree[key], dict):
-            raise ExperimentError(f"{path}: {key} is {tree[key]!r}; it must be a table, [{key}].")
+    tree = read_toml(path, "the federation's file", _TABLES, lists=("site",))
     sites = tree.get("site", [])
     if not isinstance(sites, list) or not all(
         isinstance(one, dict) and set(one) == {"name"} and isinstance(one["name"], str)

@@ -1,17 +1,15 @@
-"""The experiment file: TOML → a frozen, validated `Experiment`.
+"""The experiment file as a validated `Experiment`, with keys set from the command line.
 
 Each table of the file is a frozen dataclass; `hyperparameters` builds one from a mapping with an
 error that names the key, its table, the actual value and the nearest valid key. The tables
 `[algorithm]`, `[partition]` and a named `[dataset]` keep their own keys as a mapping, since they
 belong to the algorithm, the partition and the data set.
-
-Keys of an experiment file that are set from the command line: `-c table.key=value`.
+A key is set from the command line by `-c table.key=value`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,8 +25,10 @@ from intarsia.core.settings import (
     FractionBelowOne,
     PositiveFraction,
     check_ranges,
+    check_tables,
     frozen,
     hyperparameters,
+    read_toml,
     toml_text,
     wrong_value,
 )
@@ -100,6 +100,7 @@ def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[st
     return {**table, parts[0]: _set(table.get(parts[0], {}), parts[1:], value, override)}
 
 
+_FILE = "the experiment file"
 _TABLES = (
     "experiment",
     "split",
@@ -262,22 +263,7 @@ def load(
         If the file cannot be read, is not TOML, or a key or a value is wrong.
     """
     path = Path(path)
-    try:
-        content = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise ExperimentError(
-            f"{path}: byte {error.start} is {error.object[error.start : error.start + 1]!r}, which "
-            "is not UTF-8; save the file as UTF-8."
-        ) from None
-    except OSError as error:
-        raise ExperimentError(
-            f"{path}: cannot read the experiment file ({error.strerror}); give the path of a TOML "
-            "file."
-        ) from error
-    try:
-        tree = tomllib.loads(content.removeprefix("\ufeff"))
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{path}: not valid TOML: {_place(str(error), content)}.") from None
+    tree: Mapping[str, Any] = read_toml(path, _FILE)
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
     if parties and not tree.keys() & {"client", "dataset"}:
@@ -296,13 +282,7 @@ def from_dict(
         If a key or a value is wrong.
     """
     folder = Path(folder).resolve()
-    for key, value in tree.items():
-        if key not in _TABLES:
-            raise ExperimentError(
-                f"[{key}] is not a table of an experiment; {nearest(key, _ORDER)}."
-            )
-        if key not in ("client", "privacy", "published") and not isinstance(value, Mapping):
-            raise wrong_value("The file's", key, value, f"a table [{key}]")
+    check_tables(tree, _FILE, _ORDER, ("client", "privacy", "published"))
     algorithm = dict(tree.get("algorithm", {}))
     chosen = algorithm.pop("name", None)
     if not isinstance(chosen, str) or not chosen:
@@ -455,13 +435,3 @@ def _clients(tables: Any, folder: Path) -> tuple[Source, ...]:
         where = f"[[client]] {name!r}" if isinstance(name, str) else f"[[client]] {position}"
         sources.append(located(hyperparameters(Source, table, where), folder))
     return tuple(sources)
-
-
-def _place(message: str, content: str) -> str:
-    """Return a TOML parser's message with the line it is about, and what to do."""
-    found = re.search(r"\(at line (\d+), column (\d+)\)", message)
-    lines = content.splitlines()
-    line, column = (int(found[1]), int(found[2])) if found else (len(lines), 1)
-    said = message.split(" (at ")[0]
-    shown = lines[line - 1].strip()[:60] if 0 < line <= len(lines) else ""
-    return f"{said} at line {line}, column {column} ({shown!r}); correct this line"

@@ -1,7 +1,7 @@
-"""Which samples and features the parties share, by the experiment's `[alignment]`.
+"""Which samples the parties share (entity alignment), by the experiment's `[alignment]`.
 
-A party's columns get the features' names and units, its ids are normalised by the declared rules,
-and pseudonyms take the place of ids in everything that is public.
+A party's ids are normalised by the declared rules, and pseudonyms take the place of ids in
+everything that is public.
 
 plain
     Ids as they are: whoever sees the public index sets sees them.
@@ -23,10 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
-from intarsia.data.source import Source
-from intarsia.data.table import Table
-from intarsia.errors import ExperimentError, nearest
-from intarsia.experiment import feature_dictionary
+from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
@@ -44,39 +41,6 @@ class Names:
     def id_of(self, client: ClientId, name: Any) -> Any:
         """Return a party's own id of one of its samples."""
         return self.ids[client][np.flatnonzero(self.public[client] == name)[0]].item()
-
-
-def with_features(
-    tables: Mapping[ClientId, Table],
-    sources: Mapping[ClientId, Source],
-    shared: feature_dictionary.Dictionary | None,
-) -> dict[ClientId, Table]:
-    """Return the tables with the features' names and units.
-
-    Raises
-    ------
-    FederationError
-        If a feature is in different units at two parties.
-    TableError
-        If a table is not what the dictionary says.
-    ExperimentError
-        If the dictionary names a party that is not there.
-    """
-    feature_dictionary.check_units(sources, tables, shared)
-    if shared is None:
-        return dict(tables)
-    for client in shared.columns:
-        if client not in tables:
-            raise ExperimentError(
-                f"The dictionary {shared.place} has columns of the client {client!r}, which is not "
-                f"in the experiment; {nearest(client, tables)}."
-            )
-    return {
-        name: feature_dictionary.translated(
-            table, shared, sources[name].units if name in sources else {}
-        )
-        for name, table in tables.items()
-    }
 
 
 def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[ClientId, Ids]:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,11 +34,18 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
-from intarsia.core.settings import hyperparameters, toml_text, wrong_value
+from intarsia.core.settings import (
+    hyperparameters,
+    read_text,
+    read_toml,
+    toml_text,
+    wrong_value,
+)
 from intarsia.data.source import Source
 from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
+_FILE = "the dictionary of [alignment]"
 _CSV = ("party", "column", "feature", "unit", "type", "factor")
 
 
@@ -113,28 +119,19 @@ def load(path: str | Path) -> Dictionary:
         If the file cannot be read, or something in it is wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as problem:
-        raise ExperimentError(
-            f"{path}: cannot read the dictionary ({problem.strerror}); correct dictionary in "
-            "[alignment] (it is relative to the experiment file)."
-        ) from None
-    except UnicodeDecodeError as problem:
-        raise ExperimentError(
-            f"{path}: byte {problem.start} is not UTF-8; save the dictionary as UTF-8."
-        ) from None
-    if path.suffix.lower() == ".toml":
-        return _of_toml(text, str(path))
     if path.suffix.lower() == ".csv":
-        return _of_csv(text, str(path))
+        return _of_csv(read_text(path, _FILE), str(path))
+    if path.suffix.lower() == ".toml" or not path.is_file():
+        return _of_toml(read_toml(path, _FILE, ("feature", "client")), str(path))
     raise ExperimentError(
         f"{path}: the ending {path.suffix!r} tells no format; name the dictionary .toml or .csv."
     )
 
 
-def described(source: Source, dictionary: Dictionary) -> Source:
+def described(source: Source, dictionary: Dictionary | None) -> Source:
     """Return a party's description with the columns that the dictionary calls categories."""
+    if dictionary is None:
+        return source
     known = dictionary.columns.get(source.name, {})
     wanted = [
         name
@@ -142,6 +139,37 @@ def described(source: Source, dictionary: Dictionary) -> Source:
         if dictionary.features.get(column.feature, Feature()).type == "category"
     ]
     return replace(source, categorical=tuple(dict.fromkeys((*source.categorical, *wanted))))
+
+
+def translate(
+    tables: Mapping[ClientId, Table],
+    sources: Mapping[ClientId, Source],
+    dictionary: Dictionary | None,
+) -> dict[ClientId, Table]:
+    """Return the parties' tables with the features' names and units.
+
+    Raises
+    ------
+    FederationError
+        If a feature is in different units at two parties.
+    TableError
+        If a table is not what the dictionary says.
+    ExperimentError
+        If the dictionary names a party that is not there.
+    """
+    check_units(sources, tables, dictionary)
+    if dictionary is None:
+        return dict(tables)
+    for client in dictionary.columns:
+        if client not in tables:
+            raise ExperimentError(
+                f"The dictionary {dictionary.place} has columns of the client {client!r}, which is "
+                f"not in the experiment; {nearest(client, tables)}."
+            )
+    return {
+        name: translated(table, dictionary, sources[name].units if name in sources else {})
+        for name, table in tables.items()
+    }
 
 
 def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -> Table:
@@ -274,21 +302,9 @@ def _scaled(values: Any, factors: list[float]) -> Any:
     return values * scale
 
 
-def _of_toml(text: str, place: str) -> Dictionary:
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise ExperimentError(f"{place}: not valid TOML ({problem}); correct this line.") from None
-    for key in tree:
-        if key not in ("feature", "client"):
-            raise ExperimentError(
-                f"{place}: [{key}] is not a table of a dictionary; "
-                f"{nearest(key, ('feature', 'client'))}."
-            )
+def _of_toml(tree: Mapping[str, Any], place: str) -> Dictionary:
     features, columns = tree.get("feature", {}), tree.get("client", {})
     for key, tables in (("feature", features), ("client", columns)):
-        if not isinstance(tables, Mapping):
-            raise wrong_value(f"{place}:", key, tables, f"tables [{key}.NAME]")
         for name, table in tables.items():
             if not isinstance(table, Mapping):
                 raise wrong_value(f"{place}: [{key}]", name, table, f"a table [{key}.{name}]")

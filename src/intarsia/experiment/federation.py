@@ -1,9 +1,16 @@
-"""An experiment's parties: tables or a dealt data set → blocks to train and to test on.
+"""The blocks that an experiment's clients train and are tested on, from their tables or a data set.
 
-Alignment comes first: a party's columns get the features' names and units, its ids are normalised,
-and then pseudonyms take their place (`[alignment]`), so that nothing that is public has an id in
-it. Which samples are held out is decided by the pseudonym: with another key it is other samples.
-A data set that is dealt out here is split before, by its own ids.
+A client's own table takes these steps, each in one file below this one:
+
+1. A description of the table, with the dictionary's categories: `data.source`.
+2. Columns or a matrix from a file, a database or a DataFrame: `data.reader` and its formats.
+3. A `Table`: ids, labels, numbers and categories, by each column's type: `data.column_types`.
+4. The features' names and units: `feature_dictionary`.
+5. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
+6. A `Block`, once all clients agree on levels and classes: `data.table`, `data.labels`.
+7. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+
+A data set is split by its own ids before `partition` deals it to clients, which begin at step 5.
 """
 
 from __future__ import annotations
@@ -165,7 +172,7 @@ def aligned(
         shared = replace(shared, columns=own)
     if tables is None:
         found: Mapping[ClientId, Table] = {
-            name: read(source if shared is None else feature_dictionary.described(source, shared))
+            name: read(feature_dictionary.described(source, shared))
             for name, source in sources.items()
         }
     else:
@@ -176,7 +183,7 @@ def aligned(
             for name, table in found.items()
         }
     )
-    found = entity_alignment.with_features(found, sources, shared)
+    found = feature_dictionary.translate(found, sources, shared)
     ids = {name: table.samples for name, table in found.items() if not table.generated}
     return found | {
         name: replace(found[name], samples=own)
@@ -188,14 +195,14 @@ def _own(
     experiment: Experiment, tables: Tables | None, secret: bytes
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the parties' own tables."""
-    found = aligned(experiment, tables)
+    found = aligned(experiment, tables)  # steps 1 to 5
     names = entity_alignment.public_names(
         experiment.alignment,
         {name: table.samples for name, table in found.items()},
         secret,
         [name for name, table in found.items() if table.generated],
     )
-    blocks, labels = assemble(
+    blocks, labels = assemble(  # step 6
         {name: replace(found.pop(name), samples=names.public[name]) for name in list(found)},
         experiment.labels,
     )
@@ -203,7 +210,7 @@ def _own(
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
         try:
-            train[name], test[name] = held_out(blocks.pop(name), experiment.split)
+            train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 7
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
     return train, test, labels, names
