@@ -14,7 +14,6 @@ from intarsia.plots.overlap import (
     _HEIGHT,
     _NOBODY,
     _WIDTH,
-    _colours,
     _feature_side,
     _missing_fractions,
     _name_features,
@@ -24,6 +23,7 @@ from intarsia.plots.overlap import (
     holdings_picture,
 )
 from intarsia.plots.overlap_labels import blocks_of, classes_of
+from intarsia.plots.style import distinct_colours
 
 
 def block(samples, features, y=None, missing=()):
@@ -46,7 +46,7 @@ def painted(parties):
     holdings = holdings_of(parties)
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(parties, tuple(parties), rows, columns)
-    image, strip = _paint(rows, columns, _colours(len(parties)), missing)
+    image, strip = _paint(rows, columns, np.array(distinct_colours(len(parties))), missing)
     return rows, columns, image, strip
 
 
@@ -82,7 +82,7 @@ def test_each_pixel_has_the_colour_of_an_owner_of_its_entry(parties):
     rows, columns, image, _ = painted(
         {name: block(b.samples, b.features) for name, b in parties.items()}
     )
-    colours = _colours(3)
+    colours = np.array(distinct_colours(3))
     for r in range(5, _HEIGHT, 37):
         for c in range(5, _WIDTH, 41):
             sample, feature = rows.ids[rows.entry_at[r]], columns.ids[columns.entry_at[c]]
@@ -105,13 +105,13 @@ def test_a_client_with_all_its_values_missing_in_a_column_is_pale_there():
     present, missing = (
         image[10, np.flatnonzero(columns.ids[columns.entry_at] == f)[9]] for f in "ab"
     )
-    np.testing.assert_allclose(present, _colours(1)[0])
+    np.testing.assert_allclose(present, distinct_colours(1)[0])
     assert (missing > 0.8).all()
 
 
 def test_the_strip_shows_who_holds_the_labels(parties):
     rows, _, _, strip = painted(parties)
-    colours = _colours(3)
+    colours = np.array(distinct_colours(3))
     shown = {int(s): strip[rows.entry_at == at, 3] for at, s in enumerate(rows.ids)}
     assert np.allclose(shown[1], colours[0])  # the bank alone
     assert np.allclose(shown[4], colours[0])  # the telecom's label is missing
@@ -171,7 +171,7 @@ def test_thin_bands_keep_their_colour_beside_thick_ones():
         for n in range(50)
     }
     rows, columns, image, _ = painted(parties)
-    colours = _colours(len(parties))
+    colours = np.array(distinct_colours(len(parties)))
     for name in (0, 30, 49):
         cell = int(np.flatnonzero(rows.owners[:, name])[0])
         held = columns.owners[columns.cell_at][:, name]

@@ -8,14 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from intarsia.inspection.overlap import BlockClasses
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import INK, new_figure, rgb, save, write_heading
 
-_INK = "#222222"
 _NOBODY = "#16181d"
 _FEW_TO_MANY = LinearSegmentedColormap.from_list("holders", ["#e7eef7", "#3b6fb6"])
 _CELL = 0.34  # inches of a cell's side, where there is room
@@ -42,12 +39,11 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
     width, height = side[0] * columns, side[1] * rows
     above, right = 0.85, 0.35
     whole = (max(left + width + right, 7.2), above + height + below)
-    figure = Figure(figsize=whole, dpi=140, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(whole)
     axes = figure.add_axes((left / whole[0], below / whole[1], width / whole[0], height / whole[1]))
     most = max(int(held.clients.max()), 1)
     colours = _FEW_TO_MANY(np.maximum(held.clients - 1, 0) / max(most - 1, 1))
-    colours[held.clients == 0] = (*(int(_NOBODY[at : at + 2], 16) / 255 for at in (1, 3, 5)), 1)
+    colours[held.clients == 0] = (*rgb(_NOBODY), 1)
     axes.imshow(colours, aspect="auto", interpolation="nearest")
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(-0.5, columns), minor=True)
@@ -55,16 +51,16 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
     axes.grid(which="minor", color="white", linewidth=1.2 if min(side) > 0.2 else 0.5)
     axes.tick_params(which="both", length=0)
     size = min(9.0, 60 * side[1])
-    axes.set_yticks(np.arange(rows), names, fontsize=size, color=_INK, parse_math=False)
+    axes.set_yticks(np.arange(rows), names, fontsize=size, color=INK, parse_math=False)
     axes.set_xticks(
         np.arange(columns),
         classes,
         fontsize=min(9.0, 60 * side[0]),
         rotation=90 * turned,
-        color=_INK,
+        color=INK,
         parse_math=False,
     )
-    axes.set_xlabel("class", fontsize=10, color=_INK)
+    axes.set_xlabel("class", fontsize=10, color=INK)
     if min(side) >= _LEAST_FOR_NUMBERS:
         for row in range(rows):
             for column in range(columns):
@@ -77,12 +73,10 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
                     ha="center",
                     va="center",
                     fontsize=min(9.0, 40 * min(side)),
-                    color="white" if dark else _INK,
+                    color="white" if dark else INK,
                 )
     heading = title or "How many clients hold each feature block of each class"
-    figure.text(
-        0.2 / whole[0], 1 - 0.3 / whole[1], heading, size=12, weight="bold", color=_INK
-    ).set_parse_math(False)
+    write_heading(figure, 0.2 / whole[0], 1 - 0.3 / whole[1], heading, 12)
     nobody = int((held.clients == 0).sum())
     said = (
         f"{nobody:,} of {held.clients.size:,} pairs ({100 * held.unused:.2f} %) are with nobody "
@@ -90,8 +84,8 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
         if nobody
         else f"all {held.clients.size:,} pairs are with somebody"
     )
-    figure.text(0.2 / whole[0], 1 - 0.58 / whole[1], said, size=9.5, color=_INK)
-    return write_picture(figure, path)
+    figure.text(0.2 / whole[0], 1 - 0.58 / whole[1], said, size=9.5, color=INK)
+    return save(figure, path)
 
 
 def _short(name: str) -> str:

@@ -7,31 +7,26 @@ neighbours are of different groups.
 
 from __future__ import annotations
 
-import colorsys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import INK, distinct_colours, new_figure, rgb, save, write_heading
 
 Groups = tuple[int | None, ...]
 Pixels = NDArray[np.float64]
 
-_DPI = 140
-_INK = "#222222"
 _CELL = 0.26  # inches of a client's width, where there is room
 _ROW = 0.42  # inches of a level's height
 _WIDEST = 13.0  # inches of all cells
 _MOST_NAMED = 60  # clients whose names are written
-_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
+_LIGHTNESS = (0.47, 0.66, 0.57)  # of colours beyond the first
 _ALL = "#c3cbd6"  # a group of all clients says nothing
 
 
@@ -77,8 +72,7 @@ def structure_picture(
         left + max(width, 3.2) + right,
         above + sum(heights) + between * (len(panels) - 1) + below,
     )
-    figure = Figure(figsize=whole, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(whole)
     top = whole[1] - above
     for (name, one), height in zip(panels, heights, strict=True):
         box = (left / whole[0], (top - height) / whole[1], width / whole[0], height / whole[1])
@@ -86,8 +80,8 @@ def structure_picture(
         _draw(axes, one, truth, matches if one is learned else {})
         for row, level in enumerate(one.levels):
             beside = (clients - 0.5 + 0.1 * clients / width, row, said[name, level])
-            axes.text(*beside, fontsize=8.5, color=_INK, va="center", parse_math=False)
-        axes.set_title(name, loc="left", fontsize=10, color=_INK, pad=5)
+            axes.text(*beside, fontsize=8.5, color=INK, va="center", parse_math=False)
+        axes.set_title(name, loc="left", fontsize=10, color=INK, pad=5)
         last = one is panels[-1][1]
         if last and named:
             axes.set_xticks(
@@ -95,21 +89,13 @@ def structure_picture(
                 known.clients,
                 rotation=90,
                 fontsize=min(8.0, 55 * width / clients),
-                color=_INK,
+                color=INK,
                 parse_math=False,
             )
         top -= height + between
     heading = title or f"Who belongs together: {clients} clients"
-    figure.text(
-        0.15 / whole[0],
-        1 - 0.34 / whole[1],
-        heading,
-        size=13,
-        weight="bold",
-        color=_INK,
-        parse_math=False,
-    )
-    return write_picture(figure, path)
+    write_heading(figure, 0.15 / whole[0], 1 - 0.34 / whole[1], heading, 13)
+    return save(figure, path)
 
 
 def _matches(found: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:
@@ -131,31 +117,33 @@ def _draw(
     clients, rows = len(structure.clients), len(structure.levels)
     pixels = np.ones((max(rows, 1), clients, 3))
     for row, (name, groups) in enumerate(structure.levels.items()):
-        colours = _colours(len(set(groups) - {None}))
+        colours = distinct_colours(len(set(groups) - {None}), _LIGHTNESS)
         number = _numbers(groups)
         if truth is not None and name in matches:
             model = truth.levels[matches[name][0]]
             number = _numbers_like(groups, model)
-            colours = _colours(max([*number.values(), *_numbers(model).values()], default=0) + 1)
+            colours = distinct_colours(
+                max([*number.values(), *_numbers(model).values()], default=0) + 1, _LIGHTNESS
+            )
         if len(set(groups)) == 1 and clients > 1:
-            colours = [_rgb(_ALL)] * len(colours)
+            colours = [rgb(_ALL)] * len(colours)
         for at, group in enumerate(groups):
             if group is not None:
                 pixels[row, at] = colours[number[group]]
     axes.imshow(pixels, aspect="auto", interpolation="nearest")
     axes.set_xticks([])
     named = [structure.said(level) for level in structure.levels]
-    axes.set_yticks(np.arange(rows), named, fontsize=9, color=_INK, parse_math=False)
+    axes.set_yticks(np.arange(rows), named, fontsize=9, color=INK, parse_math=False)
     axes.tick_params(length=0)
     for row, groups in enumerate(structure.levels.values()):
         for at in range(1, clients):
             if groups[at] != groups[at - 1]:
-                axes.plot([at - 0.5] * 2, [row - 0.5, row + 0.5], color=_INK, linewidth=1.3)
+                axes.plot([at - 0.5] * 2, [row - 0.5, row + 0.5], color=INK, linewidth=1.3)
         if row:
             axes.plot([-0.5, clients - 0.5], [row - 0.5] * 2, color="white", linewidth=2.5)
     axes.set(xlim=(-0.5, clients - 0.5), ylim=(max(rows, 1) - 0.5, -0.5))
     if not rows:
-        axes.text((clients - 1) / 2, 0, "no groups", ha="center", va="center", color=_INK)
+        axes.text((clients - 1) / 2, 0, "no groups", ha="center", va="center", color=INK)
 
 
 def _said(groups: Groups, match: tuple[str, float] | None) -> str:
@@ -193,19 +181,3 @@ def _numbers_like(groups: Groups, model: Groups) -> dict[int, int]:
         if group not in found:
             found[group], free = free, free + 1
     return found
-
-
-def _colours(number: int) -> list[tuple[float, float, float]]:
-    """Return so many colours; neighbours in number differ most."""
-    if number <= len(_COLOURS):
-        return [_rgb(code) for code in _COLOURS[:number]]
-    golden = 0.61803398875
-    return [
-        colorsys.hls_to_rgb((0.6 + at * golden) % 1, (0.47, 0.66, 0.57)[at % 3], 0.45)
-        for at in range(number)
-    ]
-
-
-def _rgb(code: str) -> tuple[float, float, float]:
-    red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue

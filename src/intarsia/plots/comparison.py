@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from intarsia.errors import ExperimentError
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tidy, write_heading
 from intarsia.results.comparison import Group, Spread
 
-_DPI = 140
 _SIZE = (8.5, 5.6)  # inches
-_INK = "#222222"
-_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
 _MARKERS = "osD^vP*X"
 
 
@@ -42,8 +36,7 @@ def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | No
         name = f"{group.algorithm} ({', '.join(others)})" if others else group.algorithm
         lines.setdefault(name, {})[float(group.settings[across])] = score
     measure = groups[0].measure
-    figure = Figure(figsize=_SIZE, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_SIZE)
     axes = figure.add_axes((0.1, 0.13, 0.86, 0.76))
     for number, (name, points) in enumerate(lines.items()):
         at = sorted(points)
@@ -53,25 +46,24 @@ def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | No
             [scale * points[one].mean for one in at],
             [scale * (points[one].deviation or 0.0) for one in at],
             label=name,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=COLOURS[number % len(COLOURS)],
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=6,
             linewidth=1.8,
             capsize=3,
         )
-    axes.set_xlabel(across.rpartition(".")[2], fontsize=11, color=_INK, parse_math=False)
+    axes.set_xlabel(across.rpartition(".")[2], fontsize=11, color=INK, parse_math=False)
     unit = ", %" if measure == "accuracy" else ""
-    axes.set_ylabel(f"{measure}{unit}, mean over clients", fontsize=11, color=_INK)
+    axes.set_ylabel(f"{measure}{unit}, mean over clients", fontsize=11, color=INK)
     axes.set_xticks(sorted({at for points in lines.values() for at in points}))
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    legend = axes.legend(frameon=False, fontsize=9.5, labelcolor=_INK)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    tidy(axes, "#dddddd")
+    add_legend(
+        axes,
+        fontsize=9.5,
+    )
     heading = title or ", ".join(dict.fromkeys(group.experiment for group in groups))
-    figure.text(0.1, 0.93, heading, size=14, weight="bold", color=_INK, parse_math=False)
-    return write_picture(figure, path)
+    write_heading(figure, 0.1, 0.93, heading, 14)
+    return save(figure, path)
 
 
 def _axis(groups: Sequence[Group]) -> str:

@@ -9,20 +9,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array, ClientId
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save
 
-_DPI = 140
-_INK = "#222222"
-_COLOURS = (
-    *("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c"),
-    *("#5b5b5b", "#d1495b"),
-)
+_COLOURS = (*COLOURS, "#5b5b5b", "#d1495b")
 _MARKERS = "os^DvP<X"
 _MOST_CLIENTS = len(_MARKERS)
 
@@ -51,8 +45,7 @@ def latent_picture(panels: Sequence[Latent], path: str | Path) -> Path:
     colour = {one: _COLOURS[k % len(_COLOURS)] for k, one in enumerate(classes)}
     marker = {one: _MARKERS[k % len(_MARKERS)] for k, one in enumerate(clients)}
     width = 4.6 * len(panels) + 1.9
-    figure = Figure(figsize=(width, 5.2), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure((width, 5.2))
     every = np.concatenate([part for points, stars in places for part in (points, stars)])
     low, high = every.min(axis=0), every.max(axis=0)
     margin = 0.05 * (high - low) + 1e-9
@@ -63,10 +56,10 @@ def latent_picture(panels: Sequence[Latent], path: str | Path) -> Path:
         axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
         axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
         axes.spines[:].set_color("#cccccc")
-        axes.set_title(panel.title, fontsize=11, color=_INK, parse_math=False)
+        axes.set_title(panel.title, fontsize=11, color=INK, parse_math=False)
         _scatter(axes, panel, points, stars, colour, marker)
     _legend(figure, (4.6 * len(panels) + 0.2) / width, colour, marker, panels)
-    return write_picture(figure, path)
+    return save(figure, path)
 
 
 def _flattened(panels: Sequence[Latent]) -> list[tuple[Array, Array]]:
@@ -129,13 +122,10 @@ def _legend(
     entries += [entry(name, kind, "#777777") for name, kind in marker.items()]
     if any(panel.anchors for panel in panels):
         entries.append(entry("anchor", "*", "#ffffff", 13, "black"))
-    legend = figure.legend(
+    add_legend(
+        figure,
         handles=entries,
         loc="upper left",
         bbox_to_anchor=(left, 0.92),
-        frameon=False,
         fontsize=9,
-        labelcolor=_INK,
     )
-    for text in legend.get_texts():
-        text.set_parse_math(False)

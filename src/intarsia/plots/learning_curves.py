@@ -12,20 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from intarsia.errors import ExperimentError
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tidy, write_heading
 from intarsia.results.history import Course
 
-_DPI = 140
 _SIZE = (9.5, 5.4)  # inches, above the legend
 _LINE = 0.21  # inches of a line of the legend
-_INK = "#222222"
-_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
 
 
 def rounds_picture(
@@ -51,64 +46,63 @@ def rounds_picture(
     ended = accurate and any(one.result for one in courses)
     below = _LINE * (len(courses) + ended)
     whole = _SIZE[1] + below
-    figure = Figure(figsize=(_SIZE[0], whole), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure((_SIZE[0], whole))
     axes = figure.add_axes((0.085, (below + 0.75) / whole, 0.885, (_SIZE[1] - 1.5) / whole))
     phased = next((one for one in courses if len(one.begun) > 1), None)
     for number, one in enumerate(courses):
-        figures, scale = (one.accuracy, 100) if accurate else (one.loss, 1)
-        at = sorted(figures)
-        colour = _COLOURS[number % len(_COLOURS)]
-        label = one.name
-        if accurate and one.result is not None:
-            label = f"{one.name}: result {100 * one.result[1]:.2f} %"
-            ends = [(at[-1], figures[at[-1]]), one.result]
-            axes.plot(
-                [round_ for round_, _ in ends],
-                [100 * figure for _, figure in ends],
-                color=colour,
-                linestyle=":",
-                linewidth=1.5,
-                marker="D",
-                markevery=[1],
-                markersize=7,
-                markeredgecolor="white",
-                zorder=4,
-            )
-        axes.plot(
-            at,
-            [scale * figures[round_] for round_ in at],
-            label=label,
-            color=colour,
-            linewidth=2.4 if one is phased else 1.5,
-            zorder=3 if one is phased else 2,
-            marker="o" if len(at) < 25 else "",
-            markersize=4,
-        )
+        _draw(axes, one, COLOURS[number % len(COLOURS)], accurate, one is phased)
     if phased is not None:
         _mark(axes, phased)
-    axes.set_xlabel("round", fontsize=11, color=_INK)
+    axes.set_xlabel("round", fontsize=11, color=INK)
     shown = "accuracy, %, of all graded samples" if accurate else "loss of the training samples"
-    axes.set_ylabel(shown, fontsize=11, color=_INK)
+    axes.set_ylabel(shown, fontsize=11, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes, "#e4e4e4")
     handles = axes.get_legend_handles_labels()[0]
     if ended:
         said = "the result: after the last round and what follows it"
         handles.append(Line2D([], [], color="#8f8f8f", linestyle=":", marker="D", label=said))
-    legend = figure.legend(
-        handles=handles, frameon=False, fontsize=9.5, labelcolor=_INK, loc="lower left",
+    add_legend(
+        figure,
+        handles=handles,
+        fontsize=9.5,
+        loc="lower left",
         bbox_to_anchor=(0.07, 0.0),
-    )  # fmt: skip
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    heading = title or f"{'Accuracy' if accurate else 'Loss'} round by round"
-    figure.text(
-        0.085, 1 - 0.3 / whole, heading, size=14, weight="bold", color=_INK, parse_math=False
     )
-    return write_picture(figure, path)
+    heading = title or f"{'Accuracy' if accurate else 'Loss'} round by round"
+    write_heading(figure, 0.085, 1 - 0.3 / whole, heading, 14)
+    return save(figure, path)
+
+
+def _draw(axes: Axes, one: Course, colour: str, accurate: bool, in_front: bool) -> None:
+    """Draw a run's evaluated rounds, and its result as a point of its own."""
+    figures, scale = (one.accuracy, 100) if accurate else (one.loss, 1)
+    at = sorted(figures)
+    label = one.name
+    if accurate and one.result is not None:
+        label = f"{one.name}: result {100 * one.result[1]:.2f} %"
+        axes.plot(
+            [at[-1], one.result[0]],
+            [100 * figures[at[-1]], 100 * one.result[1]],
+            color=colour,
+            linestyle=":",
+            linewidth=1.5,
+            marker="D",
+            markevery=[1],
+            markersize=7,
+            markeredgecolor="white",
+            zorder=4,
+        )
+    axes.plot(
+        at,
+        [scale * figures[round_] for round_ in at],
+        label=label,
+        color=colour,
+        linewidth=2.4 if in_front else 1.5,
+        zorder=3 if in_front else 2,
+        marker="o" if len(at) < 25 else "",
+        markersize=4,
+    )
 
 
 def _mark(axes: Axes, course: Course) -> None:
@@ -124,6 +118,6 @@ def _mark(axes: Axes, course: Course) -> None:
             transform=axes.get_xaxis_transform(),
             ha="center",
             fontsize=8.5,
-            color=_INK,
+            color=INK,
             parse_math=False,
         )

@@ -6,7 +6,6 @@ values are missing, and nothing but fractions of them is shown.
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -31,7 +29,6 @@ from intarsia.inspection.overlap import (
     owners_of,
 )
 from intarsia.plots.overlap_labels import (
-    DPI,
     blocks_of,
     classes_of,
     font_size,
@@ -39,7 +36,15 @@ from intarsia.plots.overlap_labels import (
     name_left,
     write,
 )
-from intarsia.plots.picture_file import write_picture
+from intarsia.plots.style import (
+    DPI,
+    INK,
+    add_legend,
+    distinct_colours,
+    new_figure,
+    save,
+    write_heading,
+)
 
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -48,9 +53,7 @@ _SIZE = (12.5, 7.8)  # inches
 _WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
 _STRIPE = 8  # pixels
 _LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
-_INK = "#222222"
 _NOBODY = (0.935, 0.935, 0.93)
-_COLOURS = ("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a", "#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c")
 _MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
 _MOST_FEATURE_NAMES = 100
@@ -86,11 +89,10 @@ def holdings_picture(
     blocks = {} if isinstance(parties, Schema) else parties
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
-    colours = _colours(len(holdings))
+    colours = np.array(distinct_colours(len(holdings)))
     image, strip = _paint(rows, columns, colours, missing)
 
-    figure = Figure(figsize=_SIZE, dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_SIZE)
     left, bottom = 0.055, 0.17
     width, height = _WIDTH / DPI / _SIZE[0], _HEIGHT / DPI / _SIZE[1]
     main = figure.add_axes((left, bottom, width, height))
@@ -99,12 +101,12 @@ def holdings_picture(
         axes.imshow(pixels, aspect="auto", interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-    beside.set_title("labels", fontsize=9, color=_INK)
+    beside.set_title("labels", fontsize=9, color=INK)
     in_rows = classes_of(blocks, classes, rows.ids, rows.cell_of)
     name_left(main, [in_rows.get(cell) for cell in rows.cell_at.tolist()])
     in_blocks = blocks_of(holdings)
     main.set_ylabel(
-        "class" if in_rows else f"{rows.entries:,} samples", fontsize=11, color=_INK,
+        "class" if in_rows else f"{rows.entries:,} samples", fontsize=11, color=INK,
         labelpad=8 + 4.6 * max(map(len, in_rows.values()), default=0),
     )  # fmt: skip
     _name_features(main, columns, in_blocks)
@@ -118,16 +120,13 @@ def holdings_picture(
         f"{_plural(rows.entries, 'sample')} × "
         f"{_plural(columns.entries, 'feature')}" + f" ({which})" * bool(which)
     )
-    figure.text(left, 0.955, heading, size=14, weight="bold", color=_INK, parse_math=False)
+    write_heading(figure, left, 0.955, heading, 14)
     _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
-    return write_picture(figure, path)
+    return save(figure, path)
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-# ids, their cells and their owners
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +221,6 @@ def _pixels(sizes: Counts, pixels: int) -> tuple[NDArray[np.intp], NDArray[np.in
     return cell.astype(np.intp), entry.astype(np.intp)
 
 
-# missing values
-
-
 def _missing_fractions(
     blocks: Mapping[ClientId, Block], names: tuple[ClientId, ...], rows: _Side, columns: _Side
 ) -> dict[int, Array]:
@@ -240,23 +236,6 @@ def _missing_fractions(
         for one in np.unique(cell):
             fractions[number][one, place] = np.isnan(block.x[cell == one]).mean(axis=0)
     return fractions
-
-
-# painting
-
-
-def _colours(clients: int) -> Array:
-    """Return a colour per client, (clients, 3); neighbours in number differ most."""
-    if clients <= len(_COLOURS):
-        chosen = [[int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)] for code in _COLOURS]
-        return np.array(chosen[:clients])
-    golden = 0.61803398875
-    return np.array(
-        [
-            colorsys.hls_to_rgb((0.6 + n * golden) % 1, (0.47, 0.62, 0.55)[n % 3], 0.45)
-            for n in range(clients)
-        ]
-    )
 
 
 def _paint(
@@ -304,9 +283,6 @@ def _stripes(owners: Mask, colours: Array, band: NDArray[np.intp], pale: Array) 
     return np.asarray(pixels, np.float64)
 
 
-# words
-
-
 def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> None:
     """Write the features below, or their blocks where they are many."""
     few = 0 < columns.entries <= _MOST_FEATURE_NAMES
@@ -315,7 +291,7 @@ def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> Non
         ids = columns.ids.tolist()
         depth = name_below(axes, [blocks.get(str(ids[at])) for at in columns.entry_at.tolist()])
         what = f"feature block ({what})"
-    axes.set_xlabel(what, fontsize=11, color=_INK, labelpad=4 + depth)
+    axes.set_xlabel(what, fontsize=11, color=INK, labelpad=4 + depth)
     if not few:
         return
     centres = [
@@ -323,7 +299,7 @@ def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> Non
     ]
     names = [name if len(name) <= 16 else f"{name[:15]}…" for name in columns.ids.tolist()]
     size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / DPI)
-    axes.set_xticks(centres, names, rotation=90, fontsize=size, color=_INK, parse_math=False)
+    axes.set_xticks(centres, names, rotation=90, fontsize=size, color=INK, parse_math=False)
     axes.tick_params(length=0, pad=2)
 
 
@@ -432,17 +408,14 @@ def _legend(
         entries.append(Patch(facecolor="#f7f7f7", edgecolor="#cccccc", label="pale: missing"))
     if (holders == 0).any():
         entries.append(Patch(color=_NOBODY, label="held by nobody"))
-    legend = figure.legend(
+    add_legend(
+        figure,
         handles=entries,
         title=f"{which} × columns" if which and len(holdings) <= _MOST_IN_LEGEND else None,
         title_fontsize=9.5,
         alignment="left",
         loc="upper left",
         bbox_to_anchor=(left, 0.925),
-        frameon=False,
         fontsize=9.5,
-        labelcolor=_INK,
         labelspacing=0.9,
     )
-    for text in legend.get_texts():
-        text.set_parse_math(False)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Holding
+from intarsia.plots.style import DPI, INK
 
-DPI = 140
-_INK = "#222222"
 _LEAST = 9  # pixels of a bracket that has a name
 _LETTER = 8.5  # pixels of a letter
 _LONGEST = 14  # letters of a name
@@ -65,7 +64,7 @@ def name_below(axes: Axes, names: Sequence[str | None]) -> float:
             axes.plot(
                 [edge - 0.5] * 2,
                 [0, -0.012],
-                color=_INK,
+                color=INK,
                 lw=0.8,
                 clip_on=False,
                 transform=axes.get_xaxis_transform(),
@@ -78,7 +77,7 @@ def name_below(axes: Axes, names: Sequence[str | None]) -> float:
             -0.016,
             short,
             size=9,
-            color=_INK,
+            color=INK,
             ha="center",
             va="top",
             rotation=90 * upright,
@@ -92,7 +91,7 @@ def name_left(axes: Axes, names: Sequence[str | None]) -> None:
     """Write what each run of pixels is at the left of it; None: nothing."""
     for name, start, stop in _runs(names):
         axes.text(
-            -0.006, (start + stop) / 2, name, size=9, color=_INK, ha="right", va="center",
+            -0.006, (start + stop) / 2, name, size=9, color=INK, ha="right", va="center",
             parse_math=False, transform=axes.get_yaxis_transform(),
         )  # fmt: skip
 
@@ -125,7 +124,7 @@ def write(axes: Axes, row: float, column: float, lines: Sequence[str], size: flo
         ha="center",
         va="center",
         parse_math=False,
-        path_effects=[withStroke(linewidth=0.18 * size, foreground=_INK)],
+        path_effects=[withStroke(linewidth=0.18 * size, foreground=INK)],
     )
 
 

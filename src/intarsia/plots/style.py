@@ -1,0 +1,78 @@
+"""What all pictures share: ink, colours, a figure, its heading and legend, and the file."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from intarsia.core.atomic_files import write_over
+
+DPI: Final = 140
+INK: Final = "#222222"
+COLOURS: Final = (
+    *("#3b6fb6", "#e08a2b", "#4b9e5f", "#b8487a"),
+    *("#7a5ea8", "#3fa3ad", "#c9b037", "#8c5a3c"),
+)
+
+Colour = tuple[float, float, float]
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of a size in inches."""
+    figure = Figure(figsize=size, dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_heading(figure: Figure, x: float, y: float, text: str, size: int = 14) -> None:
+    """Write a heading whose names are no mathematics."""
+    figure.text(x, y, text, size=size, weight="bold", color=INK, parse_math=False)
+
+
+def add_legend(place: Any, **settings: Any) -> None:
+    """Add a legend without a frame, whose names are no mathematics, to a figure or axes."""
+    legend = place.legend(frameon=False, labelcolor=INK, **settings)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def tidy(axes: Any, grid: str) -> None:
+    """Draw a grid behind the data, and no frame above and at the right."""
+    axes.grid(color=grid, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as a PNG, whole or not at all, and the folders above it; return its path."""
+    target, data = Path(path), io.BytesIO()
+    with warnings.catch_warnings():
+        # a name in a script that the font lacks is drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        figure.savefig(data, format="png")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_over(target, data.getvalue())
+    return target
+
+
+def rgb(code: str) -> Colour:
+    """Return a colour such as "#222222" as fractions."""
+    red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue
+
+
+def distinct_colours(number: int, lightness: Colour = (0.47, 0.62, 0.55)) -> list[Colour]:
+    """Return so many colours; neighbours in number differ most, beyond `COLOURS` in lightness."""
+    if number <= len(COLOURS):
+        return [rgb(code) for code in COLOURS[:number]]
+    golden = 0.61803398875
+    return [
+        colorsys.hls_to_rgb((0.6 + at * golden) % 1, lightness[at % 3], 0.45)
+        for at in range(number)
+    ]
