@@ -42,13 +42,13 @@ _READ = {  # why a line of an audit could be read; contributions say it themselv
     "total": "opened by its owners",
     "refresh": "opened, to be sealed anew",
 }
-_SCORES = (  # in a mean of clients each of them counts alike, in one of samples each row
-    "stand-alone\nmean of clients",
-    "federated\nmean of clients",
-    "federated\nall samples",
-    "centralised\nall samples",
-    "rows\nall samples",
-)
+_SCORES = {  # in a mean of clients each of them counts alike, in one of samples each row
+    "stand-alone\nmean of clients": "standalone",
+    "federated\nmean of clients": "clients",
+    "federated\nall samples": "federated",
+    "centralised\nall samples": "centralised",
+    "rows\nall samples": "samples",
+}
 _WHY = {
     "tolerance": "the tolerance is reached",
     "rounds": "the limit of rounds is reached",
@@ -265,48 +265,13 @@ def _cell(score: Score | None, measure: str) -> str | None:
 
 def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     """Show groups of runs beside each other: scores, then costs."""
-    names = ("experiment", "algorithm")
     for measure in dict.fromkeys(group.measure for group in groups):
-        title = f"{measure}, mean ± standard deviation over runs"
-        alike = [group for group in groups if group.measure == measure]
-        cells = [
-            (
-                *(
-                    None if one is None else _spread(one, measure)
-                    for one in (group.standalone, group.clients, group.federated, group.centralised)
-                ),
-                None if group.samples is None else str(group.samples),
-            )
-            for group in alike
-        ]
-        known = [place for place in range(len(_SCORES)) if any(row[place] for row in cells)]
-        table = _table(title, *names, "runs", *(_SCORES[place] for place in known))
-        for group, row in zip(alike, cells, strict=True):
-            table.add_row(
-                Text(group.experiment),
-                Text(_method(group)),
-                str(len(group.seeds)),
-                *(row[place] or "–" for place in known),
-            )
-        console.print(table)
+        console.print(_scores([group for group in groups if group.measure == measure], measure))
     if any(group.worst or group.macro_f1 for group in groups):
         console.print(_of_clients(groups))
     if any(group.published for group in groups):
         console.print(_beside_published(groups))
-    costs = ("rounds", "exchanges", "bytes", "training")
-    table = _table("loss and costs, mean over runs", *names, "loss", "gap", *costs)
-    for group in groups:
-        table.add_row(
-            Text(group.experiment),
-            Text(_method(group)),
-            number(_mean(group.loss)),
-            gap(_mean(group.gap_relative)),
-            number(_mean(group.rounds)),
-            number(_mean(group.exchanges)),
-            "–" if group.bytes is None else size(group.bytes.mean),
-            duration(_mean(group.seconds)),
-        )
-    console.print(table)
+    console.print(_costs(groups))
     for group in groups:
         seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
         if seeds:
@@ -317,6 +282,39 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
             )
 
 
+def _scores(groups: Sequence[Group], measure: str) -> Table:
+    """Return the scores of groups with one measure; a column without any is left out."""
+    columns = {
+        title: [_spread(getattr(group, name), measure * (name != "samples")) for group in groups]
+        for title, name in _SCORES.items()
+        if any(getattr(group, name) for group in groups)
+    }
+    title = f"{measure}, mean ± standard deviation over runs"
+    table = _table(title, "experiment", "algorithm", "runs", *columns)
+    for place, group in enumerate(groups):
+        table.add_row(
+            *_names(group), str(len(group.seeds)), *(some[place] for some in columns.values())
+        )
+    return table
+
+
+def _costs(groups: Sequence[Group]) -> Table:
+    """Return what the runs of each group cost, and the loss that they came to."""
+    columns = ("loss", "gap", "rounds", "exchanges", "bytes", "training")
+    table = _table("loss and costs, mean over runs", "experiment", "algorithm", *columns)
+    for group in groups:
+        table.add_row(
+            *_names(group),
+            number(_mean(group.loss)),
+            gap(_mean(group.gap_relative)),
+            number(_mean(group.rounds)),
+            number(_mean(group.exchanges)),
+            "–" if group.bytes is None else size(group.bytes.mean),
+            duration(_mean(group.seconds)),
+        )
+    return table
+
+
 def _of_clients(groups: Sequence[Group]) -> Table:
     """Return what the mean of the clients' scores does not say."""
     columns = ("runs", "worst client", "macro-F1, mean of clients")
@@ -324,8 +322,7 @@ def _of_clients(groups: Sequence[Group]) -> Table:
     for group in groups:
         if group.worst or group.macro_f1:
             table.add_row(
-                Text(group.experiment),
-                Text(_method(group)),
+                *_names(group),
                 str(len(group.seeds)),
                 _spread(group.worst, group.measure),
                 _spread(group.macro_f1, "accuracy"),
@@ -344,8 +341,7 @@ def _beside_published(groups: Sequence[Group]) -> Table:
         if theirs is None or ours is None or group.measure != "accuracy":
             continue
         table.add_row(
-            Text(group.experiment),
-            Text(_method(group)),
+            *_names(group),
             str(len(group.seeds)),
             _spread(ours, "accuracy"),
             _spread(Spread(theirs.accuracy, theirs.deviation), "accuracy"),
@@ -402,6 +398,10 @@ def _method(group: Group) -> str:
     """Return the algorithm, and what tells it from other groups of its name."""
     settings = ", ".join(f"{key}={value}" for key, value in group.settings.items())
     return f"{group.algorithm} ({settings})" if settings else group.algorithm
+
+
+def _names(group: Group) -> tuple[Text, Text]:
+    return Text(group.experiment), Text(_method(group))
 
 
 def _mean(spread: Spread | None) -> float | None:
