@@ -1,4 +1,4 @@
-"""Every error that intarsia raises on purpose.
+"""Every error that intarsia raises on purpose, and what their sentences are made of.
 
 IntarsiaError
 ├── UserError                  the user can mend it; the command line exits with status 2
@@ -18,8 +18,6 @@ IntarsiaError
 ├── SiteError                  a site could not do what it was asked
 ├── AbsentError                sites did not answer in time; names them
 └── CodecError                 bytes on a wire or a disk are not what was written
-
-Parts of an error sentence: the nearest valid name, names in a list, a library's own words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delimited text (CSV, TSV) as columns.
+"""Read delimited text (CSV, TSV) as columns.
 
 The separator is the one that the source states, else "," (tab where the name ends in .tsv), if it
 gives the header and the line after it as many values, at least two. If not, it is the one of ; tab

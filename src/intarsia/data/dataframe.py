@@ -1,4 +1,4 @@
-"""Tables in memory: DataFrames, arrays and sparse matrices as what the parties hold.
+"""Take DataFrames, arrays and sparse matrices in memory as the clients' tables.
 
 A party's table is a pandas or polars DataFrame; a matrix x (samples, features), dense or sparse; or
 a pair (x, y) of a matrix and its labels. Settings for all parties apply where they fit: a DataFrame

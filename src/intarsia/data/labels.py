@@ -1,4 +1,4 @@
-"""What the labels of a federation mean: task, classes, and the number that stands for a class.
+"""Encode labels: the task, its classes, and the number that stands for each class.
 
 By default two distinct labels are a binary task, text or at most 20 whole numbers a multi-class
 task, anything else regression. Binary classes are -1 and +1 in ascending order, or +1 where

@@ -1,4 +1,4 @@
-"""The libsvm text format: one sample a line, `label index:value …`, indices ascending.
+"""Read the libsvm text format: one sample a line, `label index:value …`, indices ascending.
 
 A feature is named by its index as written: "1" to "M", or "0" to "M" in a file that counts from 0.
 """

@@ -1,4 +1,4 @@
-"""One spelling for one value: numbers, categories and classes that files write differently."""
+"""Parse numbers, and spell categories and classes alike that files write differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query's rows from PostgreSQL: over verified TLS, in a read-only transaction.
+"""Read a query's rows from PostgreSQL: over verified TLS, in a read-only transaction.
 
 Unless the url says otherwise, the server's certificate and name are verified (sslmode
 verify-full). The query is opened as a cursor, which the server grants to a single select only, and

@@ -1,4 +1,4 @@
-"""A party's own data as a `Table`: files, databases, DataFrames and arrays.
+"""Read a client's data as a `Table`: files, databases, DataFrames and arrays.
 
 Formats
 -------

@@ -1,4 +1,4 @@
-"""The description of one party's table: where it is, and what its columns mean."""
+"""The description of one client's table: where it is, and what its columns mean."""
 
 from __future__ import annotations
 

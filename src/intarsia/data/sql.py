@@ -1,4 +1,4 @@
-"""A query's rows as columns: any database through SQLAlchemy, DuckDB through its own package.
+"""Read a query's rows as columns: any database through SQLAlchemy, DuckDB through its own package.
 
 PostgreSQL has a file of its own: `postgresql`.
 """

@@ -1,4 +1,4 @@
-"""The parties' tables, and the one step that they take together: `Table` → `Block`.
+"""Encode the clients' tables as blocks: one-hot levels and labels that all of them agree on.
 
 A `Table` is what one party's source says. What all parties must agree on before numbers can be
 compared (which levels a categorical column has, which class is +1) is an `Encoding`; it is public.

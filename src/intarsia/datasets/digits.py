@@ -1,4 +1,4 @@
-"""Sets of handwritten digits and characters as grey images; from files or scikit-learn."""
+"""Read handwritten digits and characters: MNIST, USPS, FEMNIST, and scikit-learn's digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the files of named data sets lie, and how tables of numbers among them are read."""
+"""Find the files of named data sets, and read tables of numbers among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of images in their public file formats: CIFAR, EuroSAT, Tiny ImageNet, ModelNet40's views.
+"""Read sets of images in their public file formats: CIFAR, EuroSAT, Tiny ImageNet, ModelNet40.
 
 cifar10, cifar100, tiny_imagenet32
     `train.parquet` and `test.parquet`: `image` (encoded bytes) and `label` (0 to 9, or to 199),
@@ -11,10 +11,8 @@ modelnet40
     in the archive modelnet40_images_new_12x (Su et al., 2018), or `<object>_<NNN>.jpg` as in
     modelnet40v1 (Su et al., 2015).
 
-Images decoded once: from encoded bytes or files to an array, which is kept for the next time.
-
-Decoding the 60,000 images of CIFAR-10 takes 15 seconds of one core. What was decoded lies in the
-user's own cache folder (INTARSIA_CACHE, else `intarsia` in XDG_CACHE_HOME or ~/.cache), which only
+Images are decoded once, as the 60,000 of CIFAR-10 take 15 seconds of one core. The arrays lie in
+the user's own cache folder (INTARSIA_CACHE, else `intarsia` in XDG_CACHE_HOME or ~/.cache), which only
 the user can read: a set in a folder of the user's may be private.
 """
 

@@ -1,4 +1,4 @@
-"""What the options of a named data set make of it: labels, classes, the size of images."""
+"""Apply the options of a named data set: labels, classes, feature blocks, the size of images."""
 
 from __future__ import annotations
 

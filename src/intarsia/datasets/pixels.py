@@ -1,4 +1,4 @@
-"""Images as rows of pixels: the idx format, names of pixels, another size, named parts."""
+"""Take images as rows of pixels: the idx format, names of pixels, another size, named parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named data sets as arrays: read from files in one folder, never downloaded.
+"""Load a named data set as arrays, from files in one folder; nothing is downloaded.
 
 The folder is the argument `folder`, else the setting INTARSIA_DATA, else `shared/data` beside a
 source checkout. `breast_cancer` and `digits` come with scikit-learn, `gaussians` is drawn.

@@ -1,4 +1,4 @@
-"""Data sets that are drawn from a seed, as arrays."""
+"""Draw synthetic data sets from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets that are tables: numbers, views of one thing, text as tf-idf; from files or scikit-learn."""
+"""Read tabular data sets: a9a, heart disease, credit default, mfeat, 20 newsgroups and others."""
 
 from __future__ import annotations
 

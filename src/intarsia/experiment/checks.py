@@ -1,4 +1,4 @@
-"""What parties must have in common, or must not, before they train: checks of their tables.
+"""Check that the clients' tables fit together before training.
 
 The same for parties in one place and, as far as it is public, for sites.
 """

@@ -1,7 +1,4 @@
-"""Which samples the parties share (entity alignment), by the experiment's `[alignment]`.
-
-A party's ids are normalised by the declared rules, and pseudonyms take the place of ids in
-everything that is public.
+"""Entity alignment: normalise sample ids and put pseudonyms in their place, by `[alignment]`.
 
 plain
     Ids as they are: whoever sees the public index sets sees them.

@@ -1,4 +1,4 @@
-"""A shared dictionary: which of a party's columns is which feature, in which unit, of which type.
+"""Translate columns by a shared dictionary: which is which feature, in which unit and type.
 
 All parties agree on one file, TOML or CSV. In TOML:
 

@@ -1,4 +1,4 @@
-"""Published figures in an experiment file, `[[published]]`: what others came to in this setting."""
+"""Published results in an experiment file, `[[published]]`, to compare runs with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new table beside those of a finished run: its columns, and how the run's tables were read."""
+"""Read a new table as a finished run read its own: format, separator, ids, missing values."""
 
 from __future__ import annotations
 

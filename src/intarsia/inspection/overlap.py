@@ -1,11 +1,7 @@
-"""Who holds what, in counts: a row per client, and what each pair has in common.
+"""Count what clients hold: each one alone, each pair in common, each class with each feature block.
 
-Both read a `Schema` (public) or the blocks themselves; only blocks can say how many values are
-missing.
-
-How many clients hold samples of each class with each feature block.
-
-It reads labels, and is for those who see all tables anyway.
+The first two read a `Schema` (public) or the blocks themselves; only blocks can say how many values
+are missing. The third reads labels, and is for those who see all tables anyway.
 """
 
 from __future__ import annotations

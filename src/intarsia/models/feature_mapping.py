@@ -1,4 +1,4 @@
-"""A model's features in a table that may lack some, have others, or have them in another order."""
+"""Find a model's features in a table that lacks some, has others, or has another order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Feature blocks and classes dealt to clients: who holds which views of which kinds of samples.
-
-Which client holds which feature blocks and classes: the papers' assignments, and random ones.
+"""Deal feature blocks and classes to clients: as in the papers, at random, or as listed.
 
 Assignments are positions: of a block among the data set's blocks, of a class among its classes.
 
@@ -253,9 +251,6 @@ def blocks(
     }
 
 
-# who holds what
-
-
 def _by_pattern(
     dataset: Dataset, name: str, blocks: Sequence[str], classes: Sequence[str]
 ) -> dict[ClientId, Held]:
@@ -383,9 +378,6 @@ def _check_classes(holders: Mapping[ClientId, Held], classes: Sequence[str]) -> 
             "could be learnt of it; give it to a client (deal more classes to each), or leave its "
             "samples out by only in [dataset]."
         )
-
-
-# what they hold
 
 
 def _rows(

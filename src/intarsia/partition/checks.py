@@ -1,4 +1,4 @@
-"""What all ways of dealing a data set out have in common: checks of keys, values as a block's."""
+"""Checks of a partition's keys, and values, labels and counts that all partitions need."""
 
 from __future__ import annotations
 

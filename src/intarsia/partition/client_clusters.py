@@ -1,4 +1,4 @@
-"""Who belongs together, level by level: as data were dealt out, and as an algorithm found it."""
+"""Clusters of clients, level by level: as data were dealt out, and as an algorithm found them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples dealt by shares of their classes, so that clients form groups that are known.
+"""Deal samples with label skew: iid, Dirichlet shares of classes, clusters, levels of groups.
 
 All features go to every client. A client gets a share of each of its classes, and the same share of
 the training and of the test part, so that both have one distribution. With the shares comes the
@@ -282,9 +282,6 @@ def levels(
     return _shares(dataset, structure, holders, alpha, minimum, samples, seed)
 
 
-# who has what
-
-
 def _names(dataset: Dataset, clients: int) -> tuple[ClientId, ...]:
     check_count("clients", clients, dataset.shape[0], "samples")
     return tuple(f"client{number:0{len(str(clients - 1))}}" for number in range(clients))
@@ -383,9 +380,6 @@ def _renamed(
         taken.add(tuple(order.tolist()))
         own[:] = codes[order]
     return found
-
-
-# how much of it
 
 
 def _shares(

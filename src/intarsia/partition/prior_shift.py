@@ -1,4 +1,4 @@
-"""Samples dealt out by their classes, with feature spaces of the clients' own."""
+"""Deal samples with prior shift: some classes for each client, in feature spaces of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits of one data set over clients, for simulations: who would hold which rectangle.
+"""Deal one data set to simulated clients, by the kind of partition: grids, overlap, label skew.
 
 Rows are dealt after a shuffle by the seed; columns stay in the data set's order, in contiguous
 runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0"; where

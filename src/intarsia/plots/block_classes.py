@@ -1,4 +1,4 @@
-"""How many clients hold each feature block of each class, as a picture.
+"""Draw how many clients hold each feature block of each class.
 
 The one of Zhang, Yin, Hong and Chen (2024), Figures 11 and 12: what nobody holds is black.
 """

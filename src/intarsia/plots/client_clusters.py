@@ -1,4 +1,4 @@
-"""Which clients belong together at which level, as a picture: as dealt and as learned.
+"""Draw the clusters of clients at each level, as dealt and as learned.
 
 The one of FeMAM (2024), Figures 4 and C.2: a row is a level and a cell a client; cells of one
 colour in a row are one group, and a white cell has no part in the level. Black lines are where

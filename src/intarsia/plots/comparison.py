@@ -1,4 +1,4 @@
-"""Accuracy of compared runs against a number in which they differ, as a picture."""
+"""Draw the accuracy of compared runs against a number in which they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the samples of clients are taken to in the common latent space, as a picture."""
+"""Draw the clients' samples in the common latent space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracy of runs round by round, or their loss where they have none, as a picture.
+"""Draw learning curves: the accuracy of runs round by round, or their loss without one.
 
 A finished run ends with its result: the model after what an algorithm does when its rounds are
 over. The one of FeMAM (2024), Figure 3: a run that adds levels of models climbs in stairs, and a

@@ -1,4 +1,4 @@
-"""Who holds what, as a picture.
+"""Draw which client holds which samples and features.
 
 It is drawn from a `Schema` (public) or from the blocks themselves; only blocks can say which
 values are missing, and nothing but fractions of them is shown.

@@ -1,4 +1,4 @@
-"""Words of the picture of who holds what: of its parts, of blocks below, of classes beside it."""
+"""Write names of clients, feature blocks and classes into the picture of who holds what."""
 
 from __future__ import annotations
 

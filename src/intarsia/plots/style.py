@@ -1,4 +1,4 @@
-"""What all pictures share: ink, colours, a figure, its heading and legend, and the file."""
+"""The style of all pictures: ink, colours, figure, heading and legend, and the PNG file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at a time in a folder, by a lock that the system ends where its holder dies."""
+"""Lock a folder for one process, until it gives the lock back or dies."""
 
 from __future__ import annotations
 
