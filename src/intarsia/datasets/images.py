@@ -12,8 +12,8 @@ modelnet40
     modelnet40v1 (Su et al., 2015).
 
 Images are decoded once, as the 60,000 of CIFAR-10 take 15 seconds of one core. The arrays lie in
-the user's own cache folder (INTARSIA_CACHE, else `intarsia` in XDG_CACHE_HOME or ~/.cache), which only
-the user can read: a set in a folder of the user's may be private.
+the user's own cache folder (INTARSIA_CACHE, else `intarsia` in XDG_CACHE_HOME or ~/.cache), which
+only the user can read: a set in a folder of the user's may be private.
 """
 
 from __future__ import annotations
