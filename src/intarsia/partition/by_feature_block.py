@@ -21,16 +21,23 @@ Table 3 11 of 160, else none): they are filled in here so that these hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, listed, nearest
-from intarsia.partition.checks import Positions, check_count, check_range, classes_of, floats
+from intarsia.partition.checks import (
+    Positions,
+    block_of,
+    check_count,
+    check_range,
+    check_word,
+    classes_of,
+)
 
 Numbers = tuple[int, ...]
 
@@ -220,11 +227,7 @@ def blocks(
             f"The data set {dataset.name!r} has no named feature blocks; set groups in [dataset] "
             '(or blocks = "quadrants", for images).'
         )
-    if samples not in get_args(SamplesAt):
-        raise ExperimentError(
-            f"The partition has samples = {samples!r}; {nearest(str(samples), get_args(SamplesAt))}"
-            "."
-        )
+    check_word("samples", samples, get_args(SamplesAt))
     y, codes, meaning = classes_of(dataset)
     if (pattern is not None) + (clients is not None) + bool(client) != 1:
         raise ExperimentError(
@@ -422,19 +425,15 @@ def _block(
     place = {feature: at for at, feature in enumerate(dataset.features)}
     own = [np.array([place[one] for one in dataset.groups[some]], np.intp) for some in held]
     columns = np.sort(np.concatenate(own))
-    if dataset.sparse:
-        x: Any = dataset.x[rows][:, columns].astype(np.float64)
-    else:
-        if dataset.x.dtype.kind == "f":
-            for some in own:  # one at a time: a block may be most of the data set
-                rows = rows[~np.isnan(dataset.x[np.ix_(rows, some)]).all(axis=1)]
-        x = floats(dataset.x, rows, columns, len(columns), dataset.scale)
+    if not dataset.sparse and dataset.x.dtype.kind == "f":
+        for some in own:  # one at a time: a block may be most of the data set
+            rows = rows[~np.isnan(dataset.x[np.ix_(rows, some)]).all(axis=1)]
     if not len(rows) and not tests:
         raise ExperimentError(
             f"Client {name!r} would have no training sample: {dataset.name!r} has none of its "
             f"classes with values in {listed(held)}; give it other classes or blocks."
         )
-    features = tuple(dataset.features[at] for at in columns.tolist())
-    groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
-    wanted = {some: groups[some] for some in groups if some in held}
-    return Block(dataset.samples[rows], features, x, y[rows], wanted, shapes=shapes)
+    block = block_of(dataset, rows, y[rows], columns)
+    return replace(
+        block, groups={some: block.groups[some] for some in block.groups if some in held}
+    )

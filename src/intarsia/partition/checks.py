@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array
+from intarsia.core.block import Array, Block, held_groups
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, nearest
 
 Counts = NDArray[np.int64]
 Positions = NDArray[np.intp]
@@ -27,6 +27,23 @@ def floats(
         part = x[chunk, run] if isinstance(run, slice) else x[np.ix_(chunk, run)]
         np.multiply(part, scale, out=values[start : start + _CHUNK], dtype=np.float64)
     return values
+
+
+def block_of(
+    dataset: Dataset, rows: Positions, y: Array | None, columns: Positions | None = None
+) -> Block:
+    """Return a client's block: the values at rows and columns (None: all), and the labels given."""
+    features = dataset.features
+    if columns is not None:
+        features = tuple(features[at] for at in columns.tolist())
+    if dataset.sparse:
+        x: Any = dataset.x[rows] if columns is None else dataset.x[rows][:, columns]
+        x = x.astype(np.float64)
+    else:
+        run = slice(0, len(features)) if columns is None else columns
+        x = floats(dataset.x, rows, run, len(features), dataset.scale)
+    groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
+    return Block(dataset.samples[rows], features, x, y, groups, shapes=shapes)
 
 
 def numbers(dataset: Dataset) -> Array:
@@ -84,6 +101,18 @@ def check_count(key: str, value: Any, available: int, what: str) -> None:
             f"The partition has {key} = {value!r}; expected a whole number from 1 to {available}, "
             f"the number of {what}."
         )
+
+
+def check_word(key: str, value: Any, words: Sequence[str]) -> None:
+    """Raise unless a value is one of some words.
+
+    Raises
+    ------
+    ExperimentError
+        With the nearest word.
+    """
+    if value not in words:
+        raise ExperimentError(f"The partition has {key} = {value!r}; {nearest(str(value), words)}.")
 
 
 def check_fraction(key: str, value: Any) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, first_line, nearest
-from intarsia.partition.checks import Positions, apportioned, floats, numbers
+from intarsia.partition.checks import Positions, apportioned, block_of, numbers
 
 ROW = "row"  # the column by which rows are known again
 _LABEL, _CLIENT = "label", "client"
@@ -78,15 +78,8 @@ class FlowerDeal:
         return {name: np.concatenate(some) for name, some in zip(self.rows, found, strict=True)}
 
     def _block(self, dataset: Dataset, name: ClientId, rows: Positions) -> Block:
-        columns = np.array(self.columns[name], np.intp)
-        if dataset.sparse:
-            x: Any = dataset.x[rows][:, columns].astype(np.float64)
-        else:
-            x = floats(dataset.x, rows, columns, len(columns), dataset.scale)
-        features = tuple(dataset.features[at] for at in columns.tolist())
-        groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
         y = numbers(dataset)[rows] if name in self.labelled else None
-        return Block(dataset.samples[rows], features, x, y, groups, shapes=shapes)
+        return block_of(dataset, rows, y, np.array(self.columns[name], np.intp))
 
 
 def flower(

@@ -17,16 +17,17 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError
 from intarsia.partition.checks import (
     Counts,
     apportioned,
+    block_of,
     check_count,
     check_range,
+    check_word,
     classes_of,
-    floats,
     runs,
 )
 from intarsia.partition.client_clusters import Structure
@@ -87,7 +88,7 @@ class ClassShares:
             if self.most is not None and not tests:
                 kept = shuffle.permutation(kept)[: self.most[at]]
             kept = np.sort(kept)
-            found[name] = _block(dataset, kept, self.labels[at][place[kept]])
+            found[name] = block_of(dataset, kept, self.labels[at][place[kept]])
         return found
 
 
@@ -347,10 +348,7 @@ def _renamed(
     relabel: str, clusters: int, codes: Array, classes: int | None, rng: np.random.Generator
 ) -> Array:
     """Return what each cluster calls each class, (clusters, classes)."""
-    if relabel not in get_args(Relabel):
-        raise ExperimentError(
-            f"The partition has relabel = {relabel!r}; {nearest(str(relabel), get_args(Relabel))}."
-        )
+    check_word("relabel", relabel, get_args(Relabel))
     found = np.tile(codes, (clusters, 1))
     if relabel == "none":
         return found
@@ -434,13 +432,3 @@ def _most(samples: Any, clients: int, total: int, seed: int) -> Counts | None:
         return np.random.default_rng([seed, 2]).integers(low, high + 1, clients)
     check_count("samples", samples, total, "samples")
     return np.full(clients, samples, np.int64)
-
-
-def _block(dataset: Dataset, rows: NDArray[np.intp], y: Array) -> Block:
-    if dataset.sparse:
-        x: Any = dataset.x[rows].astype(np.float64)
-    else:
-        width = dataset.shape[1]
-        x = floats(dataset.x, rows, slice(0, width), width, dataset.scale)
-    groups, shapes = held_groups(dataset.features, dataset.groups, dataset.shapes)
-    return Block(dataset.samples[rows], dataset.features, x, y, groups, shapes=shapes)

@@ -19,7 +19,15 @@ from intarsia.core.block import Array, Block, ClientId, held_groups
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, nearest
 from intarsia.partition.by_feature_block import blocks
-from intarsia.partition.checks import Positions, check_count, check_fraction, floats, numbers
+from intarsia.partition.checks import (
+    Positions,
+    block_of,
+    check_count,
+    check_fraction,
+    check_word,
+    floats,
+    numbers,
+)
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.flower import FlowerDeal, flower
 from intarsia.partition.label_skew import ClassShares, clusters, dirichlet, iid, levels
@@ -111,11 +119,11 @@ def natural(
     if clients is not None:
         check_count("clients", clients, len(names), "those whose the samples are")
         names = np.sort(np.random.default_rng([seed, 0]).permutation(names)[:clients])
-    y, columns = numbers(dataset), np.arange(dataset.shape[1])
+    y = numbers(dataset)
     found: dict[ClientId, Block] = {}
     for name in names.tolist():
         rows = np.flatnonzero(dataset.clients == name)
-        found[name] = next(block for _, block in _blocks(dataset, y, [rows], [columns], "all"))
+        found[name] = block_of(dataset, rows, y[rows])
     return found
 
 
@@ -157,10 +165,7 @@ def overlap(
     check_count("columns", columns, features, "features")
     check_fraction("shared_rows", shared_rows)
     check_fraction("shared_columns", shared_columns)
-    if labels not in get_args(LabelsAt):
-        raise ExperimentError(
-            f"The partition has labels = {labels!r}; {nearest(str(labels), get_args(LabelsAt))}."
-        )
+    check_word("labels", labels, get_args(LabelsAt))
     y = numbers(dataset)
     # rows and columns have a stream each, so that a train and a test part get the same columns
     row_order = np.random.default_rng([seed, 0]).permutation(samples)
