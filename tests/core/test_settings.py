@@ -91,3 +91,24 @@ def test_a_limit_that_cannot_be_checked_is_refused():
 
     with pytest.raises(TypeError, match=r"MultipleOf\(multiple_of=2\) is no limit"):
         check_ranges(Even())
+
+
+def test_a_check_of_an_inner_tables_own_names_that_table():
+    @dataclass(frozen=True, kw_only=True)
+    class Even:
+        number: int = 2
+
+        def __post_init__(self) -> None:
+            if self.number % 2:
+                raise ExperimentError(f"algorithm.number is {self.number}; make it even.")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Whole:
+        even: Even
+
+    with pytest.raises(ExperimentError) as caught:
+        hyperparameters(Whole, {"even": {"number": 3}})
+    assert str(caught.value) == "[algorithm.even]: algorithm.number is 3; make it even."
+    with pytest.raises(ExperimentError) as caught:
+        hyperparameters(Whole, {"even": {"odd": 3}})
+    assert str(caught.value).startswith("[algorithm.even] has the unknown key 'odd'")

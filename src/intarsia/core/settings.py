@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import tomllib
 import types
 import typing
@@ -162,9 +161,16 @@ def hyperparameters(
     ExperimentError
         If a key is unknown or missing, or a value has the wrong type.
     """
-    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]  # T is a dataclass
+    return cls(**_fields(cls, mapping, where, keys))
+
+
+def _fields(
+    cls: Any, mapping: Mapping[str, Any], where: str, keys: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return what a dataclass is made from; refuse what is unknown, missing or of another type."""
+    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}
     valid = list(keys if keys is not None else fields)
-    hints = _hints(cls)  # type: ignore[arg-type]  # a class can be hashed
+    hints = _hints(cls)
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
@@ -180,7 +186,7 @@ def hyperparameters(
                 f"{where} has no {key!r} (keys: {listed(mapping) or 'none'}); set it to "
                 f"{_wording(hints[key])}."
             )
-    return cls(**given)
+    return given
 
 
 def read_text(path: Path, what: str) -> str:
@@ -267,16 +273,13 @@ def _inner(cls: Any, table: Any, where: str, key: str) -> Any:
     if not isinstance(table, Mapping):
         raise wrong_value(where, key, table, "a table")
     place = f"{where.strip('[]')}.{key}"
+    given = _fields(cls, table, f"[{place}]")
     try:
-        return hyperparameters(cls, table, f"[{place}]")
+        return cls(**given)
     except _OutsideError as error:
         raise _OutsideError(error.key, error.says, f"{place}.") from None
     except ExperimentError as error:
-        # a class's own checks name its keys as if it had the outer table to itself
-        outer = where.strip("[]")
-        raise ExperimentError(
-            re.sub(rf"\b{outer}\.(?!{key}\b)", f"{outer}.{key}.", str(error))
-        ) from None
+        raise ExperimentError(f"[{place}]: {error}") from None
 
 
 def _checked(hint: Any, value: Any, where: str, key: str) -> Any:
