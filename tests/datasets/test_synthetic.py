@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from intarsia.datasets.registry import load
-from intarsia.datasets.synthetic import gaussians
+from intarsia.datasets.synthetic import Gaussians
 from intarsia.errors import ExperimentError
 
 
 def test_the_toy_of_the_paper_has_its_counts_and_moments():
-    found = gaussians(seed=3, deviation=0.8)
+    found = Gaussians(seed=3, deviation=0.8).draw()
     assert found.x.shape == (60000, 5)
     assert np.bincount(found.y[~found.test]).tolist() == [2000] * 20
     assert np.bincount(found.y[found.test]).tolist() == [1000] * 20
@@ -22,10 +22,10 @@ def test_the_toy_of_the_paper_has_its_counts_and_moments():
 
 
 def test_a_seed_draws_the_same_again_and_another_seed_something_else():
-    one, again, other = gaussians(seed=1), gaussians(seed=1), gaussians(seed=2)
+    one, again, other = Gaussians(seed=1).draw(), Gaussians(seed=1).draw(), Gaussians(seed=2).draw()
     np.testing.assert_array_equal(one.x, again.x)
     assert not np.isclose(one.x, other.x).any(axis=1).any()
-    shorter = gaussians(seed=1, test_samples=10)
+    shorter = Gaussians(seed=1, test_samples=10).draw()
     np.testing.assert_array_equal(shorter.x[~shorter.test], one.x[~one.test])
 
 
@@ -39,9 +39,9 @@ def test_a_data_set_is_drawn_from_its_own_seed_or_the_experiments():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"classes": 1}, "classes = 1; expected a whole number of at least 2"),
-        ({"deviation": -1.0}, "deviation = -1.0"),
-        ({"train_samples": True}, "train_samples = True"),
+        ({"classes": 1}, "classes is 1; it must be a whole number of at least 2: set e.g. 20."),
+        ({"deviation": -1.0}, "deviation is -1.0; it must be finite and at least 0"),
+        ({"train_samples": True}, "train_samples is true; expected a whole number."),
         ({"side": 3}, "no option 'side'"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.core.block import Labels
+from intarsia.core.settings import hyperparameters
 from intarsia.data.dataset import Dataset
 from intarsia.data.labels import LabelColumn, LabelSettings, encode_labels, meaning
 from intarsia.data.reader import read
@@ -222,7 +223,7 @@ def apart(sets: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _drawn(name: str, **options: Any) -> Dataset:
-    found = _DRAWN[name](**options)
+    found = hyperparameters(_DRAWN[name], options, f"The data set {name!r}:").draw()
     return Dataset(
         name,
         np.arange(len(found.y), dtype=np.int64),
@@ -253,7 +254,7 @@ _LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "tiny_imagenet32": images.tiny_imagenet32,
     "usps": digits.usps,
 }
-_DRAWN: Mapping[str, Callable[..., synthetic.Drawn]] = {"gaussians": synthetic.gaussians}
+_DRAWN = {"gaussians": synthetic.Gaussians}
 _COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
 _IMAGES = frozenset(
