@@ -133,30 +133,9 @@ def _check_columns(
 
 
 def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Source:
-    if not isinstance(name, str) or not name:
-        raise ExperimentError(f"A table's name is {name!r}; give every table a text as its name.")
-    for key in own:
-        if key not in (*_OF_A_SOURCE, *_ARRAYS):
-            raise ExperimentError(
-                f"table_settings of {name!r} has the unknown key {key!r}; "
-                f"{nearest(str(key), (*_OF_A_SOURCE, *_ARRAYS))}."
-            )
     columns = _columns(table)
-    for text in (name, *(columns or ())):
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ExperimentError(
-                f"The name {text!r} is not valid Unicode (it has half a surrogate pair); rename it."
-            )
-    kept = {key: value for key, value in shared.items() if value is not None}
-    if columns is None:
-        kept = {key: kept[key] for key in ("id", "missing") if key in kept}
-    else:
-        if kept.get("label") not in columns or "labels" in own:
-            kept.pop("label", None)
-        for key in ("categorical", "exclude"):
-            if key in kept:
-                some = (kept[key],) if isinstance(kept[key], str) else kept[key]
-                kept[key] = tuple(one for one in some if one in columns)
+    _check_names(name, columns or (), own)
+    kept = _fitting(shared, columns, own)
     kept |= {key: value for key, value in own.items() if key not in _ARRAYS}
     if "samples" in own:
         kept.pop("id", None)
@@ -169,6 +148,37 @@ def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Sour
         kept.pop("id_type", None)
     given = {key: value for key, value in kept.items() if value is not None}
     return hyperparameters(Source, {"name": name, **given}, f"Table {name!r}")
+
+
+def _check_names(name: ClientId, columns: Sequence[str], own: Settings) -> None:
+    """Refuse names that are no text, and unknown settings."""
+    if not isinstance(name, str) or not name:
+        raise ExperimentError(f"A table's name is {name!r}; give every table a text as its name.")
+    for key in own:
+        if key not in (*_OF_A_SOURCE, *_ARRAYS):
+            raise ExperimentError(
+                f"table_settings of {name!r} has the unknown key {key!r}; "
+                f"{nearest(str(key), (*_OF_A_SOURCE, *_ARRAYS))}."
+            )
+    for text in (name, *columns):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ExperimentError(
+                f"The name {text!r} is not valid Unicode (it has half a surrogate pair); rename it."
+            )
+
+
+def _fitting(shared: Settings, columns: list[str] | None, own: Settings) -> dict[str, Any]:
+    """Return the settings for all tables that fit one with these columns; None: a matrix."""
+    kept = {key: value for key, value in shared.items() if value is not None}
+    if columns is None:
+        return {key: kept[key] for key in ("id", "missing") if key in kept}
+    if kept.get("label") not in columns or "labels" in own:
+        kept.pop("label", None)
+    for key in ("categorical", "exclude"):
+        if key in kept:
+            some = (kept[key],) if isinstance(kept[key], str) else kept[key]
+            kept[key] = tuple(one for one in some if one in columns)
+    return kept
 
 
 def _table(table: Any, source: Source, own: Settings) -> Table:
