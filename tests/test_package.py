@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import inspect
 import subprocess
@@ -14,6 +15,7 @@ import intarsia.errors
 
 ROOT = Path(intarsia.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
+PACKAGES = sorted(path for path in MODULES if path.name == "__init__.py")
 
 
 def named(module: Path) -> str:
@@ -131,13 +133,46 @@ def test_every_error_is_public():
     assert {name for name in errors if name.endswith("Error")} <= set(PUBLIC)
 
 
-def test_no_public_name_is_a_module_too():
-    assert not {module.stem for module in ROOT.iterdir()} & set(PUBLIC)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'intarsia' has no attribute 'ruin'"):
         intarsia.ruin  # noqa: B018  # the access is what is tested
+    with pytest.raises(ImportError, match=r"cannot import name 'ruin' from 'intarsia\.core'"):
+        from intarsia.core import ruin  # noqa: F401
+
+
+def named_for_type_checkers(package: Path) -> dict[str, str]:
+    """Return the names that a package imports for type checkers, with the module of each."""
+    tree = ast.parse(package.read_text(encoding="utf-8"))
+    blocks = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    return {
+        name.asname: found.module
+        for block in blocks
+        for found in block.body
+        if isinstance(found, ast.ImportFrom)
+        for name in found.names
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=named)
+def test_a_package_gives_the_names_that_type_checkers_read(package):
+    parts = ["intarsia", *package.parent.relative_to(ROOT).parts]
+    found = importlib.import_module(".".join(parts))
+    names = named_for_type_checkers(package)
+    assert sorted(names) == getattr(found, "__all__", [])
+    assert set(names) <= set(dir(found))
+    for name, home in names.items():
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError as problem:  # of an extra
+            assert not str(problem.name).startswith("intarsia"), problem  # noqa: PT017
+            continue
+        assert getattr(found, name) is getattr(module, name)
+    # of a name that is a module too, Python gives the module once that is imported
+    assert not {module.stem for module in package.parent.iterdir()} & set(names)
 
 
 def test_the_version_is_the_installed_one():

@@ -1,125 +1,69 @@
-"""Train models across parties whose tables overlap only in part; no row leaves a party.
+"""Train models across clients whose tables overlap only in part; no row leaves a client.
 
     result = intarsia.run("mine.toml")
     result = intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
 
-Names are imported when they are first used, so that the command line answers at once.
+The public names of the packages below stand in their `__init__.py`, as those of all of it do here.
+Each is imported when it is first used, so that the command line answers at once.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from intarsia.api import Inspection, inspect, join, resume, run
-    from intarsia.errors import (
-        AbsentError,
-        BusyError,
-        CheckpointError,
-        CodecError,
-        ConvergenceError,
-        ExperimentError,
-        FederationError,
-        IntarsiaError,
-        KeyMaterialError,
-        RangeError,
-        ReplayError,
-        SealedError,
-        SiteError,
-        StaleError,
-        TableError,
-        TamperedError,
-        UserError,
-        VersionError,
-    )
-    from intarsia.inference.predict import Predictions, predict
-    from intarsia.models.linear import LinearClassifier, LinearRegressor
-    from intarsia.results.comparison import compare
-    from intarsia.results.result import Certificate, Metrics, Result, Score
-    from intarsia.training.loop import Progress
-    from intarsia.training.run import load
+    from intarsia.api import Inspection as Inspection
+    from intarsia.api import inspect as inspect
+    from intarsia.api import join as join
+    from intarsia.api import resume as resume
+    from intarsia.api import run as run
+    from intarsia.errors import AbsentError as AbsentError
+    from intarsia.errors import BusyError as BusyError
+    from intarsia.errors import CheckpointError as CheckpointError
+    from intarsia.errors import CodecError as CodecError
+    from intarsia.errors import ConvergenceError as ConvergenceError
+    from intarsia.errors import ExperimentError as ExperimentError
+    from intarsia.errors import FederationError as FederationError
+    from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.errors import KeyMaterialError as KeyMaterialError
+    from intarsia.errors import RangeError as RangeError
+    from intarsia.errors import ReplayError as ReplayError
+    from intarsia.errors import SealedError as SealedError
+    from intarsia.errors import SiteError as SiteError
+    from intarsia.errors import StaleError as StaleError
+    from intarsia.errors import TableError as TableError
+    from intarsia.errors import TamperedError as TamperedError
+    from intarsia.errors import UserError as UserError
+    from intarsia.errors import VersionError as VersionError
+    from intarsia.inference.predict import Predictions as Predictions
+    from intarsia.inference.predict import predict as predict
+    from intarsia.models.linear import LinearClassifier as LinearClassifier
+    from intarsia.models.linear import LinearRegressor as LinearRegressor
+    from intarsia.results.comparison import compare as compare
+    from intarsia.results.result import Certificate as Certificate
+    from intarsia.results.result import Metrics as Metrics
+    from intarsia.results.result import Result as Result
+    from intarsia.results.result import Score as Score
+    from intarsia.training.loop import Progress as Progress
+    from intarsia.training.run import load as load
+else:
+    from intarsia.core.lazy_names import lazy_names
 
-__all__ = [
-    "AbsentError",
-    "BusyError",
-    "Certificate",
-    "CheckpointError",
-    "CodecError",
-    "ConvergenceError",
-    "ExperimentError",
-    "FederationError",
-    "Inspection",
-    "IntarsiaError",
-    "KeyMaterialError",
-    "LinearClassifier",
-    "LinearRegressor",
-    "Metrics",
-    "Predictions",
-    "Progress",
-    "RangeError",
-    "ReplayError",
-    "Result",
-    "Score",
-    "SealedError",
-    "SiteError",
-    "StaleError",
-    "TableError",
-    "TamperedError",
-    "UserError",
-    "VersionError",
-    "compare",
-    "inspect",
-    "join",
-    "load",
-    "predict",
-    "resume",
-    "run",
-]
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "api": "Inspection inspect join resume run",
+            "errors": (
+                "AbsentError BusyError CheckpointError CodecError ConvergenceError "
+                "ExperimentError FederationError IntarsiaError KeyMaterialError RangeError "
+                "ReplayError SealedError SiteError StaleError TableError TamperedError "
+                "UserError VersionError"
+            ),
+            "inference.predict": "Predictions predict",
+            "models.linear": "LinearClassifier LinearRegressor",
+            "results.comparison": "compare",
+            "results.result": "Certificate Metrics Result Score",
+            "training.loop": "Progress",
+            "training.run": "load",
+        },
+    )
 
 __version__ = "0.1.0"
-
-_HOME = {
-    "AbsentError": "errors",
-    "BusyError": "errors",
-    "Certificate": "results.result",
-    "CheckpointError": "errors",
-    "CodecError": "errors",
-    "ConvergenceError": "errors",
-    "ExperimentError": "errors",
-    "FederationError": "errors",
-    "Inspection": "api",
-    "IntarsiaError": "errors",
-    "KeyMaterialError": "errors",
-    "LinearClassifier": "models.linear",
-    "LinearRegressor": "models.linear",
-    "Metrics": "results.result",
-    "Predictions": "inference.predict",
-    "Progress": "training.loop",
-    "RangeError": "errors",
-    "ReplayError": "errors",
-    "Result": "results.result",
-    "Score": "results.result",
-    "SealedError": "errors",
-    "SiteError": "errors",
-    "StaleError": "errors",
-    "TableError": "errors",
-    "TamperedError": "errors",
-    "UserError": "errors",
-    "VersionError": "errors",
-    "compare": "results.comparison",
-    "inspect": "api",
-    "join": "api",
-    "load": "training.run",
-    "predict": "inference.predict",
-    "resume": "api",
-    "run": "api",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'intarsia' has no attribute {name!r}")
-    return getattr(import_module(f"intarsia.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])

@@ -1,0 +1,55 @@
+"""What every other package speaks: a client's data, who owns what, and the algorithm vocabulary.
+
+Read `algorithm` first: client functions, `ask`, `sum` and `reveal`, and the record `Algorithm`.
+`block` is one client's data. `schema` is what is public about all clients: who owns which samples
+and features. `settings` makes a frozen dataclass of a table of settings and refuses unknown keys.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.core.algorithm import Algorithm as Algorithm
+    from intarsia.core.algorithm import ClientFunction as ClientFunction
+    from intarsia.core.algorithm import Clients as Clients
+    from intarsia.core.algorithm import Conclusion as Conclusion
+    from intarsia.core.algorithm import Counts as Counts
+    from intarsia.core.algorithm import Info as Info
+    from intarsia.core.algorithm import Layout as Layout
+    from intarsia.core.algorithm import PerBlock as PerBlock
+    from intarsia.core.algorithm import PerFeature as PerFeature
+    from intarsia.core.algorithm import PerSample as PerSample
+    from intarsia.core.algorithm import PerSelected as PerSelected
+    from intarsia.core.algorithm import RandomKey as RandomKey
+    from intarsia.core.algorithm import Ready as Ready
+    from intarsia.core.algorithm import Release as Release
+    from intarsia.core.algorithm import Sealed as Sealed
+    from intarsia.core.algorithm import SecretKey as SecretKey
+    from intarsia.core.algorithm import ServerModel as ServerModel
+    from intarsia.core.algorithm import client_function as client_function
+    from intarsia.core.algorithm import cohort_function as cohort_function
+    from intarsia.core.algorithm import evolve as evolve
+    from intarsia.core.algorithm import secret_function as secret_function
+    from intarsia.core.block import Block as Block
+    from intarsia.core.block import ClientId as ClientId
+    from intarsia.core.block import Labels as Labels
+    from intarsia.core.feature_blocks import FeatureBlock as FeatureBlock
+    from intarsia.core.schema import Cell as Cell
+    from intarsia.core.schema import Holding as Holding
+    from intarsia.core.schema import Index as Index
+    from intarsia.core.schema import Schema as Schema
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "algorithm": (
+                "Algorithm ClientFunction Clients Conclusion Counts Info Layout PerBlock "
+                "PerFeature PerSample PerSelected RandomKey Ready Release Sealed SecretKey "
+                "ServerModel client_function cohort_function evolve secret_function"
+            ),
+            "block": "Block ClientId Labels",
+            "feature_blocks": "FeatureBlock",
+            "schema": "Cell Holding Index Schema",
+        },
+    )

@@ -1,0 +1,29 @@
+"""Figures of data overlap and of results; each takes data and writes one PNG.
+
+Each module draws one figure. `picture_file` writes them all; `overlap_labels` places the labels of
+the figure in `overlap`.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.plots.block_classes import blocks_picture as blocks_picture
+    from intarsia.plots.client_clusters import structure_picture as structure_picture
+    from intarsia.plots.comparison import curves_picture as curves_picture
+    from intarsia.plots.latent_space import latent_picture as latent_picture
+    from intarsia.plots.learning_curves import rounds_picture as rounds_picture
+    from intarsia.plots.overlap import holdings_picture as holdings_picture
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "block_classes": "blocks_picture",
+            "client_clusters": "structure_picture",
+            "comparison": "curves_picture",
+            "latent_space": "latent_picture",
+            "learning_curves": "rounds_picture",
+            "overlap": "holdings_picture",
+        },
+    )

@@ -1,0 +1,27 @@
+"""Federated steps that runs of every algorithm share, in the algorithm vocabulary.
+
+`preprocessing` comes before training: deduplicated values, standardised features, an intercept.
+`evaluation` scores models on test samples, `inference` scores new samples, and
+`differential_privacy` clips rows and draws noise.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.protocols.evaluation import Grades as Grades
+    from intarsia.protocols.evaluation import evaluate as evaluate
+    from intarsia.protocols.evaluation import evaluate_own as evaluate_own
+    from intarsia.protocols.evaluation import evaluate_server as evaluate_server
+    from intarsia.protocols.preprocessing import Preparation as Preparation
+    from intarsia.protocols.preprocessing import add_intercept as add_intercept
+    from intarsia.protocols.preprocessing import prepare as prepare
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "evaluation": "Grades evaluate evaluate_own evaluate_server",
+            "preprocessing": "Preparation add_intercept prepare",
+        },
+    )

@@ -1,0 +1,32 @@
+"""Train an experiment in one process: set-up, rounds, evaluation, baselines, result.
+
+Read `run` first: the whole sequence. `setup` builds the engine, `loop` runs the rounds and decides
+when to stop, `participation` chooses the clients of a round. `outcome` makes the result, `outputs`
+writes it. `baselines` trains on pooled data and at each client alone. `checks` and
+`privacy_guarantee` refuse what an algorithm or the privacy settings do not allow.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.training.baselines import BASELINES as BASELINES
+    from intarsia.training.baselines import Baseline as Baseline
+    from intarsia.training.loop import Progress as Progress
+    from intarsia.training.registry import ALGORITHMS as ALGORITHMS
+    from intarsia.training.registry import choose as choose
+    from intarsia.training.registry import kind_of as kind_of
+    from intarsia.training.run import load as load
+    from intarsia.training.run import resume as resume
+    from intarsia.training.run import trained as trained
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "baselines": "BASELINES Baseline",
+            "loop": "Progress",
+            "registry": "ALGORITHMS choose kind_of",
+            "run": "load resume trained",
+        },
+    )

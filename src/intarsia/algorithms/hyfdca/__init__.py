@@ -1,0 +1,23 @@
+"""HyFDCA: linear models over clients that hold different samples and different features.
+
+Read `algorithm` first: it chooses the phase of a round, and certifies. Each phase has a server
+file and a client file, or one for both: `dual_ascent` (the paper's Algorithm 1),
+`minibatch_ascent`, `newton`, `newton_direction` and `newton_client`, `dual_newton` and
+`dual_newton_client`, `partial_participation` and its client.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.algorithms.hyfdca.algorithm import HYFDCA as HYFDCA
+    from intarsia.algorithms.hyfdca.state import HyFDCA as HyFDCA
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "algorithm": "HYFDCA",
+            "state": "HyFDCA",
+        },
+    )

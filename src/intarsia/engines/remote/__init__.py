@@ -1,0 +1,27 @@
+"""The engine whose clients are processes on other machines, over a transport that may fail.
+
+Read `server` first: the engine. `caller` repeats lost calls until a deadline, `journal` keeps
+answers since a checkpoint, `client` is a site's side and keeps its last answer, so that a repeated
+call gets the same one. `wire` defines calls and answers.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.engines.remote.caller import Patience as Patience
+    from intarsia.engines.remote.caller import Transport as Transport
+    from intarsia.engines.remote.client import Shelf as Shelf
+    from intarsia.engines.remote.client import Site as Site
+    from intarsia.engines.remote.client import Workplace as Workplace
+    from intarsia.engines.remote.server import Remote as Remote
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "caller": "Patience Transport",
+            "client": "Shelf Site Workplace",
+            "server": "Remote",
+        },
+    )

@@ -1,0 +1,26 @@
+"""Carry bytes between the server and sites: one file for each framework.
+
+Both give a `Transport` of `engines.remote`. Read `flower` first, which is the shorter one.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.engines.transports.flower import ContextShelf as ContextShelf
+    from intarsia.engines.transports.flower import GridLine as GridLine
+    from intarsia.engines.transports.flower import Node as Node
+    from intarsia.engines.transports.flower import client_app as client_app
+    from intarsia.engines.transports.flower import line_to as line_to
+    from intarsia.engines.transports.nvflare import ServerSide as ServerSide
+    from intarsia.engines.transports.nvflare import SiteSide as SiteSide
+    from intarsia.engines.transports.nvflare import provisioned as provisioned
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "flower": "ContextShelf GridLine Node client_app line_to",
+            "nvflare": "ServerSide SiteSide provisioned",
+        },
+    )

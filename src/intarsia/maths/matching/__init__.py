@@ -1,0 +1,29 @@
+"""Compare and match: distributions, points, clusters, and the neurons of networks.
+
+`distribution_distances` has the distances to class anchors; `assignment`, `covariance_roots` and
+`inverse_roots` serve it. `neuron_matching` matches classifiers, one client's turn in it is
+`neuron_assignment`, and the result is in `matched_classifiers`. `kmeans` clusters models.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intarsia.maths.matching.kmeans import k_means as k_means
+    from intarsia.maths.matching.matched_classifiers import Classifier as Classifier
+    from intarsia.maths.matching.matched_classifiers import Matching as Matching
+    from intarsia.maths.matching.neuron_assignment import BetaBernoulli as BetaBernoulli
+    from intarsia.maths.matching.neuron_assignment import Cost as Cost
+    from intarsia.maths.matching.neuron_assignment import SquaredDistance as SquaredDistance
+    from intarsia.maths.matching.neuron_matching import match as match
+else:
+    from intarsia.core.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "kmeans": "k_means",
+            "matched_classifiers": "Classifier Matching",
+            "neuron_assignment": "BetaBernoulli Cost SquaredDistance",
+            "neuron_matching": "match",
+        },
+    )
