@@ -1,8 +1,9 @@
-"""The documents name tests and files that exist, every room and every algorithm."""
+"""The documents name tests and files that exist, every package and every algorithm."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,13 +25,40 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
+# a file of tests is named by its name, with as much of its folder as tells it from others
+TEST = re.compile(r"((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?")
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_test_that_a_document_names_exists(document):
     text = document.read_text(encoding="utf-8")
-    for file, name in re.findall(r"\b((?:attacks/)?test_\w+\.py)(?:::(test_\w+))?", text):
-        found = ROOT / "tests" / file
-        assert found.is_file(), file
-        assert not name or f"\ndef {name}(" in found.read_text(encoding="utf-8"), (file, name)
+    tests = {path: path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py")}
+    for file, name in TEST.findall(text):
+        found = [path for path in tests if f"/{path.as_posix()}".endswith(f"/{file}")]
+        if name:
+            found = [path for path in found if f"\ndef {name}(" in tests[path]]
+        assert len(found) == 1, (file, name, found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_module_that_a_document_names_exists(document):
+    text = document.read_text(encoding="utf-8")
+    for module in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        homes = (ROOT / "src/intarsia", ROOT / "tests", ROOT)
+        assert any((home / module).is_file() for home in homes), module
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_name_of_the_package_in_a_document_is_public(document):
+    """What is written `intarsia.x.y`, or imported, is had from a package, not from a module."""
+    text = document.read_text(encoding="utf-8")
+    if document.name == "CHANGELOG.md":  # of what was
+        return
+    imports = re.findall(r"^from (intarsia[\w.]*) import (.+)$", text, re.MULTILINE)
+    named = re.findall(r"`(intarsia(?:\.\w+)*)\.(\w+)\b", text)
+    for package, names in [*imports, *named]:
+        for name in names.split(", "):
+            assert name in importlib.import_module(package).__all__, f"{package}.{name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -45,10 +73,13 @@ def test_the_document_on_privacy_names_tests_and_is_linked_to():
     assert "docs/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_architecture_has_every_room():
+def test_the_architecture_has_every_package():
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rooms = {path.stem for path in (ROOT / "src/intarsia").glob("[!_]*.py")}
-    assert {room for room in rooms if f"`{room}`" not in text} == set()
+    source = ROOT / "src/intarsia"
+    packages = {
+        ".".join(path.parent.relative_to(source).parts) for path in source.glob("*/**/__init__.py")
+    }
+    assert {package for package in packages if f"`{package}`" not in text} == set()
 
 
 def test_run_and_join_name_every_algorithm_that_they_take():
