@@ -154,6 +154,22 @@ def packages_without_docstring(source: Path) -> list[str]:
     ]
 
 
+def lost_names(source: Path) -> list[tuple[str, str]]:
+    """Return what a package's docstring names and neither it nor the root has."""
+    found = []
+    for folder in packages(source):
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        held = [names_in(path) for path in folder.glob("*.py")]
+        for name in re.findall(r"`([A-Za-z_.]+)(?<!\.py)`", text or ""):
+            package = ".".join(["intarsia", *folder.relative_to(source).parts])
+            places = (f"{package}.{name}", f"intarsia.{name}")
+            if not any(resolves(place, source) for place in places) and not any(
+                name in names for names in held
+            ):
+                found.append((folder.relative_to(source).as_posix(), name))
+    return found
+
+
 def modules_with_public_lists(source: Path) -> list[str]:
     """Return modules that list public names, which stand in the package's `__init__.py` alone."""
     return [
@@ -194,6 +210,10 @@ def test_the_tests_mirror_the_packages():
 
 def test_every_package_says_what_it_is_for():
     assert packages_without_docstring(SOURCE) == []
+
+
+def test_packages_name_modules_that_are_there():
+    assert lost_names(SOURCE) == []
 
 
 def test_public_names_stand_in_packages_alone():
@@ -242,6 +262,7 @@ def test_a_tree_without_a_fault_passes_every_check(tree):
     assert dangling_names(tree) == []
     assert stray_test_folders(tree.parent / "tests", tree) == []
     assert packages_without_docstring(tree) == []
+    assert lost_names(tree) == []
     assert modules_with_public_lists(tree) == []
 
 
@@ -297,6 +318,11 @@ def test_a_test_folder_without_a_package_is_found(tree):
 def test_a_package_without_a_docstring_is_found(tree):
     (tree / "low/__init__.py").write_text("")
     assert packages_without_docstring(tree) == ["low"]
+
+
+def test_a_docstring_that_names_a_lost_module_is_found(tree):
+    (tree / "low/__init__.py").write_text('"""Read `solver` first, then `top.run` and `gone`."""')
+    assert lost_names(tree) == [("low", "gone")]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from intarsia.deployment.client_setup import site_in
-from intarsia.engines.remote.client import Site
-from intarsia.engines.transports.flower import Node, client_app
+from intarsia.deployment import site_in
+from intarsia.engines.remote import Site
+from intarsia.engines.transports import Node, client_app
 
 
 def site(node: Node) -> Site:

@@ -11,10 +11,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from intarsia.deployment.run import resume_over, run_over
-from intarsia.engines.remote.caller import Patience
-from intarsia.engines.transports.flower import line_to
-from intarsia.experiment import config as experiment
+from intarsia.deployment import resume_over, run_over
+from intarsia.engines.remote import Patience
+from intarsia.engines.transports import line_to
+from intarsia.experiment import load
 
 app = ServerApp()
 
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     if (out / "experiment.json").exists():
         result = resume_over(out, line, patience=patience)
     else:
-        described = experiment.load(Path(__file__).parent / "credit.toml")
+        described = load(Path(__file__).parent / "credit.toml")
         result = run_over(described, line, clients, out, patience=patience)
     logging.getLogger("flwr").info(
         "%d rounds, accuracy %.4f: %s", result.rounds, result.metrics.server.accuracy, out

@@ -1,6 +1,6 @@
 """Carry bytes between the server and sites: one file for each framework.
 
-Both give a `Transport` of `engines.remote`. Read `flower` first, which is the shorter one.
+Both give an `engines.remote.Transport`. Read `flower` first, which is the shorter one.
 """
 
 from typing import TYPE_CHECKING
