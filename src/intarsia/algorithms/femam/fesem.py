@@ -31,11 +31,11 @@ from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, Positive, check_ranges
 
 _WITHOUT_END = 2**31  # rounds of the one level
 
@@ -44,7 +44,7 @@ _WITHOUT_END = 2**31  # rounds of the one level
 class FeSEM:
     """Hyperparameters."""
 
-    clusters: Count = 5  # K
+    clusters: int = 5  # K
     clustering: Literal["fresh", "nearest"] = "fresh"
     # round in which clusters are found first; until then each client trains alone. 1: the paper
     first_clustering: int = 4
@@ -54,7 +54,7 @@ class FeSEM:
     proximal: float = 0.0  # λ, of λ/2 ‖w_i - Θ_k‖²
     local_epochs: int = 10
     final_epochs: int = 0  # at all clients after the last round
-    rate: Positive = 1e-3
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on the classifier
     batch: int = 100
@@ -65,7 +65,7 @@ class FeSEM:
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(self, counts=("clusters",), not_negative=())
         _one_level(self)
 
     @property
@@ -83,11 +83,11 @@ class FeSEM:
 class Ifca:
     """Hyperparameters."""
 
-    clusters: Count = 5  # K
+    clusters: int = 5  # K
     weights: Literal["samples", "equal"] = "samples"
     local_epochs: int = 10
     final_epochs: int = 0  # at all clients after the last round
-    rate: Positive = 1e-3
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     weight_decay: float = 0.0  # on the classifier
     batch: int = 100
@@ -98,7 +98,7 @@ class Ifca:
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(self, counts=("clusters",), not_negative=())
         _one_level(self)
 
     @property

@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    NotNegative,
-    Positive,
-    check_ranges,
-)
 from intarsia.errors import ExperimentError, listed, nearest
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
@@ -47,43 +40,68 @@ class FeMAM:
     clustering: Literal["fresh", "nearest", "loss"] = "fresh"
     # round of a level in which clusters are found first, at the latest its last; before it, each
     # client trains a model of its own, so that what tells clients apart outweighs chance
-    first_clustering: Count = 4
+    first_clustering: int = 4
     candidates: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10)  # numbers of clusters that "auto" tries
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
-    proximal: NotNegative = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
+    proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
     proximal_norm: Literal["squared", "plain"] = "squared"  # … or of λ Σ ‖·‖ of each parameter
     proximal_levels: Literal["clusters", "all"] = "clusters"  # which levels have it
-    validation: FractionBelowOne = 0.1  # share of a client's labelled rows kept from training
+    validation: float = 0.1  # share of a client's labelled rows that it keeps from training
     # what keeps a level at a client: a fall, over the rows of all clients unless they differ, by
     # `evidence` standard errors; over its own by 1.64; over its own by `margin`, …
     prune: Literal["pooled", "paired", "margin", "never"] = "pooled"
-    evidence: NotNegative = 1.0  # standard errors; "auto" takes fewer clusters within as many
+    evidence: float = 1.0  # standard errors; "auto" takes fewer clusters within as many
     # … of the share of wrong classes, or of the loss, of which one row can be most
     criterion: Literal["errors", "loss"] = "errors"
-    margin: NotNegative = 0.02  # ε of Eq. (9)
+    margin: float = 0.02  # ε of Eq. (9)
     # whether scores are multiplied, before a level begins, by what suits the rows for validation
     calibrated: bool = True
-    first_rounds: Count = 400  # of level 1
-    level_rounds: Count = 75  # of each other level, at most
-    window: CountOrZero = 50  # rounds in which a converged level's accuracy is steady; 0: never
-    steadiness: NotNegative = 1.0  # variance of the accuracy in percent below which it is
-    local_epochs: Count = 2
-    final_epochs: CountOrZero = 0  # of the last level, each client for itself, after the last round
+    first_rounds: int = 400  # of level 1
+    level_rounds: int = 75  # of each other level, at most
+    window: int = 50  # rounds in which a level's accuracy is steady once it has converged; 0: never
+    steadiness: float = 1.0  # variance of the accuracy in percent below which it is
+    local_epochs: int = 2
+    final_epochs: int = 0  # of the last level, each client for itself, after the last round
     optimiser: Literal["sgd", "adam"] = "sgd"
-    rate: Positive = 0.01
-    weight_decay: NotNegative = 0.0  # on the classifier
-    batch: Count = 32
+    rate: float = 0.01
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 32
     embedding: AnyKind = "perceptron"  # what the network's embedding is
-    hidden: Count = 64  # units of a perceptron's two hidden layers
-    latent: Count = 64
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64
     layer: bool = False  # a hidden layer between embedding and classifier
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=(
+                "first_rounds",
+                "level_rounds",
+                "first_clustering",
+                "local_epochs",
+                "batch",
+                "hidden",
+                "latent",
+            ),
+            not_negative=(
+                "proximal",
+                "validation",
+                "evidence",
+                "margin",
+                "window",
+                "steadiness",
+                "final_epochs",
+                "weight_decay",
+            ),
+        )
+        if self.validation >= 1:
+            raise ExperimentError(
+                f"algorithm.validation is {self.validation}; it is a share of the rows, below 1."
+            )
         if self.validation == 0 and self.prune != "never":
             raise ExperimentError(
                 f"algorithm.validation is 0 and algorithm.prune is {self.prune!r}, which needs "

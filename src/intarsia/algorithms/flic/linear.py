@@ -32,6 +32,7 @@ Departures from the paper
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, TableError
 
 
@@ -59,7 +59,7 @@ class FlicLinear:
 
     latent: int  # k, at most the features of the client that has the fewest
     rank: int  # d, the columns of A
-    step: Positive = 0.1  # η
+    step: float = 0.1  # η
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= self.latent:
@@ -67,7 +67,10 @@ class FlicLinear:
                 f"algorithm.rank is {self.rank} and algorithm.latent {self.latent}; the rank must "
                 "be from 1 to the width of the latent space."
             )
-        check_ranges(self)
+        if not (self.step > 0 and math.isfinite(self.step)):
+            raise ExperimentError(
+                f"algorithm.step is {self.step}; it must be positive and finite, for example 0.1."
+            )
 
     @property
     def loss(self) -> str:

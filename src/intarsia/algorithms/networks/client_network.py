@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -368,6 +368,38 @@ def check_same_features(schema: Schema, name: str) -> int:
                 'needs the same everywhere: use "flic" or "hetfedrep".'
             )
     return len(features)
+
+
+def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:
+    """Raise where a hyperparameter is too small, or none of the words that it may be.
+
+    Raises
+    ------
+    ExperimentError
+        With its value and what serves.
+    """
+    for names, least in ((counts, 1), (not_negative, 0)):
+        for name in names:
+            value = getattr(options, name)
+            if not value >= least or value == float("inf"):
+                raise ExperimentError(
+                    f"algorithm.{name} is {value}; it must be finite and at least {least}."
+                )
+    dropout = getattr(options, "dropout", 0.0)
+    if not 0.0 <= dropout < 1.0:
+        raise ExperimentError(
+            f"algorithm.dropout is {dropout}; it must be at least 0 and below 1, for example 0.5."
+        )
+    if not 0 < options.rate < float("inf"):
+        raise ExperimentError(
+            f"algorithm.rate is {options.rate}; it must be positive and finite, for example 1e-3."
+        )
+    for name, kind in get_type_hints(type(options)).items():
+        known = get_args(kind)
+        if get_origin(kind) is Literal and getattr(options, name) not in known:
+            raise ExperimentError(
+                f"algorithm.{name} is {getattr(options, name)!r}; choose from {', '.join(known)}."
+            )
 
 
 def check_device(name: str) -> None:

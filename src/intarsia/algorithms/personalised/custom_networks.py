@@ -32,6 +32,7 @@ from intarsia.algorithms.networks.client_network import (
     Arrays,
     check_clients,
     check_device,
+    check_options,
     finite,
     part_vector,
 )
@@ -77,7 +78,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, CountOrZero, NotNegative, Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
@@ -102,18 +102,22 @@ class OwnNetworks:
     shared: tuple[str, ...] = ()  # patterns of parameters, such as "head.*"
     ragged: Mapping[str, int] = field(default_factory=dict[str, int])  # see `LocalTraining`
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    local_epochs: Count = 1
-    final_epochs: CountOrZero = 0  # of what is not shared, at all clients after the last round
+    local_epochs: int = 1
+    final_epochs: int = 0  # of what is not shared, at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    rate: Positive = 1e-3
-    weight_decay: NotNegative = 0.0
-    batch: Count = 100
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    batch: int = 100
     precision: Literal["single", "double", "bf16"] = "single"  # bf16: products only
     device: str = "cpu"  # as torch names it: "cuda", "cuda:1"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch"),
+            not_negative=("final_epochs", "weight_decay"),
+        )
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
             named(name)
         check_device(self.device)

@@ -25,6 +25,7 @@ from intarsia.algorithms.networks import label_scaling, parameter_sharing
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
     check_clients,
+    check_options,
     check_same_features,
     training_of,
 )
@@ -64,7 +65,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -72,21 +72,25 @@ from intarsia.maths.training.local_training import LocalTraining
 class Ditto:
     """Hyperparameters."""
 
-    pull: NotNegative = 0.1  # λ
-    local_epochs: Count = 10  # of the network of all
-    own_epochs: Count = 10  # of the client's own
-    rate: Positive = 1e-3
+    pull: float = 0.1  # λ
+    local_epochs: int = 10  # of the network of all
+    own_epochs: int = 10  # of the client's own
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: NotNegative = 0.0  # on the classifier
-    batch: Count = 100
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 100
     embedding: AnyKind = "perceptron"
-    hidden: Count = 64
-    latent: Count = 64
+    hidden: int = 64
+    latent: int = 64
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "own_epochs", "batch", "hidden", "latent"),
+            not_negative=("pull", "weight_decay"),
+        )
 
     @property
     def loss(self) -> str:

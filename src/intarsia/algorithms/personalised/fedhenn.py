@@ -30,15 +30,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from annotated_types import Ge
 
 from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
     check_clients,
+    check_options,
     embedded,
     train_networks,
     training_of,
@@ -71,14 +71,7 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    NotNegative,
-    Positive,
-    check_ranges,
-)
+from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import Batch, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
@@ -87,22 +80,31 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 class FedHeNN:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    similarity_weight: NotNegative = 0.1  # η
-    points: Annotated[int, Ge(2), "centred kernels have nothing of one point"] = 100  # R
-    local_epochs: Count = 10
-    final_epochs: CountOrZero = 10  # at all clients after the last round
-    rate: Positive = 1e-3  # of Adam, fresh in each round
-    weight_decay: NotNegative = 0.0  # on β
-    batch: Count = 100
+    similarity_weight: float = 0.1  # η
+    points: int = 100  # R
+    local_epochs: int = 10
+    final_epochs: int = 10  # at all clients after the last round
+    rate: float = 1e-3  # of Adam, fresh in each round
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    hidden: Count = 64  # units of a perceptron's two hidden layers
-    latent: Count = 64  # k, the width of the latent space
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("similarity_weight", "final_epochs", "weight_decay"),
+        )
+        if self.points < 2:
+            raise ExperimentError(
+                f"algorithm.points is {self.points}; kernels are centred, which leaves nothing of "
+                "a single point: it must be at least 2, for example 100."
+            )
 
     @property
     def loss(self) -> str:

@@ -36,6 +36,7 @@ from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
     check_clients,
+    check_options,
     check_same_features,
     training_of,
 )
@@ -75,14 +76,6 @@ from intarsia.core.algorithm import (
     evolve,
 )
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    NotNegative,
-    Positive,
-    check_ranges,
-)
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 
@@ -91,23 +84,27 @@ from intarsia.maths.training.local_training import LocalTraining
 class FedRep:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    shared_layers: CountOrZero = 3  # of φ's three
-    local_epochs: Count = 10  # of what is the client's own
-    shared_epochs: CountOrZero = 1  # of what is shared, after local training; 0: one step
-    final_epochs: CountOrZero = 10  # of the client's own at all clients after the last round
-    rate: Positive = 1e-3
+    shared_layers: int = 3  # of φ's three
+    local_epochs: int = 10  # of what is the client's own
+    shared_epochs: int = 1  # of what is shared, after local training; 0: one step
+    final_epochs: int = 10  # of the client's own at all clients after the last round
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: NotNegative = 0.0  # on β
-    batch: Count = 100
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
     embedding: AnyKind = "perceptron"  # what φ is; "convolutional" for images
-    hidden: Count = 64  # units of a perceptron's two hidden layers
-    latent: Count = 64  # k, the width of the latent space
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("shared_layers", "shared_epochs", "final_epochs", "weight_decay"),
+        )
         most = len(layers(self.embedding))
         if self.shared_layers > most:
             raise ExperimentError(
@@ -146,22 +143,26 @@ class FedRep:
 class FedAvgFT:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    local_epochs: Count = 10
-    proximal: NotNegative = 0.0  # μ, of FedProx
-    final_epochs: CountOrZero = 10  # of fine-tuning, at all clients after the last round
-    rate: Positive = 1e-3
+    local_epochs: int = 10
+    proximal: float = 0.0  # μ, of FedProx
+    final_epochs: int = 10  # of fine-tuning, at all clients after the last round
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: NotNegative = 0.0  # on β
-    batch: Count = 100
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
     embedding: AnyKind = "perceptron"
-    hidden: Count = 64
-    latent: Count = 64
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64
+    latent: int = 64
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("proximal", "final_epochs", "weight_decay"),
+        )
 
     @property
     def loss(self) -> str:
@@ -188,20 +189,24 @@ class FedAvgFT:
 class FedProx:
     """Hyperparameters; those of local training as of FedAvg-FT."""
 
-    local_epochs: Count = 10
-    proximal: NotNegative = 0.1  # μ
-    rate: Positive = 1e-3
+    local_epochs: int = 10
+    proximal: float = 0.1  # μ
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: NotNegative = 0.0  # on β
-    batch: Count = 100
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
     embedding: AnyKind = "perceptron"
-    hidden: Count = 64
-    latent: Count = 64
+    hidden: int = 64
+    latent: int = 64
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("proximal", "weight_decay"),
+        )
 
     @property
     def final_epochs(self) -> int:

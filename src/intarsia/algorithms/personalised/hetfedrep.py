@@ -30,7 +30,7 @@ from typing import Literal
 
 from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.client_network import check_clients, training_of
+from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
 from intarsia.algorithms.networks.embeddings import AnyKind, Kind
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
@@ -68,14 +68,6 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    NotNegative,
-    Positive,
-    check_ranges,
-)
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -83,22 +75,26 @@ from intarsia.maths.training.local_training import LocalTraining
 class HetFedRep:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    local_epochs: Count = 10  # M
-    shared_epochs: CountOrZero = 0  # of α after local training; 0: one step
-    shared_from: Count = 1  # the round in which α starts to train
-    final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
-    rate: Positive = 1e-3  # of Adam, fresh in each round
-    weight_decay: NotNegative = 0.0  # on α and β
-    batch: Count = 100
+    local_epochs: int = 10  # M
+    shared_epochs: int = 0  # of α after local training; 0: one step
+    shared_from: int = 1  # the round in which α starts to train
+    final_epochs: int = 10  # of φ and β at all clients after the last round
+    rate: float = 1e-3  # of Adam, fresh in each round
+    weight_decay: float = 0.0  # on α and β
+    batch: int = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    hidden: Count = 64  # units of a perceptron's two hidden layers
-    latent: Count = 64  # k, the width of the latent space
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # k, the width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "shared_from", "batch", "hidden", "latent"),
+            not_negative=("shared_epochs", "final_epochs", "weight_decay"),
+        )
 
     @property
     def loss(self) -> str:
@@ -126,21 +122,25 @@ class HetFedRep:
 class Local:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    local_epochs: Count = 10
-    final_epochs: CountOrZero = 10  # at all clients after the last round
-    rate: Positive = 1e-3
+    local_epochs: int = 10
+    final_epochs: int = 10  # at all clients after the last round
+    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: NotNegative = 0.0  # on β
-    batch: Count = 100
+    weight_decay: float = 0.0  # on β
+    batch: int = 100
     embedding: AnyKind = "perceptron"
-    hidden: Count = 64
-    latent: Count = 64
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64
+    latent: int = 64
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("final_epochs", "weight_decay"),
+        )
 
     @property
     def loss(self) -> str:

@@ -33,6 +33,7 @@ from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import (
     check_clients,
+    check_options,
     check_same_features,
     part_vector,
     training_of,
@@ -74,15 +75,7 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    Fraction,
-    FractionBelowOne,
-    NotNegative,
-    Positive,
-    check_ranges,
-)
+from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -90,22 +83,31 @@ from intarsia.maths.training.local_training import LocalTraining
 class L2gd:
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    mixing: Fraction = 0.1  # m, how far a client goes towards the mean; 1: all the way
-    aggregation: Fraction = 1.0  # p, the share of the rounds in which clients do
-    local_epochs: Count = 10
-    final_epochs: CountOrZero = 10  # at all clients after the last round
-    rate: Positive = 1e-3  # of Adam, fresh in each round
-    weight_decay: NotNegative = 0.0  # on the classifier
-    batch: Count = 100
+    mixing: float = 0.1  # m, how far a client goes towards the mean; 1: all the way
+    aggregation: float = 1.0  # p, the share of the rounds in which clients do
+    local_epochs: int = 10
+    final_epochs: int = 10  # at all clients after the last round
+    rate: float = 1e-3  # of Adam, fresh in each round
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 100
     embedding: AnyKind = "perceptron"  # what the embedding is; "convolutional" for images
-    hidden: Count = 64  # units of a perceptron's two hidden layers
-    latent: Count = 64  # width of the latent space
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    hidden: int = 64  # units of a perceptron's two hidden layers
+    latent: int = 64  # width of the latent space
+    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_epochs", "batch", "hidden", "latent"),
+            not_negative=("mixing", "aggregation", "final_epochs", "weight_decay"),
+        )
+        for name in ("mixing", "aggregation"):
+            if getattr(self, name) > 1:
+                raise ExperimentError(
+                    f"algorithm.{name} is {getattr(self, name)}; it must be between 0 and 1."
+                )
 
     @property
     def loss(self) -> str:

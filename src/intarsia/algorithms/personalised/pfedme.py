@@ -30,6 +30,7 @@ from intarsia.algorithms.networks.client_network import (
     Arrays,
     changed,
     check_clients,
+    check_options,
     check_same_features,
     part_vector,
     training_of,
@@ -67,7 +68,6 @@ from intarsia.core.algorithm import (
     evolve,
 )
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -75,23 +75,27 @@ from intarsia.maths.training.local_training import LocalTraining
 class PFedMe:
     """Hyperparameters, with the defaults of the paper's code for its digits."""
 
-    pull: NotNegative = 15.0  # λ
-    local_rounds: Count = 20  # R
-    steps: Count = 5  # K, on one batch
-    step_size: NotNegative = 0.005  # η, of w
-    mixing: NotNegative = 1.0  # β
-    rate: Positive = 0.05  # of the steps of θ
+    pull: float = 15.0  # λ
+    local_rounds: int = 20  # R
+    steps: int = 5  # K, on one batch
+    step_size: float = 0.005  # η, of w
+    mixing: float = 1.0  # β
+    rate: float = 0.05  # of the steps of θ
     optimiser: Literal["adam", "sgd"] = "sgd"
-    weight_decay: NotNegative = 0.0  # on the classifier
-    batch: Count = 20
+    weight_decay: float = 0.0  # on the classifier
+    batch: int = 20
     embedding: AnyKind = "perceptron"
-    hidden: Count = 64
-    latent: Count = 64
+    hidden: int = 64
+    latent: int = 64
     precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_options(
+            self,
+            counts=("local_rounds", "steps", "batch", "hidden", "latent"),
+            not_negative=("pull", "step_size", "mixing", "weight_decay"),
+        )
 
     @property
     def loss(self) -> str:
