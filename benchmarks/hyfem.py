@@ -104,7 +104,7 @@ def _row(hidden: int, arguments: argparse.Namespace) -> list[str]:
         server, _ = HYFEM.round(server, engine, engine.key())
         rounds.append(time.process_time() - start)
         alones.append(training.seconds)
-        whole = HYFEM.architecture(options, schema, None)
+        whole = HYFEM.model.architecture(options, schema, None)
         classifiers = [_classifier(engine, whole, name) for name in schema.clients]
         start = time.process_time()
         matching = match(classifiers, start=matching, passes=1)

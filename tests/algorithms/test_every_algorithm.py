@@ -136,7 +136,7 @@ def trained(algorithm, options, kind, *, through=None, seed=0, cut=None):
             written = codec.encode((engine.books.seal(server), engine.get_states()))
             traffic = dataclasses.asdict(engine.books.traffic)
             engine = clients = engine_over()
-            if algorithm.additive:
+            if algorithm.model.additive:
                 engine.count_once()
             sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
             engine.set_states(states)
@@ -218,8 +218,10 @@ def test_no_total_can_be_read_without_reveal(algorithm, options):
 @EVERY
 def test_only_named_client_functions_run(algorithm, options):
     _, _, _, watched = trained(algorithm, options, "wide", through=Watched)
-    assert watched.seen <= {fn.name for fn in algorithm.client_functions}
-    assert len({fn.name for fn in algorithm.client_functions}) == len(algorithm.client_functions)
+    assert watched.seen <= {fn.name for fn in algorithm.disclosure.functions}
+    assert len({fn.name for fn in algorithm.disclosure.functions}) == len(
+        algorithm.disclosure.functions
+    )
 
 
 class Mutated(Watched):
@@ -303,8 +305,8 @@ def test_client_scores_add_up_to_the_models(algorithm, options):
     total = np.zeros((1, len(schema.samples)))
     for name, state in engine.get_states().items():
         one = engine.block(name)
-        once = one if algorithm.additive else one.counted_once()
-        total[:, schema.samples.own(name)] += algorithm.predict(state, once)
+        once = one if algorithm.model.additive else one.counted_once()
+        total[:, schema.samples.own(name)] += algorithm.model.predict(state, once)
     x, _ = table(60, 8)
     rows = schema.samples.ids
     columns = [int(str(name)[1:]) for name in schema.features.ids]

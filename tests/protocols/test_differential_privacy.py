@@ -96,7 +96,7 @@ def test_the_released_model_is_the_trained_one_and_noise_that_every_owner_has(wa
         own = noisy.weights[:, schema.features.own(name)]
         assert (state.w == own).all()
         x = engine.block(name).x
-        assert algorithm.predict(state, engine.block(name)) == pytest.approx(own @ x.T)
+        assert algorithm.model.predict(state, engine.block(name)) == pytest.approx(own @ x.T)
 
 
 def test_the_ways_above_end_in_every_phase():

@@ -77,7 +77,7 @@ def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
 def initialise(algorithm: Algorithm, options, engine: InProcess, clients=None):
     """Return the server's state after the set-up; `clients` stands in for the engine."""
     schema = engine.schema("train")
-    if algorithm.additive:
+    if algorithm.model.additive:
         engine.count_once()
     engine.set_states(
         {

@@ -162,7 +162,7 @@ def in_process(name: str, mode: str, where: str) -> dict[str, object]:
     engine = kind(parts, 0, sealing, secrets=secrets)
     algorithm = kind_of(Named(name))
     options = algorithm.hyperparameters(**SETTINGS[name])
-    if algorithm.additive:
+    if algorithm.model.additive:
         engine.count_once()
     engine.begin(algorithm, options)
     found = run(algorithm, options, engine)

@@ -65,10 +65,10 @@ class Desk:
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
         self._functions = {
-            function_name(fn, algorithm.name): fn for fn in algorithm.client_functions
+            function_name(fn, algorithm.name): fn for fn in algorithm.disclosure.functions
         }
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
-        if algorithm.additive:
+        if algorithm.model.additive:
             self._blocks["train"] = self._blocks["train"].counted_once()
 
     def function(self, name, part):

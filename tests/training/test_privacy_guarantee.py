@@ -474,4 +474,8 @@ def test_unlike_labels_of_one_vs_rest_go_through_a_private_run(tmp_path):
 
 
 def test_every_algorithm_says_whom_it_protects():
-    assert (HYFDCA.protects, COCOA.protects, FEDAVG.protects) == ("sample", "sample", "client")
+    assert (HYFDCA.disclosure.dp_unit, COCOA.disclosure.dp_unit, FEDAVG.disclosure.dp_unit) == (
+        "sample",
+        "sample",
+        "client",
+    )

@@ -7,6 +7,7 @@ a total: explicit, and easy to find). Which machine the clients run on is the en
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import math
@@ -307,16 +308,134 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Sends:
+    """What a client function sends, and who reads it: declared once, read by all that ask.
+
+    Of an `ask` the server reads every field of each client's reply. Of a `sum` it holds the total
+    of each field sealed: it reads those that it `reveals`; clients open those that messages hold,
+    each its own entries. An entry that runs over samples, features or blocks is added up over the
+    clients that hold these (its owners), any other over all clients that are called.
+    """
+
+    function: ClientFunction
+    call: Literal["ask", "sum"]
+    reply: type
+    reveals: tuple[str, ...] = ()  # fields of the total that the server reads
+    opens: tuple[str, ...] = ()  # fields of the total that clients open, their own entries of each
+    # options -> whether it is what clients came to alone, every entry of which is added up over all
+    # that are there, who open it: of two each can tell the other's part, so that at least
+    # privacy.least_clients contribute
+    pooled: Callable[[Any], bool] = lambda options: False
+    # options -> whether clients choose with whom it is added up: one may be alone in a total
+    chosen: Callable[[Any], bool] = lambda options: False
+    # options -> what an `ask` tells the server of each client beside scalars, in words; "": nothing
+    tells: Callable[[Any], str] = lambda options: ""
+
+
+def asks(
+    *functions: ClientFunction, tells: Callable[[Any], str] = lambda options: ""
+) -> tuple[Sends, ...]:
+    """Declare client functions whose replies the server reads one by one."""
+    return tuple(Sends(fn, "ask", fn.reply, tells=tells) for fn in functions)
+
+
+def sums(
+    *functions: ClientFunction,
+    reveals: Sequence[str] = (),
+    opens: Sequence[str] | None = None,
+    pooled: Callable[[Any], bool] = lambda options: False,
+    chosen: Callable[[Any], bool] = lambda options: False,
+) -> tuple[Sends, ...]:
+    """Declare client functions of whose replies the server gets sealed totals.
+
+    `opens` None: clients open each field that the server does not read; counts of samples it needs
+    to add.
+    """
+    found: list[Sends] = []
+    for fn in functions:
+        reply = fn.reply
+        rest = opens
+        if rest is None:
+            counts = typing.get_type_hints(reply, include_extras=True)
+            rest = [
+                one.name
+                for one in dataclasses.fields(reply)
+                if one.name not in reveals and counts[one.name] != Counts
+            ]
+        found.append(Sends(fn, "sum", reply, tuple(reveals), tuple(rest), pooled, chosen))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disclosure:
+    """All that crosses in a run of an algorithm, beside what the shared protocols declare."""
+
+    sends: tuple[Sends, ...] = ()  # none: nothing crosses, the data is in one place
+    # (options, schema) -> parts of the model that only some clients add to and open, by their names
+    # in a sentence, with these clients
+    groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
+    dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
+
+    @property
+    def functions(self) -> tuple[ClientFunction, ...]:
+        """Return the client functions that may be called: each once."""
+        return tuple(dict.fromkeys(one.function for one in self.sends))
+
+    def aggregates_all(self, options: Any) -> bool:
+        """Return whether clients open totals of what each came to alone, over all of them."""
+        return any(one.pooled(options) for one in self.sends)
+
+    def clients_choose_cluster(self, options: Any) -> bool:
+        """Return whether clients choose with whom what they came to is added up."""
+        return any(one.chosen(options) for one in self.sends)
+
+    def server_reads(self, options: Any) -> str:
+        """Return what the server reads of single clients in every mode; "": only scalars."""
+        return " and ".join(dict.fromkeys(filter(None, (one.tells(options) for one in self.sends))))
+
+
+def _architecture(options: Any, schema: Schema, client: ClientId | None) -> Any:
+    return options.architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What an algorithm trains.
+
+    `predict` gives a client's scores of the samples of a block, (outputs, samples); where it is
+    `additive` the clients' scores of a sample add up to the model's, and training blocks hold each
+    value divided by its number of holders.
+    """
+
+    predict: Callable[[Any, Block], Array]
+    additive: bool = False
+    # one linear model of all columns, linear models or networks of each client
+    kind: Literal["linear", "client_linear", "networks"] = "networks"
+    own_feature_space: bool = False  # whether each client may have columns of its own alone
+    # state -> the parameters of the client's own network by name
+    network: Callable[[Any], Mapping[str, NDArray[Any]]] = lambda state: {}
+    # state -> weights, (features,), and intercept of the client's own linear model
+    own_weights: Callable[[Any], tuple[Array, float]] = lambda state: (state.w[0], 0.0)
+    # (options, schema, client) -> what its network is made of; for the server (client = None) None
+    # if it has none
+    architecture: Callable[[Any, Schema, ClientId | None], Any] = _architecture
+    server_model: ServerModel | None = None  # None: the server has no network
+    # options -> those with which each client learns the same alone, to compare with; None: the
+    # comparison is with linear models
+    local_baseline: Callable[[Any], Any] | None = None
+    # (clients, options, what all share) -> None: new clients learn from it; None: by other means
+    join: Callable[[Clients, Any, Array], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
 
     `setup` runs once with all clients, `round` with those that are there, `certify` and
-    `conclude` with all clients again. `predict` gives a client's scores of the samples of a
-    block, (outputs, samples); where `additive` is set the clients' scores of a sample add up to
-    the model's, and training blocks hold each value divided by its number of holders.
+    `conclude` with all clients again.
 
     `private` gives the same algorithm with noise in what it releases, which hides the data of one
-    unit of those that it `protects`; where these are samples, rows are clipped before training.
+    of the disclosure's units; where these are samples, rows are clipped before training.
     """
 
     name: str
@@ -327,33 +446,8 @@ class Algorithm:
     round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
     certify: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
     conclude: Callable[[Any, Clients, RandomKey], Conclusion]
-    predict: Callable[[Any, Block], Array]
-    additive: bool
-    client_functions: tuple[ClientFunction, ...]
     states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
+    model: Model
+    disclosure: Disclosure
     private: Callable[[Release], Algorithm] | None = None
-    protects: Literal["sample", "client"] = "sample"
-    linear: bool = True  # whether the model is a linear one, as the yardsticks are
-    spaces: bool = False  # whether each client may have columns of its own alone
-    # state -> the parameters of the client's own network by name; None: there is none
-    network: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
-    # options -> whether a round adds up what clients came to alone, every entry over all that are
-    # there, so that of two each can tell the other's part; None: sums are over owners, cell by cell
-    pools: Callable[[Any], bool] | None = None
-    # (options, schema) -> parts of the model that only some clients add to and open, by their names
-    # in a sentence, with these clients; None: all that a round adds up is of all that are there
-    pooled_apart: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] | None = None
-    # options -> whether clients choose with whom their parts are added up, and all open each total:
-    # one may be alone in it; None: nobody chooses
-    chooses: Callable[[Any], bool] | None = None
-    # options -> what the server reads of single clients in every mode, sealed sums too; "": nothing
-    # but the scalars of evaluation
-    reads: Callable[[Any], str] | None = None
-    # state -> weights, (features,), and intercept of the client's own linear model; None: as above
-    own_weights: Callable[[Any], tuple[Array, float]] | None = None
-    # (hyperparameters, schema, client) -> what its network is made of; for the server (client =
-    # None) None if it has none. None: for all as the hyperparameters' `architecture`
-    architecture: Callable[[Any, Schema, ClientId | None], Any] | None = None
-    server_model: ServerModel | None = None  # None: the server has no network
-    # hyperparameters -> those with which each client learns the same alone, for the yardsticks
-    alone: Callable[[Any], Any] | None = None
+    federated: ClassVar[Literal[True]] = True  # a baseline has the data in one place

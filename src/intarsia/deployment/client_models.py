@@ -78,12 +78,12 @@ def model_of_site(
 ) -> Model | None:
     """Return a site's own model, None where it has none."""
     own = {client: scaling}
-    if algorithm.network is not None:
+    if algorithm.model.kind == "networks":
         made_of = architecture_of(algorithm, options, schema)
-        networks = {client: algorithm.network(state)}
+        networks = {client: algorithm.model.network(state)}
         return client_networks(description.algorithm, schema, made_of, networks, own)
-    if algorithm.own_weights is not None:
-        linear = {client: algorithm.own_weights(state)}
+    if algorithm.model.kind == "client_linear":
+        linear = {client: algorithm.model.own_weights(state)}
         return client_models(description.algorithm, schema, linear, own)
     if ended.weights is None:
         return None

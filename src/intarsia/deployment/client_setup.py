@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey
+from intarsia.core.algorithm import ClientFunction, RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.table import Encoding, Table, encode
@@ -177,7 +177,7 @@ class Work:
         )
         self._experiment, self.seed = found, found.seed
         algorithm, self._options = choose(found)
-        if not isinstance(algorithm, Algorithm):
+        if not algorithm.federated:
             raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
         self._algorithm = algorithm
         self.states = (*algorithm.states, preprocessing.Preparation)
@@ -280,23 +280,19 @@ class Work:
     def _known(self) -> dict[tuple[str, str], ClientFunction]:
         """Return the functions that the server may call: the allow-list."""
         algorithm, every = self._algorithm, self.schemas
-        found = [
-            *algorithm.client_functions,
-            *preprocessing.FUNCTIONS,
-            *differential_privacy.FUNCTIONS,
-        ]
+        found = [*algorithm.disclosure.sends, *preprocessing.SENDS, *differential_privacy.SENDS]
         loss = grading_loss(self._options.loss)
         for part, schema in every.items():
             where = cast(Literal["train", "test"], part)
-            found += evaluation.functions(
-                *(algorithm.predict, loss, schema.labels), part=where, additive=algorithm.additive
+            model, labels = algorithm.model, schema.labels
+            found += evaluation.sends(
+                model.predict, loss, labels, part=where, additive=model.additive
             )
-            if algorithm.server_model is not None:
-                found += evaluation.server_functions(
-                    algorithm.server_model, schema, loss, part=where
-                )
-        found += [replace(fn, part="test") for fn in preprocessing.FUNCTIONS]
-        return {(function_name(fn, algorithm.name), fn.part): fn for fn in found}
+            if model.server_model is not None:
+                found += evaluation.server_sends(model.server_model, schema, loss, part=where)
+        functions = [one.function for one in found]
+        functions += [replace(one.function, part="test") for one in preprocessing.SENDS]
+        return {(function_name(fn, algorithm.name), fn.part): fn for fn in functions}
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:

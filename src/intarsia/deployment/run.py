@@ -108,7 +108,7 @@ def run_over(
     if not overwrite:
         run_folder.claim(folder)
     algorithm, _ = choose(description)
-    if not isinstance(algorithm, Algorithm):
+    if not algorithm.federated:
         raise ExperimentError(
             f"{description.algorithm!r} pools the data, which sites do not send; choose an "
             "algorithm of a federation."
@@ -173,7 +173,7 @@ def _resumed(
 def _run(description: Experiment, caller: Caller, folder: Path, progress: Watcher | None) -> Result:
     clock, started = Clock(), datetime.now(UTC)
     algorithm, options = choose(description)
-    assert isinstance(algorithm, Algorithm)
+    assert algorithm.federated
     store = run_folder.reopen(folder, "sites")
     with clock.part("preprocessing"):
         engine, ready = _engine(description, algorithm, options, caller, folder)
@@ -194,7 +194,7 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
         model, lacking = server_model(description, algorithm, options, schema, conclusion, scales)
     notes = (
         *ready.notes,
-        *(doubled(schema) if algorithm.server_model is not None else ()),
+        *(doubled(schema) if algorithm.model.server_model is not None else ()),
         *caveats.unsealed(description, algorithm, sites=True),
         *caveats.read_all_the_same(description, algorithm, options),
         *caveats.unmeasured(description, algorithm),
@@ -385,10 +385,14 @@ def _prepared(
     )
     _transform(caller, "prepared")
     release, _ = privacy_guarantee.guarantee(description, algorithm, options, schemas["train"])
-    if release is not None and algorithm.private is not None and algorithm.protects == "sample":
+    if (
+        release is not None
+        and algorithm.private is not None
+        and algorithm.disclosure.dp_unit == "sample"
+    ):
         differential_privacy.clip_rows(engine, release.clip)
         _transform(caller, "clipped")
-    if algorithm.additive:
+    if algorithm.model.additive:
         _transform(caller, "counted once")
     return notes
 

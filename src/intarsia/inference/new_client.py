@@ -11,14 +11,14 @@ blocks (`block_joining`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, evolve
+from intarsia.core.algorithm import Algorithm, Conclusion, Info, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
@@ -38,6 +38,7 @@ from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
 from intarsia.training import outputs, timing
 from intarsia.training.outcome import Outcome, result_of
+from intarsia.training.registry import algorithm_named
 from intarsia.training.run import load
 from intarsia.training.setup import Prepared, SealedSums, prepared_engine
 from intarsia.training.timing import Clock
@@ -100,7 +101,9 @@ def join(
         if by_blocks:
             options = _with_blocks(run.hyperparameters)
         else:
-            options = _options(_way(run.algorithm)[0], run.hyperparameters, epochs, rounds)
+            options = _options(
+                _joined_algorithm(run.algorithm), run.hyperparameters, epochs, rounds
+            )
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
         if out is not None:
@@ -272,14 +275,10 @@ def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
         run_folder.claim(out, "--out or --name")
 
 
-def _way(name: str) -> tuple[Algorithm, Callable[[Clients, Any, Array], None]]:
-    """Return an algorithm of those that can be joined, and how a new client of it learns."""
-    from intarsia.algorithms.flic import algorithm as flic
-    from intarsia.algorithms.personalised import hetfedrep  # here: they import torch
-
-    if name == "flic":
-        return flic.FLIC, flic.join
-    return hetfedrep.HETFEDREP, hetfedrep.join
+def _joined_algorithm(name: str) -> Algorithm:
+    algorithm = algorithm_named(name)
+    assert algorithm.federated
+    return algorithm
 
 
 def _options(
@@ -347,13 +346,14 @@ def _joined(
     from intarsia.algorithms.networks.parameter_sharing import Shared, network
     from intarsia.algorithms.personalised import hetfedrep  # here: it imports torch
 
-    engine, (algorithm, learn) = prepared.engine, _way(model.algorithm)
+    engine, algorithm = prepared.engine, _joined_algorithm(model.algorithm)
+    assert algorithm.model.join is not None
     with clock.part("training"):
         _start(engine, algorithm, options)
         drawn = engine.get_states()[name].parameters
         _set_scale(engine, name, model)
         shared = _shared(model, options.shared_parts, drawn)
-        learn(engine, options, shared)
+        algorithm.model.join(engine, options, shared)
         grades = _grades(prepared, algorithm, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
@@ -421,7 +421,9 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     with engine.books.unmetered():
         loss = grading_loss(options.loss)
-        return evaluate_own(engine, engine.schema(part), algorithm.predict, loss, part=part)[1]
+        return evaluate_own(engine, engine.schema(part), algorithm.model.predict, loss, part=part)[
+            1
+        ]
 
 
 def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import Algorithm, Conclusion
+from intarsia.core.algorithm import Conclusion
 from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
@@ -89,11 +89,7 @@ def architecture_of(
     algorithm: Any, options: Any, schema: Schema
 ) -> Callable[[ClientId | None], Any]:
     """Return what says what a client's network is made of, and the server's (None)."""
-    if isinstance(algorithm, Algorithm) and algorithm.architecture is not None:
-        return partial(algorithm.architecture, options, schema)
-    # modules of the user's own differ from client to client
-    known = getattr(options, "architecture_of", None)
-    return known or (lambda _: options.architecture)
+    return partial(algorithm.model.architecture, options, schema)
 
 
 def client_networks(

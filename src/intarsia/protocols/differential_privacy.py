@@ -50,7 +50,9 @@ from intarsia.core.algorithm import (
     RandomKey,
     Ready,
     Release,
+    asks,
     client_function,
+    sums,
 )
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError, SealedError
@@ -119,7 +121,7 @@ def settle_rows(
     return replace(state, row_scale=scale), Ready()
 
 
-FUNCTIONS = (measure_rows, settle_rows)
+SENDS = (*sums(measure_rows), *asks(settle_rows))
 
 
 _BYTES = 32  # of a secret

@@ -25,7 +25,7 @@ of others no term crosses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -37,8 +37,11 @@ from intarsia.core.algorithm import (
     Clients,
     PerSample,
     RandomKey,
+    Sends,
     ServerModel,
+    asks,
     client_function,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId, Labels, targets
 from intarsia.core.feature_blocks import feature_blocks
@@ -163,7 +166,7 @@ def evaluate_own(
     predict: Callable[[Any, Block], Array],
     loss: int,
     *,
-    part: Literal["train", "test"],
+    part: Part,
 ) -> tuple[Grades | None, dict[ClientId, Grades]]:
     """Return the grades of the clients' own models over all samples of a part, and of each client.
 
@@ -179,18 +182,24 @@ def evaluate_own(
     return graded(clients, schema, _own_scores(predict), messages, loss, part=part, suffix="_own")
 
 
-def functions(
+def sends(
     predict: Callable[[Any, Block], Array],
     loss: int,
     labels: Labels,
     *,
     part: Part,
     additive: bool,
-) -> tuple[ClientFunction, ...]:
-    """Return the client functions of `evaluate` for an additive model, else of `evaluate_own`."""
-    if additive:
-        return _partial_scores(predict, part), *grading(_given_scores, loss, labels, part, "")
-    return grading(_own_scores(predict), loss, labels, part, "_own")
+) -> tuple[Sends, ...]:
+    """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`."""
+    if not additive:
+        return _grades_sent(*grading(_own_scores(predict), loss, labels, part, "_own"))
+    score = _partial_scores(predict, part)
+    return *sums(score), *_grades_sent(*grading(_given_scores, loss, labels, part, ""))
+
+
+def _grades_sent(grade: ClientFunction, count_classes: ClientFunction) -> tuple[Sends, ...]:
+    names = tuple(one.name for one in fields(ClassCounts))
+    return *asks(grade), *sums(count_classes, reveals=names)
 
 
 def _given_scores(state: Any, block: Block, z: Array) -> Array:
@@ -344,17 +353,17 @@ def _grades(sums: Sums, row: int, labels: Labels) -> Grades:
     return Grades(loss, accuracy, None, float(sums.macro_f1), round(count))
 
 
-def server_functions(
+def server_sends(
     server: ServerModel,
     schema: Schema,
     loss: int,
     *,
     part: Part,
-) -> tuple[ClientFunction, ...]:
-    """Return the client functions of `evaluate_server`."""
+) -> tuple[Sends, ...]:
+    """Return what crosses in `evaluate_server`."""
     return (
-        *grading(_server_scores(server), loss, schema.labels, part, "_server"),
-        _partial_layer(server, schema, part),
+        *_grades_sent(*grading(_server_scores(server), loss, schema.labels, part, "_server")),
+        *sums(_partial_layer(server, schema, part)),
     )
 
 

@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import Clients, PerSample, RandomKey, client_function
+from intarsia.core.algorithm import (
+    Clients,
+    PerSample,
+    RandomKey,
+    asks,
+    client_function,
+    sums,
+)
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 
@@ -207,3 +214,6 @@ def _block_holders(block: Block, feature: str) -> Any:
     return block.copies.counts[
         block.copies.rows, block.copies.columns[block.features.index(feature)]
     ]
+
+
+SENDS = (*sums(count_values), *sums(add_part, reveals=("z",)), *asks(say_alone))

@@ -46,6 +46,7 @@ from intarsia.core.algorithm import (
     PerSample,
     RandomKey,
     client_function,
+    sums,
 )
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
 from intarsia.core.schema import Cell, Schema
@@ -512,12 +513,9 @@ def add_intercept(block: Block) -> Block:
     return replace(block, x=x, features=(*block.features, INTERCEPT))
 
 
-FUNCTIONS = (
-    add_labels,
-    count_copies,
-    project_copies,
-    weigh_copies,
-    measure_features,
-    centre,
-    settle_scale,
+SENDS = (
+    *sums(add_labels, reveals=("totals",)),
+    *sums(count_copies, project_copies, measure_features, centre),
+    *sums(weigh_copies, reveals=("samples",)),
+    *sums(settle_scale, reveals=("features",)),
 )

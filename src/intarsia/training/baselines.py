@@ -23,13 +23,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core.algorithm import Algorithm, Conclusion, Info, SecretKey
+from intarsia.core.algorithm import Algorithm, Conclusion, Disclosure, Info, Model, SecretKey
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
@@ -239,9 +239,6 @@ def _unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
     )
 
 
-# ---- networks
-
-
 def network_of_all(
     engine: InProcess,
     algorithm: Algorithm,
@@ -313,7 +310,7 @@ def _learnt(
     other.begin_round(rounds + 1)
     algorithm.conclude(server, other, other.key("conclude"))
     loss = grading_loss(options.loss)
-    return evaluate_own(other, other.schema(part), algorithm.predict, loss, part=part)[1]
+    return evaluate_own(other, other.schema(part), algorithm.model.predict, loss, part=part)[1]
 
 
 _POOLED = "No federation: all tables were pooled in one place."
@@ -372,13 +369,21 @@ class Standalone:
         _check(self)
 
 
+_LINEAR = Model(predict=lambda state, block: scores(block.x, state.w), kind="linear")
+_NOTHING = Disclosure()  # crosses: the data is in one place
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """A name, hyperparameters, and what trains and grades."""
+    """What an algorithm is compared with, with its face: it trains and grades in one place."""
 
     name: str
     hyperparameters: type
     train: Callable[[InProcess, Experiment, Any, Part], Outcome]
+    model: Model = _LINEAR
+    disclosure: Disclosure = _NOTHING
+    private: None = None
+    federated: ClassVar[Literal[False]] = False
 
 
 def _centralised(

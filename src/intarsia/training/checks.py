@@ -27,7 +27,7 @@ def unsealed(
     `sites` have one, wherever their tables are.
     """
     apart = sites or any(source.path or source.url for source in description.clients)
-    if description.privacy.mode != "plain" or not apart or isinstance(algorithm, Baseline):
+    if description.privacy.mode != "plain" or not apart or not algorithm.federated:
         return ()
     return (
         "The sums are not sealed: whoever runs the server can read what each party contributes; "
@@ -39,22 +39,19 @@ def read_all_the_same(
     description: Experiment, algorithm: Algorithm | Baseline, options: Any
 ) -> tuple[str, ...]:
     """Return a note where the server reads something of single clients though sums are sealed."""
-    if description.privacy.mode == "plain" or not isinstance(algorithm, Algorithm):
-        return ()
-    what = "" if algorithm.reads is None else algorithm.reads(options)
-    if not what:
+    what = algorithm.disclosure.server_reads(options)
+    if description.privacy.mode == "plain" or not what:
         return ()
     return (f"The sums are sealed, but the server reads {what}: intarsia audit lists it.",)
 
 
 def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
     """Return a note where the yardsticks are asked for and would not be of the same kind."""
-    if not description.yardsticks or isinstance(algorithm, Baseline) or algorithm.linear:
-        return ()
-    if algorithm.alone is not None:
+    model = algorithm.model
+    if not description.yardsticks or model.kind == "linear" or model.local_baseline is not None:
         return ()
     other = '"standalone" with loss = "squared"'
-    if algorithm.network is not None:
+    if model.kind == "networks":
         other = '"local" (networks) or "standalone" (linear models)'
     return (
         f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
@@ -70,7 +67,7 @@ def named_alike(
 
     These are standardised together, which is right for the same quantity and wrong for others.
     """
-    if isinstance(algorithm, Baseline) or not algorithm.spaces:
+    if not algorithm.model.own_feature_space:
         return ()
     if not description.preprocessing.standardise or description.dataset is not None:
         return ()
@@ -102,7 +99,7 @@ def check_fit(
         With what does not fit.
     """
     check_task(description, schema, options)
-    if isinstance(algorithm, Algorithm):
+    if algorithm.federated:
         algorithm.init_server(options, schema, RandomKey((description.seed,)))
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)

@@ -203,10 +203,11 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
     engine.begin_round(engine.books.round)
     schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
     with engine.books.unmetered():
-        if algorithm.additive:
-            return evaluate(engine, schema, algorithm.predict, loss, part=task.part)
-        every, own = evaluate_own(engine, schema, algorithm.predict, loss, part=task.part)
-        server = algorithm.server_model
+        model = algorithm.model
+        if model.additive:
+            return evaluate(engine, schema, model.predict, loss, part=task.part)
+        every, own = evaluate_own(engine, schema, model.predict, loss, part=task.part)
+        server = model.server_model
         if server is None:
             return every, own
         blocks = server_blocks(algorithm, task.options, engine.schema("train"))
@@ -217,9 +218,9 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
 
 def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[str, ...] | None:
     """Return the feature blocks of the server's network, None where the server has none."""
-    if algorithm.server_model is None or algorithm.architecture is None:
+    if algorithm.model.server_model is None:
         return None
-    made_of = algorithm.architecture(options, schema, None)
+    made_of = algorithm.model.architecture(options, schema, None)
     return None if made_of is None else tuple(made_of.blocks)
 
 

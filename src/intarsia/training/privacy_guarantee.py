@@ -52,7 +52,7 @@ def guarantee(
     settings = description.privacy
     if settings.epsilon == 0:
         return None, Guarantee(mode=settings.mode)
-    if not isinstance(algorithm, Algorithm) or algorithm.private is None:
+    if algorithm.private is None:
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} but {description.algorithm!r} adds no noise "
             'to what it releases; use "hyfdca", "cocoa", "fedavg" or "flic", or set epsilon = 0.'
@@ -64,13 +64,13 @@ def guarantee(
             "was measured for that. Set standardise = false, and bring the features to like scales "
             "by constants that do not come from the data (factors of [alignment] dictionary)."
         )
-    if algorithm.network is not None and schema.labels.task == "regression":
+    if algorithm.model.kind == "networks" and schema.labels.task == "regression":
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} and the labels are numbers to predict: "
             f"{algorithm.name} brings them to one scale by their mean and deviation over all "
             "clients, which every client learns and no noise hides; set epsilon = 0."
         )
-    if algorithm.protects == "client":
+    if algorithm.disclosure.dp_unit == "client":
         return _averaged_updates(description, algorithm, schema)
     return _perturbed_output(description, options, schema)
 
@@ -126,7 +126,7 @@ def _averaged_updates(
     noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta, rounds)
     released: str = "the weights"
     own: tuple[str, ...] = ()
-    if not algorithm.linear:
+    if algorithm.model.kind != "linear":
         released = "what all clients share"
         own = ("each client's own network, which has no noise: model/ holds one for each client",)
     return Release(noise, settings.clip, releases=rounds), Guarantee(
@@ -180,9 +180,10 @@ def keeps_apart(description: Experiment, algorithm: Any, options: Any) -> bool:
 
 def _counted(settings: Privacy, algorithm: Any, options: Any) -> bool:
     """Return whether least_clients counts: sealed sums, without noise, of what clients learned."""
-    if settings.mode == "plain" or settings.epsilon > 0 or not isinstance(algorithm, Algorithm):
+    if settings.mode == "plain" or settings.epsilon > 0:
         return False
-    return algorithm.pools is not None and algorithm.pools(options)
+    found: bool = algorithm.disclosure.aggregates_all(options)
+    return found
 
 
 def check_summands(
@@ -205,7 +206,6 @@ def check_summands(
     settings = description.privacy
     if not _counted(settings, algorithm, options):
         return
-    assert isinstance(algorithm, Algorithm)
     clients = schema.clients
     there = fewest(description, clients)
     if quorum is not None:
@@ -224,7 +224,7 @@ def check_summands(
 
 def _check_choice(settings: Privacy, algorithm: Algorithm, options: Any) -> None:
     """Refuse clusters that clients choose, where more than one client is to be in each."""
-    if algorithm.chooses is None or not algorithm.chooses(options) or settings.least_clients == 1:
+    if not algorithm.disclosure.clients_choose_cluster(options) or settings.least_clients == 1:
         return
     raise ExperimentError(
         f'privacy.mode is "{settings.mode}" and clients of {algorithm.name} choose their clusters: '
@@ -239,12 +239,10 @@ def _check_parts(
     description: Experiment, algorithm: Algorithm, options: Any, schema: Schema, quorum: int | None
 ) -> None:
     """Refuse rounds in which few are there of those that have a part of the model together."""
-    if algorithm.pooled_apart is None:
-        return
     clients, least = schema.clients, description.privacy.least_clients
     rounds = range(1, description.rounds + 1) if description.participation < 1 else range(1, 2)
     groups = {present(description, clients, number) or clients for number in rounds}
-    for what, holders in algorithm.pooled_apart(options, schema).items():
+    for what, holders in algorithm.disclosure.groups(options, schema).items():
         counts = {_left_of(holders, there, quorum) for there in groups} - {0}
         fewest_holders = min(counts, default=least)
         if fewest_holders < least:

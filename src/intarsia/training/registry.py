@@ -53,7 +53,17 @@ def kind_of(description: Experiment) -> Algorithm | Baseline:
     ExperimentError
         If there is none of that name.
     """
-    name = description.algorithm
+    return algorithm_named(description.algorithm)
+
+
+def algorithm_named(name: str) -> Algorithm | Baseline:
+    """Return the algorithm of a name.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
     if name in known:
         return known[name]

@@ -201,7 +201,7 @@ def _run_all(
     schema, labels, truth = found.schema, found.labels, found.structure
     notes = (
         *found.notes,
-        *(doubled(schema) if getattr(algorithm, "server_model", None) is not None else ()),
+        *(doubled(schema) if algorithm.model.server_model is not None else ()),
         *caveats.unsealed(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, options),
         *caveats.unmeasured(description, algorithm),
@@ -209,8 +209,8 @@ def _run_all(
         *privacy_guarantee.notes(promise, options, len(schema.samples), len(schema.clients)),
     )
     clip = None
-    if release is not None and isinstance(algorithm, Algorithm) and algorithm.private is not None:
-        clip = release.clip if algorithm.protects == "sample" else None
+    if release is not None and algorithm.private is not None:
+        clip = release.clip if algorithm.disclosure.dp_unit == "sample" else None
         algorithm = algorithm.private(release)
     del found  # each block is to be there once
     sealed = replace(
@@ -299,18 +299,18 @@ def _fit(
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
     exchanges = 0
-    if isinstance(algorithm, Baseline):
+    if not algorithm.federated:
         with clock.part("training"):
             outcome = algorithm.train(engine, description, options, part)
     else:
-        if algorithm.additive:
+        if algorithm.model.additive:
             _count_once(engine, keep=description.yardsticks)
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
         outcome = trained(task)
         traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
     if description.yardsticks and not caveats.unmeasured(description, algorithm):
         with clock.part("yardsticks"):
-            if isinstance(algorithm, Algorithm) and algorithm.alone is not None:
+            if algorithm.federated and algorithm.model.local_baseline is not None:
                 outcome = _measured_alone(description, algorithm, options, engine, part, outcome)
             else:
                 outcome = _measured(description, options, engine, part, outcome)
@@ -357,7 +357,11 @@ def trained(task: training.Task) -> Outcome:
         )
     if standing.finished == "stalled":
         notes = (training.stall(task.description, standing),)
-    if every is None and task.algorithm.server_model is not None and conclusion.network is not None:
+    if (
+        every is None
+        and task.algorithm.model.server_model is not None
+        and conclusion.network is not None
+    ):
         notes += (
             "The server's network has no score: at no test sample do the clients together hold all "
             "blocks; score a table that has all of them by intarsia predict --client server.",
@@ -377,16 +381,16 @@ def _networks(
     algorithm: Algorithm | Baseline, engine: InProcess
 ) -> dict[ClientId, Mapping[str, Any]]:
     """Return the parameters of the clients' networks, none for a linear model."""
-    if isinstance(algorithm, Baseline) or algorithm.network is None:
+    if algorithm.model.kind != "networks":
         return {}
-    return {name: algorithm.network(state) for name, state in engine.get_states().items()}
+    return {name: algorithm.model.network(state) for name, state in engine.get_states().items()}
 
 
 def _own_weights(algorithm: Algorithm | Baseline, engine: InProcess) -> dict[ClientId, Any]:
     """Return weights and intercepts of linear models of the clients' own, where they have such."""
-    if isinstance(algorithm, Baseline) or algorithm.own_weights is None:
+    if algorithm.model.kind != "client_linear":
         return {}
-    return {name: algorithm.own_weights(state) for name, state in engine.get_states().items()}
+    return {name: algorithm.model.own_weights(state) for name, state in engine.get_states().items()}
 
 
 def _measured_alone(
@@ -398,8 +402,11 @@ def _measured_alone(
     outcome: Outcome,
 ) -> Outcome:
     """Return the outcome with what the algorithm's networks come to without a federation."""
-    assert algorithm.alone is not None
-    own, known = algorithm.alone(options), {"rounds": outcome.rounds, "seed": description.seed}
+    assert algorithm.model.local_baseline is not None
+    own, known = (
+        algorithm.model.local_baseline(options),
+        {"rounds": outcome.rounds, "seed": description.seed},
+    )
     blocks = training.server_blocks(algorithm, options, engine.schema("train"))
     return replace(
         outcome,

@@ -236,12 +236,12 @@ def test_the_level_moves_scores_by_the_shares_of_the_rows_that_are_trained_on(co
     right = [0, 0]
     for name, block in blocks.items():
         first = femam_client.network_scores(
-            levels_of(FEMAM.network(states[name]))[1], options.architecture, block
+            levels_of(FEMAM.model.network(states[name]))[1], options.architecture, block
         )
         if combination == "mean":
             first = first / 2
         own = weight * np.log((rows[name] + a * p) / (rows[name].sum() + a) / p)
-        found = FEMAM.predict(states[name], block)
+        found = FEMAM.model.predict(states[name], block)
         scores = first + own
         expected = np.array(
             [scores[:, k] - np.log(np.exp(np.delete(scores, k, 1)).sum(1)) for k in range(3)]
@@ -250,13 +250,13 @@ def test_the_level_moves_scores_by_the_shares_of_the_rows_that_are_trained_on(co
         # on rows of its kind that nobody has seen
         x, y = drawn(SHARES[int(name[1])], 3000, 7)
         fresh = Block(np.arange(3000), block.features, x, y + 0.0)
-        right[0] += (FEMAM.predict(states[name], fresh).argmax(0) == y).sum()
+        right[0] += (FEMAM.model.predict(states[name], fresh).argmax(0) == y).sum()
         one = dataclasses.replace(
             states[name],
             count=1,
             kept={n: v for n, v in states[name].kept.items() if n.startswith("levels.1.")},
         )
-        right[1] += (FEMAM.predict(one, fresh).argmax(0) == y).sum()
+        right[1] += (FEMAM.model.predict(one, fresh).argmax(0) == y).sum()
     assert right[0] > right[1] + 0.02 * 12_000
 
 
@@ -282,7 +282,7 @@ def test_an_evaluation_before_the_level_changes_nothing(start):
         assert info.finished
         engine.begin_round(number + 2)
         FEMAM.conclude(server, engine, engine.key())
-        found.append([FEMAM.network(state) for state in engine.get_states().values()])
+        found.append([FEMAM.model.network(state) for state in engine.get_states().values()])
     for one, other in zip(*found, strict=True):
         assert one.keys() == other.keys()
         assert one["levels.2.classifier.bias"].any()
@@ -309,7 +309,7 @@ def test_who_comes_late_gets_its_own_shares():
     engine, server, conclusion = run(
         OPTIONS, blocks, present=lambda n: ("c0", "c1", "c2") if n > OPTIONS.first_rounds else None
     )
-    last = levels_of(FEMAM.network(engine.get_states()["c3"]))[2]
+    last = levels_of(FEMAM.model.network(engine.get_states()["c3"]))[2]
     prior = server.levels[1].offset
     state = engine.get_states()["c3"]
     own = np.bincount(blocks["c3"].y[~state.held_out].astype(int), minlength=3) + 0.0
@@ -327,7 +327,7 @@ def test_a_later_level_learns_what_is_left():
         own = clients()[name]
         each = [
             femam_client.network_scores(one, options.architecture, own)
-            for one in levels_of(FEMAM.network(state)).values()
+            for one in levels_of(FEMAM.model.network(state)).values()
         ]
         np.testing.assert_allclose(state.base, np.sum(each, axis=0), atol=1e-10)
 
@@ -353,5 +353,7 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
     again, _, found = run(options, blocks, cut=cut)
     assert found == expected
     for name, state in whole.get_states().items():
-        for key, values in FEMAM.network(state).items():
-            np.testing.assert_array_equal(FEMAM.network(again.get_states()[name])[key], values)
+        for key, values in FEMAM.model.network(state).items():
+            np.testing.assert_array_equal(
+                FEMAM.model.network(again.get_states()[name])[key], values
+            )

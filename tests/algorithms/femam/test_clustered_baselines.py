@@ -76,7 +76,7 @@ def run(algorithm, options, rounds=ROUNDS):
     engine.begin_round(rounds + 1)
     conclusion = algorithm.conclude(server, engine, engine.key())
     found = {
-        name: {key.removeprefix("levels.1."): v for key, v in algorithm.network(one).items()}
+        name: {key.removeprefix("levels.1."): v for key, v in algorithm.model.network(one).items()}
         for name, one in engine.get_states().items()
     }
     return starts, found, conclusion, server, engine
@@ -202,7 +202,7 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(name):
     engine.begin_round(3)
     assert algorithm.conclude(server, engine, engine.key()) == conclusion
     for client, state in engine.get_states().items():
-        for key, values in algorithm.network(state).items():
+        for key, values in algorithm.model.network(state).items():
             found = expected[client][key.removeprefix("levels.1.")]
             np.testing.assert_array_equal(values, found)
 

@@ -74,7 +74,7 @@ def run(algorithm, options, blocks=None, rounds=4, present=lambda number: None, 
 
 
 def networks(engine, algorithm=FEMAM):
-    return {name: algorithm.network(state) for name, state in engine.get_states().items()}
+    return {name: algorithm.model.network(state) for name, state in engine.get_states().items()}
 
 
 def without(front, parameters):
@@ -147,7 +147,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights,
         close(without("levels.1.", found), {n: v.numpy() for n, v in w.items()})
         close(without("levels.2.", found), {n: v.numpy() for n, v in second.items()})
         scores = (base + forward(second, x)).numpy()
-        odds = FEMAM.predict(engine.get_states()[client], blocks[client])
+        odds = FEMAM.model.predict(engine.get_states()[client], blocks[client])
         p = np.exp(scores - scores.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
         np.testing.assert_allclose(odds.T, np.log(p / (1 - p)), atol=1e-10)
@@ -198,7 +198,7 @@ LEVELS = {
 
 def accuracies(engine, blocks):
     return [
-        float(np.mean(FEMAM.predict(state, blocks[name]).argmax(0) == blocks[name].y))
+        float(np.mean(FEMAM.model.predict(state, blocks[name]).argmax(0) == blocks[name].y))
         for name, state in engine.get_states().items()
     ]
 
@@ -281,14 +281,16 @@ def test_a_new_level_begins_as_no_change():
         if number == 1:
             server, _ = FEMAM.certify(server, engine, engine.key())  # level 2 begins
             for name, state in engine.get_states().items():
-                before[name] = FEMAM.predict(state, blocks[name])
+                before[name] = FEMAM.model.predict(state, blocks[name])
                 (first,) = levels_of(state.kept).values()
                 scores = forward(tensors(first), torch.from_numpy(blocks[name].x)).numpy()
                 np.testing.assert_allclose(before[name], odds(scores), atol=1e-12)
     for name, state in engine.get_states().items():
         assert state.level == 2
         assert state.latest
-        np.testing.assert_allclose(FEMAM.predict(state, blocks[name]), before[name], atol=1e-5)
+        np.testing.assert_allclose(
+            FEMAM.model.predict(state, blocks[name]), before[name], atol=1e-5
+        )
 
 
 def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
@@ -310,7 +312,7 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
         block = clients(3)[name]
         each = [
             original(own, options.architecture, block)
-            for own in levels_of(FEMAM.network(state)).values()
+            for own in levels_of(FEMAM.model.network(state)).values()
         ]
         assert len(each) == 3
         np.testing.assert_allclose(state.base, np.sum(each, axis=0), atol=1e-12)
@@ -334,12 +336,14 @@ def test_the_mean_of_levels_is_a_mean():
     blocks = clients(2)
     engine, *_ = run(FEMAM, options, blocks, rounds=100)
     for name, state in engine.get_states().items():
-        each = levels_of(FEMAM.network(state)).values()
+        each = levels_of(FEMAM.model.network(state)).values()
         scores = np.mean(
             [forward(tensors(own), torch.from_numpy(blocks[name].x)).numpy() for own in each],
             axis=0,
         )
-        np.testing.assert_allclose(FEMAM.predict(state, blocks[name]), odds(scores), atol=1e-10)
+        np.testing.assert_allclose(
+            FEMAM.model.predict(state, blocks[name]), odds(scores), atol=1e-10
+        )
 
 
 def test_clients_that_were_away_make_up_for_levels():
@@ -504,7 +508,7 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
     seen = functions_called(EVERY)
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", 2), **loss))
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", "shares")))
-    assert seen == {fn.name for fn in FEMAM.client_functions}
+    assert seen == {fn.name for fn in FEMAM.disclosure.functions}
 
 
 def functions_called(options):

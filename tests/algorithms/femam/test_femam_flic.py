@@ -103,10 +103,12 @@ def test_one_level_is_flic_bit_for_bit(flic):
     assert found.info.loss == expected.info.loss
     for name, block in clients().items():
         before, after = one.get_states()[name], other.get_states()[name]
-        network = level(1, FEMAM_FLIC.network(after))
+        network = level(1, FEMAM_FLIC.model.network(after))
         for key, values in before.parameters.items():
             np.testing.assert_array_equal(values, network[key], err_msg=key)
-        np.testing.assert_array_equal(FEMAM_FLIC.predict(after, block), FLIC.predict(before, block))
+        np.testing.assert_array_equal(
+            FEMAM_FLIC.model.predict(after, block), FLIC.model.predict(before, block)
+        )
 
 
 def descended(z, y, base, w, epochs, rate):
@@ -163,10 +165,10 @@ def test_later_levels_are_averages_of_heads_on_the_points_of_flic(variant):
             }
         for name, (z, _, base) in own.items():
             state = engine.get_states()[name]
-            for key, values in level(2, FEMAM_FLIC.network(state)).items():
+            for key, values in level(2, FEMAM_FLIC.model.network(state)).items():
                 np.testing.assert_allclose(values, start[key], atol=1e-12, err_msg=key)
             np.testing.assert_allclose(
-                FEMAM_FLIC.predict(state, blocks[name]),
+                FEMAM_FLIC.model.predict(state, blocks[name]),
                 odds((base + said(start, z)).numpy()),
                 atol=1e-9,
             )
@@ -188,10 +190,12 @@ def test_a_level_of_shares_moves_the_scores_of_flic():
         state = engine.get_states()[name]
         own = np.bincount(block.y[~state.levels.held_out].astype(int), minlength=3) + 0.0
         moved = prior.weight * offsets(own, prior.shares, prior.correlation)
-        network = FEMAM_FLIC.network(state)
+        network = FEMAM_FLIC.model.network(state)
         np.testing.assert_allclose(level(2, network)["classifier.bias"], moved, rtol=1e-12)
         first = scores(level(1, network), GLOBAL, block)
-        np.testing.assert_allclose(FEMAM_FLIC.predict(state, block), odds(first + moved), atol=1e-9)
+        np.testing.assert_allclose(
+            FEMAM_FLIC.model.predict(state, block), odds(first + moved), atol=1e-9
+        )
 
 
 PLAN = {"levels": ("global", 2, "personal"), "first_rounds": 2, "level_rounds": 2}
@@ -212,8 +216,8 @@ def test_rows_for_validation_train_neither_level():
         changed[name] = Block(block.samples, block.features, block.x, y)
     other, _, _ = run(FEMAM_FLIC, options, changed)
     for name in blocks:
-        found = FEMAM_FLIC.network(other.get_states()[name])
-        for key, values in FEMAM_FLIC.network(one.get_states()[name]).items():
+        found = FEMAM_FLIC.model.network(other.get_states()[name])
+        for key, values in FEMAM_FLIC.model.network(one.get_states()[name]).items():
             np.testing.assert_array_equal(values, found[key], err_msg=key)
 
 
@@ -250,8 +254,8 @@ def test_a_run_goes_on_from_written_states_to_the_same_bits(rounds):
     other, _, expected = run(FEMAM_FLIC, OPTIONS)
     assert found == expected
     for name, state in engine.get_states().items():
-        for key, values in FEMAM_FLIC.network(other.get_states()[name]).items():
-            np.testing.assert_array_equal(values, FEMAM_FLIC.network(state)[key], err_msg=key)
+        for key, values in FEMAM_FLIC.model.network(other.get_states()[name]).items():
+            np.testing.assert_array_equal(values, FEMAM_FLIC.model.network(state)[key], err_msg=key)
 
 
 def test_the_server_reads_heads_at_levels_of_clusters_only():
@@ -269,7 +273,7 @@ def test_the_server_reads_heads_at_levels_of_clusters_only():
 
 
 def test_names_of_client_functions_are_unique():
-    names = [fn.name for fn in FEMAM_FLIC.client_functions]
+    names = [fn.name for fn in FEMAM_FLIC.disclosure.functions]
     assert len(set(names)) == len(names)
 
 

@@ -53,7 +53,7 @@ def run(options, blocks, present=lambda number: None):
 
 def scores(state, block, level=1):
     """Return a level's scores, by the network that the client keeps."""
-    own = femam_client.levels_of(FEMAM.network(state))[level]
+    own = femam_client.levels_of(FEMAM.model.network(state))[level]
     return femam_client.network_scores(own, OPTIONS.architecture, block)
 
 

@@ -306,7 +306,7 @@ def test_l2gd_scores_by_the_mixture_of_the_common_head_and_the_own(mixing):
     z = z @ mixed("shared.0.weight").T + mixed("shared.0.bias")
     z = np.where(z > 0, z, 0.01 * z)
     chances = softmax(z @ mixed("classifier.weight").T + mixed("classifier.bias"), axis=1)
-    odds = FLIC.predict(state, engine.block("c1"))
+    odds = FLIC.model.predict(state, engine.block("c1"))
     np.testing.assert_allclose(1 / (1 + np.exp(-odds)).T, chances, atol=1e-9)
     moved = np.abs(own["classifier.weight"] - before["classifier.weight"]).max()
     assert (moved > 1e-4) == (mixing < 1.0)  # an own head that counts for nothing stays
@@ -410,7 +410,7 @@ def test_every_client_learns_its_classes():
     concluded(FLIC, engine, server)
     for name, state in engine.get_states().items():
         block = engine.block(name)
-        assert (FLIC.predict(state, block).argmax(0) == block.y).mean() > 0.9
+        assert (FLIC.model.predict(state, block).argmax(0) == block.y).mean() > 0.9
 
 
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
@@ -454,7 +454,7 @@ def test_log_odds_are_those_of_a_class_against_all_others(spread):
 def test_log_odds_name_the_class_that_softmax_does():
     engine, _ = started(FLIC, Flic(**FLIC_SMALL))
     state, block = engine.get_states()["c3"], engine.block("c3")
-    odds = FLIC.predict(state, block)
+    odds = FLIC.model.predict(state, block)
     chances = 1 / (1 + np.exp(-odds))
     np.testing.assert_allclose(chances.sum(0), 1.0, atol=1e-6)
     scores = client_network.scores(state.parameters, state.options, block)
@@ -476,7 +476,7 @@ def test_predictions_are_those_of_the_network_by_hand():
     hidden = z @ own["shared.0.weight"].T + own["shared.0.bias"]
     hidden = np.where(hidden > 0, hidden, 0.01 * hidden)  # the slope of torch's LeakyReLU
     chances = softmax(hidden @ own["classifier.weight"].T + own["classifier.bias"], axis=1)
-    odds = FLIC.predict(state, block)
+    odds = FLIC.model.predict(state, block)
     np.testing.assert_allclose(1 / (1 + np.exp(-odds)).T, chances, atol=1e-12)
 
 
@@ -490,7 +490,7 @@ def test_two_classes_and_rows_without_labels_train():
     engine, server = started(FLIC, Flic(**FLIC_SMALL), blocks, labels)
     server = rounds(FLIC, engine, server)
     concluded(FLIC, engine, server)
-    found = FLIC.predict(engine.get_states()["c0"], blocks["c0"])
+    found = FLIC.model.predict(engine.get_states()["c0"], blocks["c0"])
     assert found.shape == (1, 30)
 
 
@@ -587,7 +587,7 @@ def test_dropout_is_of_training_alone(algorithm):
         state, block = engine.get_states()["c0"], engine.block("c0")
         plain = dataclasses.replace(state, options=dataclasses.replace(options, dropout=0.0))
         np.testing.assert_array_equal(
-            algorithm.predict(state, block), algorithm.predict(plain, block)
+            algorithm.model.predict(state, block), algorithm.model.predict(plain, block)
         )
     assert largest_difference(found[0.0], found[0.5]) > 1e-4
 
@@ -601,9 +601,9 @@ def test_a_chance_of_dropout_that_leaves_nothing_is_refused():
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
 def test_messages_and_replies_come_back_from_bytes(algorithm, labels):
     given = FLIC_SMALL if algorithm is FLIC else SMALL
-    unused = barycentre.FUNCTIONS
+    unused = barycentre.SENDS
     if labels is LABELS:
-        unused = label_scaling.FUNCTIONS
+        unused = label_scaling.SENDS
         if algorithm is FLIC:
             given = {**given, "anchor_covariance": "learned", "anchor_average": "barycentre"}
     options = algorithm.hyperparameters(**given, **DOUBLE)
@@ -633,5 +633,5 @@ def test_messages_and_replies_come_back_from_bytes(algorithm, labels):
     server = algorithm.setup(server, watched, engine.key())
     server, _ = algorithm.round(server, watched, engine.key())
     algorithm.conclude(server, watched, engine.key())
-    every = {fn.name for fn in algorithm.client_functions}
-    assert seen == every - {fn.name for fn in unused}
+    every = {fn.name for fn in algorithm.disclosure.functions}
+    assert seen == every - {one.function.name for one in unused}

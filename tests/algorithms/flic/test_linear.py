@@ -99,7 +99,7 @@ def test_every_client_predicts_exactly_once_the_representation_is_found():
     assert conclusion.info.loss < 1e-16
     for name, state in engine.get_states().items():
         block = engine.block(name)
-        np.testing.assert_allclose(FLIC_LINEAR.predict(state, block)[0], block.y, atol=1e-6)
+        np.testing.assert_allclose(FLIC_LINEAR.model.predict(state, block)[0], block.y, atol=1e-6)
 
 
 def test_embedded_samples_are_standard_and_only_the_largest_directions_stay():

@@ -220,7 +220,7 @@ def test_a_client_trains_on_labels_in_units_of_the_federation():
 def test_the_loss_is_half_the_squared_error_of_what_is_predicted():
     engine, conclusion = trained(FLIC, Flic(**FLIC_SMALL, **DOUBLE))
     errors = [
-        FLIC.predict(state, engine.block(name))[0] - engine.block(name).y
+        FLIC.model.predict(state, engine.block(name))[0] - engine.block(name).y
         for name, state in engine.get_states().items()
     ]
     expected = (np.concatenate(errors) ** 2).mean() / 2

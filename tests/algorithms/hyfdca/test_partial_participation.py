@@ -160,7 +160,7 @@ def test_client_scores_add_up_to_the_models():
     total = np.zeros(len(x))
     for name, state in engine.get_states().items():
         own = engine.block(name)
-        total[own.samples] += HYFDCA.predict(state, own)[0]
+        total[own.samples] += HYFDCA.model.predict(state, own)[0]
     np.testing.assert_allclose(total, x @ weights[0], atol=1e-12)
 
 

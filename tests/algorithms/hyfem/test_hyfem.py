@@ -107,7 +107,7 @@ def run(options, blocks, rounds=3, present=None, **given):
 
 
 def networks(engine):
-    return {name: HYFEM.network(state) for name, state in engine.get_states().items()}
+    return {name: HYFEM.model.network(state) for name, state in engine.get_states().items()}
 
 
 # ---- an independent plain loop: one perceptron on one block, torch alone
@@ -502,12 +502,12 @@ def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held()
             "c3": part("v", rows)}  # fmt: skip
     options = HyFEM(**SMALL)
     engine, _, conclusion = run(options, clients(), rounds=5, test=test)
-    made_of = HYFEM.architecture(options, engine.schema("train"), None)
+    made_of = HYFEM.model.architecture(options, engine.schema("train"), None)
     schema = engine.schema("test")
     found = evaluate_server(
-        engine, schema, HYFEM.server_model, made_of.blocks, CROSS_ENTROPY, part="test"
+        engine, schema, HYFEM.model.server_model, made_of.blocks, CROSS_ENTROPY, part="test"
     )
-    _, own = evaluate_own(engine, schema, HYFEM.predict, CROSS_ENTROPY, part="test")
+    _, own = evaluate_own(engine, schema, HYFEM.model.predict, CROSS_ENTROPY, part="test")
     parameters = block_network.numbered(made_of, conclusion.network)
     first = whole.take(np.arange(30))
     scores = block_network.scores(made_of, parameters, first)
@@ -539,9 +539,9 @@ def test_of_samples_that_are_not_graded_no_score_crosses():
     records = Records()
     engine, _, conclusion = run(HyFEM(**SMALL), clients(), test=test, recorder=records)
     records.clear()
-    made_of = HYFEM.architecture(HyFEM(**SMALL), engine.schema("train"), None)
+    made_of = HYFEM.model.architecture(HyFEM(**SMALL), engine.schema("train"), None)
     evaluate_server(
-        *(engine, engine.schema("test"), HYFEM.server_model, made_of.blocks, CROSS_ENTROPY),
+        *(engine, engine.schema("test"), HYFEM.model.server_model, made_of.blocks, CROSS_ENTROPY),
         part="test",
     )
     schema = engine.schema("test")

@@ -129,7 +129,7 @@ def test_client_scores_add_up_to_the_models():
     seen = np.zeros((60, 6), bool)
     for name, state in engine.get_states().items():
         own = engine.block(name)
-        total[own.samples] += FEDAVG.predict(state, own)[0]
+        total[own.samples] += FEDAVG.model.predict(state, own)[0]
         seen[np.ix_(own.samples, [int(feature[1:]) for feature in own.features])] = True
     np.testing.assert_allclose(total, (x * seen) @ w, atol=1e-12)
 

@@ -330,7 +330,7 @@ def test_images_train_by_convolutions(name):
     engine, _ = run(algorithm, options, blocks, last=1, present={})
     for client, state in engine.get_states().items():
         assert "embedding.first.weight" in state.parameters
-        assert algorithm.predict(state, blocks[client]).shape == (3, 9)
+        assert algorithm.model.predict(state, blocks[client]).shape == (3, 9)
 
 
 @pytest.mark.parametrize("name", [*EVERY])
@@ -381,9 +381,9 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named(name):
     server = algorithm.setup(server, watched, engine.key())
     server, _ = algorithm.round(server, watched, engine.key())
     algorithm.conclude(server, watched, engine.key())
-    numbers_only = {fn.name for fn in label_scaling.FUNCTIONS}
+    numbers_only = {one.function.name for one in label_scaling.SENDS}
     alone = {"train_alone"} if name == "fedrep" else set()  # is asked where nothing is shared
-    assert seen == {fn.name for fn in algorithm.client_functions} - numbers_only - alone
+    assert seen == {fn.name for fn in algorithm.disclosure.functions} - numbers_only - alone
 
 
 def test_the_server_cannot_read_what_is_shared():

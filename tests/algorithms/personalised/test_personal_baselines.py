@@ -191,6 +191,6 @@ def test_an_own_network_answers_for_the_client():
         state = engine.get_states()["c1"]
         values = tensors(found["c1"])
         x, y = rows()["c1"]
-        odds = algorithm.predict(state, engine.block("c1"))
+        odds = algorithm.model.predict(state, engine.block("c1"))
         probability = 1 / (1 + np.exp(-odds[y.numpy(), np.arange(len(y))]))
         assert -np.log(probability).mean() == pytest.approx(float(loss(values, x, y)), abs=1e-10)

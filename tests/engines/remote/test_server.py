@@ -12,7 +12,7 @@ import pytest
 import federations
 import sites
 from federations import BINARY, rectangles, table
-from intarsia.core.algorithm import Ready, client_function
+from intarsia.core.algorithm import Disclosure, Ready, Sends, client_function
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -430,7 +430,8 @@ def test_an_error_leaves_a_site_without_its_values():
         raise KeyError("patient 17")
 
     cocoa = ALGORITHMS["cocoa"]
-    algorithm = dataclasses.replace(cocoa, client_functions=(fail, break_down))
+    said = tuple(Sends(fn, "ask", Ready) for fn in (fail, break_down))
+    algorithm = dataclasses.replace(cocoa, disclosure=Disclosure(sends=said))
     x, y = table(20, 3)
     blocks = {"r0c0": federations.block(x, y, range(20), range(3))}
     made = sites.federation(algorithm, cocoa.hyperparameters(regularisation=0.1), blocks, BINARY)

@@ -101,7 +101,18 @@ from intarsia.algorithms.networks.client_network import (
 )
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.algorithms.networks.targets import output_count
-from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, evolve
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Conclusion,
+    Disclosure,
+    Info,
+    Model,
+    RandomKey,
+    asks,
+    evolve,
+    sums,
+)
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
@@ -403,33 +414,38 @@ FEMAM = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    network=network,
-    pools=lambda options: options.pools,
-    pooled_apart=given_clusters,
-    chooses=lambda options: options.chooses,
-    reads=lambda options: options.read_of_clients,
-    client_functions=(
-        begin_level,
-        try_model,
-        choose_model,
-        open_level,
-        train_level,
-        send_part,
-        send_model,
-        fine_tune,
-        compare_models,
-        weigh_level,
-        close_level,
-        calibrate,
-        scale_levels,
-        count_rows,
-        compare_shares,
-        try_offsets,
-        take_offset,
-        part_of_loss,
-    ),
     states=(Server, Client, FeMAM, Level, Offset),
+    model=Model(predict=predict, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *asks(
+                begin_level,
+                try_model,
+                choose_model,
+                train_level,
+                fine_tune,
+                close_level,
+                scale_levels,
+                take_offset,
+            ),
+            *asks(send_model, tells=lambda options: options.read_of_clients),
+            *sums(
+                send_part,
+                pooled=lambda options: options.pools,
+                chosen=lambda options: options.chooses,
+            ),
+            *sums(
+                open_level,
+                compare_models,
+                weigh_level,
+                calibrate,
+                count_rows,
+                compare_shares,
+                try_offsets,
+                part_of_loss,
+                reveals=("at",),
+            ),
+        ),
+        groups=given_clusters,
+    ),
 )

@@ -24,7 +24,7 @@ of the clients' own, level 1 is personal in part, and leaves less to clusters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -47,10 +47,14 @@ from intarsia.core.algorithm import (
     ClientFunction,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
+    Sends,
     Visit,
+    asks,
     client_function,
     evolve,
 )
@@ -294,8 +298,8 @@ def close_first(
 def predict(client: Combined, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
     if client.points is None:
-        return FLIC.predict(_first(client), block)
-    return FEMAM.predict(client.levels, _embedded(client, block))
+        return FLIC.model.predict(_first(client), block)
+    return FEMAM.model.predict(client.levels, _embedded(client, block))
 
 
 def network(client: Combined) -> Arrays:
@@ -402,11 +406,34 @@ def conclude(server: Both, clients: Clients, rng: RandomKey) -> Conclusion:
     return femam.conclude(server.levels, _Part(clients, _LEVELS), rng)
 
 
+def _part_of(
+    sends: Sends, function: ClientFunction, options_of: Callable[[FeMAMFlic], Any]
+) -> Sends:
+    """Return what a client function of one of the two sends, as one of both."""
+    return replace(
+        sends,
+        function=function,
+        pooled=lambda options: sends.pooled(options_of(options)),
+        chosen=lambda options: sends.chosen(options_of(options)),
+        tells=lambda options: sends.tells(options_of(options)),
+    )
+
+
 _FIRST: Mapping[str, ClientFunction] = {
     fn.name: _of_first(fn, "part_of_first_loss" if fn.name == "part_of_loss" else "")
-    for fn in (*FLIC.client_functions, take_start)
+    for fn in (*FLIC.disclosure.functions, take_start)
 }
-_LEVELS: Mapping[str, ClientFunction] = {fn.name: _of_levels(fn) for fn in FEMAM.client_functions}
+_LEVELS: Mapping[str, ClientFunction] = {
+    fn.name: _of_levels(fn) for fn in FEMAM.disclosure.functions
+}
+_FIRST_SENDS = tuple(
+    _part_of(one, _FIRST[one.function.name], lambda options: options.flic)
+    for one in (*FLIC.disclosure.sends, *asks(take_start))
+)
+_LEVEL_SENDS = tuple(
+    _part_of(one, _LEVELS[one.function.name], lambda options: options.femam)
+    for one in FEMAM.disclosure.sends
+)
 
 FEMAM_FLIC = Algorithm(
     name="femam-flic",
@@ -417,15 +444,10 @@ FEMAM_FLIC = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    spaces=True,
-    network=network,
-    pools=lambda options: True,
-    pooled_apart=lambda options, schema: given_clusters(options.femam, schema),
-    chooses=lambda options: options.femam.chooses,
-    reads=lambda options: options.femam.read_of_clients,
-    client_functions=(*_FIRST.values(), close_first, *_LEVELS.values()),
     states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),
+    model=Model(predict=predict, own_feature_space=True, network=network),
+    disclosure=Disclosure(
+        sends=(*_FIRST_SENDS, *asks(close_first), *_LEVEL_SENDS),
+        groups=lambda options, schema: given_clusters(options.femam, schema),
+    ),
 )

@@ -33,7 +33,12 @@ from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
-from intarsia.core.algorithm import RandomKey
+from intarsia.core.algorithm import (
+    Disclosure,
+    RandomKey,
+    asks,
+    sums,
+)
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 
@@ -153,13 +158,14 @@ def init_client(
     return femam_client.init_client(_one_level(options), schema, client, block, rng)
 
 
-_ALL = (
-    femam_client.begin_level,
-    femam_client.open_level,
-    femam_client.train_level,
-    femam_client.fine_tune,
-    femam_client.close_level,
-    femam_client.part_of_loss,
+_EVERY = (
+    *asks(
+        femam_client.begin_level,
+        femam_client.train_level,
+        femam_client.fine_tune,
+        femam_client.close_level,
+    ),
+    *sums(femam_client.open_level, femam_client.part_of_loss, reveals=("at",)),
 )
 
 FESEM = replace(
@@ -168,24 +174,32 @@ FESEM = replace(
     hyperparameters=FeSEM,
     init_server=init_server,
     init_client=init_client,
-    pools=None,  # the server reads each client's network
-    pooled_apart=None,
-    chooses=None,
-    reads=lambda options: "each client's network, in every round from first_clustering on",
-    client_functions=(*_ALL, femam_client.send_model),
+    disclosure=Disclosure(
+        sends=(
+            *_EVERY,
+            *asks(
+                femam_client.send_model,
+                tells=lambda options: (
+                    "each client's network, in every round from first_clustering on"
+                ),
+            ),
+        )
+    ),
 )
 
 IFCA = replace(
     FESEM,
     name="ifca",
     hyperparameters=Ifca,
-    pools=lambda options: True,
-    chooses=lambda options: options.clusters > 1,
-    reads=None,
-    client_functions=(
-        *_ALL,
-        femam_client.try_model,
-        femam_client.choose_model,
-        femam_client.send_part,
+    disclosure=Disclosure(
+        sends=(
+            *_EVERY,
+            *asks(femam_client.try_model, femam_client.choose_model),
+            *sums(
+                femam_client.send_part,
+                pooled=lambda options: True,
+                chosen=lambda options: options.clusters > 1,
+            ),
+        )
     ),
 )

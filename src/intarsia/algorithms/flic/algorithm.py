@@ -99,6 +99,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.parameter_sharing import (
+    LOSS,
     Change,
     Client,
     Seat,
@@ -111,7 +112,6 @@ from intarsia.algorithms.networks.parameter_sharing import (
     concluded,
     network,
     opened,
-    part_of_loss,
     predict,
     protected,
     send_start,
@@ -124,13 +124,17 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Release,
     Visit,
+    asks,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -381,36 +385,6 @@ def private(release: Release) -> Algorithm:
     return replace(FLIC, init_client=partial(init_client, release=release))
 
 
-FLIC = Algorithm(
-    name="flic",
-    hyperparameters=Flic,
-    init_server=init_server,
-    init_client=init_client,
-    setup=setup,
-    round=round,
-    certify=certify,
-    conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    spaces=True,
-    network=network,
-    pools=shares,
-    client_functions=(
-        *barycentre.FUNCTIONS,
-        send_start,
-        pretrain,
-        local_training,
-        personalise,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
-    states=(Server, Client, Flic, Start, NoiseShare),
-    private=private,
-    protects="client",
-)
-
-
 @lru_cache(maxsize=16)
 def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
     loss = objective.line_calibration(options) if outputs == 1 else calibration(options, meta)
@@ -439,3 +413,29 @@ def join(clients: Clients, options: Flic, shared: Array) -> None:
         clients.ask(pretrain, told)
         clients.ask(calibrate, told)
     clients.ask(personalise, told)
+
+
+FLIC = Algorithm(
+    name="flic",
+    hyperparameters=Flic,
+    init_server=init_server,
+    init_client=init_client,
+    setup=setup,
+    round=round,
+    certify=certify,
+    conclude=conclude,
+    states=(Server, Client, Flic, Start, NoiseShare),
+    model=Model(predict=predict, own_feature_space=True, network=network, join=join),
+    disclosure=Disclosure(
+        sends=(
+            *barycentre.SENDS,
+            *sums(send_start),
+            *sums(local_training, pooled=shares),
+            *asks(pretrain, personalise),
+            *LOSS,
+            *label_scaling.SENDS,
+        ),
+        dp_unit="client",
+    ),
+    private=private,
+)

@@ -25,8 +25,14 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.networks.client_network import Arrays, part_vector
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server
-from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, shares
+from intarsia.core.algorithm import (
+    Clients,
+    RandomKey,
+    client_function,
+    evolve,
+    sums,
+)
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
 
@@ -140,4 +146,4 @@ def settle_factors(
     return client, Change(part_vector(moved, client.options.shared_parts))
 
 
-FUNCTIONS = (send_maps, settle_factors)
+SENDS = sums(send_maps, settle_factors, pooled=shares)

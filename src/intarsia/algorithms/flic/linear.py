@@ -43,10 +43,13 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -304,12 +307,15 @@ FLIC_LINEAR = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    own_weights=own_weights,
-    pools=lambda options: True,
-    additive=False,
-    linear=False,
-    spaces=True,
-    client_functions=(part_of_moment, decompose, descend, part_of_errors),
     states=(Server, Client, FlicLinear),
+    model=Model(
+        predict=predict, kind="client_linear", own_feature_space=True, own_weights=own_weights
+    ),
+    disclosure=Disclosure(
+        sends=(
+            *sums(part_of_moment),
+            *sums(decompose, descend, pooled=lambda options: True),
+            *sums(part_of_errors, reveals=("at",)),
+        )
+    ),
 )

@@ -53,13 +53,17 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     PerFeature,
     RandomKey,
     Ready,
     Release,
+    asks,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block
 from intarsia.maths.linear import losses
@@ -366,19 +370,6 @@ HYFDCA = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=True,
-    client_functions=(
-        enter_partial,
-        forget,
-        add_noise,
-        keep_noisy,
-        *dual_ascent.FUNCTIONS,
-        *minibatch_ascent.FUNCTIONS,
-        *dual_newton.FUNCTIONS,
-        *newton.FUNCTIONS,
-        *partial_participation_client.FUNCTIONS,
-    ),
     states=(
         Server,
         Client,
@@ -389,6 +380,18 @@ HYFDCA = Algorithm(
         *newton.STATES,
         *partial_participation.STATES,
     ),
+    model=Model(predict=predict, additive=True, kind="linear"),
+    disclosure=Disclosure(
+        sends=(
+            *asks(enter_partial, forget, keep_noisy),
+            *sums(add_noise, reveals=("w",), opens=("w",)),
+            *dual_ascent.SENDS,
+            *minibatch_ascent.SENDS,
+            *dual_newton.SENDS,
+            *newton.SENDS,
+            *partial_participation_client.SENDS,
+        ),
+        dp_unit="sample",
+    ),
     private=private,
-    protects="sample",
 )

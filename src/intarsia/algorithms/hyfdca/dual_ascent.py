@@ -29,8 +29,10 @@ from intarsia.core.algorithm import (
     PerSample,
     RandomKey,
     Ready,
+    asks,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
@@ -550,13 +552,12 @@ def objectives(
     return client, Objectives(_at(client, block, message.alpha, z))
 
 
-FUNCTIONS = (
-    measure_norms,
-    settle_norms,
-    send_zeros,
-    local_dual_ascent,
-    aggregate_primal,
-    inner_products,
-    aggregate_and_multiply,
-    objectives,
+SENDS = (
+    *asks(settle_norms),
+    *sums(measure_norms, reveals=("total",)),
+    *sums(send_zeros, reveals=("sparse", "sizes", "w"), opens=("alpha", "w", "z", "shares")),
+    *sums(local_dual_ascent, objectives, reveals=("at",)),
+    *sums(aggregate_primal, reveals=("conjugates", "w"), opens=("w",)),
+    *sums(inner_products, reveals=("line",)),
+    *sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
 )

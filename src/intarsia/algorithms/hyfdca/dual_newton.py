@@ -214,5 +214,5 @@ def _check_progress(newton: DualNewton) -> DualNewton:
     return evolve(newton, mark=mark, stalled=stalled)
 
 
-FUNCTIONS = dual_newton_client.FUNCTIONS
+SENDS = dual_newton_client.SENDS
 STATES = (DualNewton, Anchor, Residual, PackedRows)

@@ -24,6 +24,7 @@ from intarsia.core.algorithm import (
     RandomKey,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import losses
@@ -546,17 +547,13 @@ def slope_of_steps(
     return anchor, TriedSlopes(found)
 
 
-FUNCTIONS = (
-    settle_down,
-    centre_duals,
-    count_duals,
-    measure_duals,
-    report_scores,
-    report_weights,
-    start_residual,
-    sweep,
-    multiply_sum,
-    gather_solution,
-    multiply_direction,
-    slope_of_steps,
+SENDS = (
+    *sums(settle_down, reveals=("norms",)),
+    *sums(centre_duals, reveals=("sums",)),
+    *sums(count_duals, report_scores, gather_solution),
+    *sums(measure_duals, reveals=("norms",)),
+    *sums(report_weights, reveals=("w",), opens=("w",)),
+    *sums(start_residual, sweep, multiply_sum, reveals=("square",)),
+    *sums(multiply_direction, reveals=("line",)),
+    *sums(slope_of_steps, reveals=("slopes",)),
 )

@@ -40,6 +40,7 @@ from intarsia.core.algorithm import (
     RandomKey,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, targets
 from intarsia.maths.linear import losses
@@ -421,17 +422,13 @@ def evaluate(
     return walker, DataTerms(np.array(sums), np.array([square]))
 
 
-FUNCTIONS = (
-    sum_rows,
-    score_direction,
-    depart,
-    score_chunk,
-    step_chunk,
-    find_steps,
-    take_steps,
-    settle,
-    score_all,
-    evaluate,
+SENDS = (
+    *sums(sum_rows, find_steps, reveals=("sums",)),
+    *sums(score_direction, depart, reveals=("square",)),
+    *sums(score_chunk, reveals=("line",)),
+    *sums(step_chunk, take_steps, settle, reveals=("sums", "w"), opens=("w",)),
+    *sums(score_all),
+    *sums(evaluate, reveals=("sums", "square")),
 )
 
 

@@ -324,5 +324,5 @@ def reveal_weights(clients: Clients) -> Array:
     return weights
 
 
-FUNCTIONS = (*newton_client.FUNCTIONS, *newton_direction.FUNCTIONS)
+SENDS = (*newton_client.SENDS, *newton_direction.SENDS)
 STATES = (Newton, Point, Search)

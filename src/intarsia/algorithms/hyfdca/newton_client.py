@@ -26,9 +26,11 @@ from intarsia.core.algorithm import (
     RandomKey,
     Ready,
     SecretKey,
+    asks,
     client_function,
     evolve,
     secret_function,
+    sums,
 )
 from intarsia.core.block import Array, Block, Values, targets
 from intarsia.core.schema import Cell
@@ -434,13 +436,10 @@ def share_weights(
     return point, OwnWeights(point.w * point.feature_share)
 
 
-FUNCTIONS = (
-    enter,
-    keep_frame,
-    move_duals,
-    gather_point,
-    measure_point,
-    own_scores,
-    keep_scores,
-    share_weights,
+SENDS = (
+    *asks(keep_frame, keep_scores),
+    *sums(enter, gather_point, own_scores),
+    *sums(move_duals, reveals=("sums",)),
+    *sums(measure_point, reveals=("norms",)),
+    *sums(share_weights, reveals=("w",), opens=("w",)),
 )

@@ -25,6 +25,7 @@ from intarsia.core.algorithm import (
     RandomKey,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.maths.linear.products import gather, scores
@@ -420,4 +421,9 @@ def advance_search(
     return _applied(search, direction, search.residual - step * product)
 
 
-FUNCTIONS = (solve, multiply, slope_along, start_search, curve, advance_search)
+SENDS = (
+    *sums(solve),
+    *sums(multiply, reveals=("line",)),
+    *sums(slope_along, reveals=("slopes",)),
+    *sums(start_search, curve, advance_search, reveals=("squares",)),
+)

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.hyfdca.owner_sampling import chosen, present_share
-from intarsia.core.algorithm import PerFeature, PerSample, RandomKey, Ready, client_function
+from intarsia.core.algorithm import (
+    PerFeature,
+    PerSample,
+    RandomKey,
+    Ready,
+    asks,
+    client_function,
+    sums,
+)
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.local_sdca import ascend_weighted, weighted_norms
@@ -404,14 +412,12 @@ def keep_model(place: Place, block: Block, message: Keep, rng: RandomKey) -> tup
     return replace(place, model=message.u), Ready()
 
 
-FUNCTIONS = (
-    count_missed,
-    draw_model,
-    ascend_locally,
-    count_trial,
-    multiply_trial,
-    keep_trial,
-    part_of_dual,
-    part_of_objectives,
-    keep_model,
+SENDS = (
+    *asks(keep_model),
+    *sums(count_missed, count_trial),
+    *sums(draw_model, reveals=("u",), opens=("u", "z")),
+    *sums(ascend_locally, reveals=("along",)),
+    *sums(multiply_trial, reveals=("square",)),
+    *sums(keep_trial, part_of_objectives, reveals=("at",)),
+    *sums(part_of_dual, reveals=("conjugates",)),
 )

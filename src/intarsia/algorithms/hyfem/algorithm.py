@@ -68,7 +68,19 @@ from intarsia.algorithms.hyfem.network import (
 )
 from intarsia.algorithms.networks.client_network import check_clients
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
-from intarsia.core.algorithm import Algorithm, Clients, Conclusion, Info, RandomKey, Ready, evolve
+from intarsia.core.algorithm import (
+    Algorithm,
+    Clients,
+    Conclusion,
+    Disclosure,
+    Info,
+    Model,
+    RandomKey,
+    Ready,
+    asks,
+    evolve,
+    sums,
+)
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
@@ -327,23 +339,32 @@ HYFEM = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    network=network,
-    architecture=_architecture,
-    server_model=SERVER_MODEL,
-    pools=lambda options: bool(options.shares != "nothing"),
-    pooled_apart=_blocks_of_several,
-    reads=_read_of_clients,
-    alone=_alone,
-    additive=False,
-    linear=False,
-    client_functions=(
-        send_start,
-        send_classifier,
-        weigh_classes,
-        local_training,
-        train_alone,
-        part_of_loss,
-    ),
     states=(Server, Client, HyFEM, Whole, Composition, Extractor),
+    model=Model(
+        predict=predict,
+        network=network,
+        architecture=_architecture,
+        server_model=SERVER_MODEL,
+        local_baseline=_alone,
+    ),
+    disclosure=Disclosure(
+        sends=(
+            *sums(
+                send_start,
+                reveals=("extractors", "columns", "rest"),
+                opens=("extractors", "columns", "rest"),
+            ),
+            *sums(
+                local_training,
+                reveals=("extractors", "columns", "rest"),
+                opens=("extractors", "columns", "rest"),
+                pooled=lambda options: options.shares != "nothing",
+            ),
+            *sums(weigh_classes),
+            *asks(send_classifier, tells=_read_of_clients),
+            *asks(train_alone),
+            *sums(part_of_loss, reveals=("at",)),
+        ),
+        groups=_blocks_of_several,
+    ),
 )

@@ -31,12 +31,16 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     PerFeature,
     RandomKey,
     Ready,
     Release,
+    asks,
     client_function,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
@@ -294,10 +298,16 @@ COCOA = Algorithm(
     round=round,
     certify=certify,
     conclude=partial(conclude, certify=certify),
-    predict=predict,
-    additive=True,
-    client_functions=(send_zeros, local_dual_ascent, objectives, add_noise, keep_noisy),
     states=(Server, Client, CoCoA, NoiseShare),
+    model=Model(predict=predict, additive=True, kind="linear"),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
+            *sums(objectives, reveals=("at",)),
+            *sums(add_noise, reveals=("w",), opens=("w",)),
+            *asks(keep_noisy),
+        ),
+        dp_unit="sample",
+    ),
     private=private,
-    protects="sample",
 )

@@ -39,12 +39,15 @@ from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_ze
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
+    Disclosure,
     Info,
+    Model,
     PerFeature,
     PerSample,
     RandomKey,
     Release,
     client_function,
+    sums,
 )
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
@@ -316,10 +319,15 @@ FEDAVG = Algorithm(
     round=round,
     certify=certify,
     conclude=partial(conclude, certify=certify),
-    predict=predict,
-    additive=True,
-    client_functions=(send_zeros, local_descent, part_of_scores, part_of_objective),
     states=(Server, Client, FedAvg, Copies, NoiseShare),
+    model=Model(predict=predict, additive=True, kind="linear"),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_zeros, local_descent, reveals=("w",), opens=("w",)),
+            *sums(part_of_scores),
+            *sums(part_of_objective, reveals=("at",)),
+        ),
+        dp_unit="client",
+    ),
     private=private,
-    protects="client",
 )

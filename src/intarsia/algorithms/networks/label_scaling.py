@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve
+from intarsia.core.algorithm import (
+    Clients,
+    RandomKey,
+    asks,
+    client_function,
+    evolve,
+    sums,
+)
 from intarsia.core.block import Array, Block
 
 
@@ -98,4 +105,4 @@ def settle_labels(
     return evolve(client, spread=spread or 1.0), Settled()
 
 
-FUNCTIONS = (count_labels, square_labels, settle_labels)
+SENDS = (*sums(count_labels, square_labels), *asks(settle_labels))

@@ -40,6 +40,7 @@ from intarsia.core.algorithm import (
     Visit,
     client_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -232,6 +233,9 @@ def part_of_loss(
     client = opened([(client, block, message, rng)])[0].client
     found = scores(client.parameters, client.options, block)
     return client, Loss(loss_of_scores(found, block, client.centre, client.spread))
+
+
+LOSS = sums(part_of_loss, reveals=("at",))
 
 
 def predict(client: Client, block: Block) -> Array:

@@ -68,13 +68,17 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Visit,
+    asks,
     client_function,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -389,12 +393,19 @@ OWN_NETWORKS = Algorithm(
     round=round,
     certify=partial(certify, part_of_loss=part_of_loss),
     conclude=conclude,
-    predict=predict,
-    network=network,
-    pools=shares,
-    additive=False,
-    linear=False,
-    spaces=True,
-    client_functions=(send_start, local_training, personalise, part_of_loss),
     states=(Server, Client, OwnNetworks, Start),
+    model=Model(
+        predict=predict,
+        own_feature_space=True,
+        network=network,
+        architecture=lambda options, schema, client: options.architecture_of(client),
+    ),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *sums(local_training, pooled=shares),
+            *asks(local_training, personalise),
+            *sums(part_of_loss, reveals=("at",)),
+        )
+    ),
 )

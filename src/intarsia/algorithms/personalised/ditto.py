@@ -56,12 +56,16 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Visit,
+    asks,
     client_function,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
@@ -191,17 +195,15 @@ DITTO = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    network=network,
-    pools=shares,
-    client_functions=(
-        send_start,
-        take_start,
-        train_both,
-        part_of_own_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, Ditto, Start),
+    model=Model(predict=predict, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *asks(take_start),
+            *sums(train_both, pooled=shares),
+            *sums(part_of_own_loss, reveals=("at",)),
+            *label_scaling.SENDS,
+        )
+    ),
 )

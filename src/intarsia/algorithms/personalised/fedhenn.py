@@ -45,13 +45,13 @@ from intarsia.algorithms.networks.client_network import (
 )
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.parameter_sharing import (
+    LOSS,
     Client,
     Server,
     Start,
     certify,
     init_client,
     network,
-    part_of_loss,
     predict,
     setup,
     start,
@@ -61,13 +61,17 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Visit,
+    asks,
     client_function,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
@@ -309,18 +313,14 @@ FEDHENN = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    spaces=True,
-    network=network,
-    pools=lambda options: options.similarity_weight > 0,
-    client_functions=(
-        send_kernel,
-        local_training,
-        personalise,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, FedHeNN, Start),
+    model=Model(predict=predict, own_feature_space=True, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_kernel, pooled=lambda options: options.similarity_weight > 0),
+            *asks(local_training, personalise),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )

@@ -42,6 +42,7 @@ from intarsia.algorithms.networks.client_network import (
 )
 from intarsia.algorithms.networks.embeddings import AnyKind, layers
 from intarsia.algorithms.networks.parameter_sharing import (
+    LOSS,
     Change,
     Client,
     Server,
@@ -54,7 +55,6 @@ from intarsia.algorithms.networks.parameter_sharing import (
     init_client,
     network,
     opened,
-    part_of_loss,
     predict,
     send_start,
     setup,
@@ -68,12 +68,16 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Visit,
+    asks,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
@@ -360,20 +364,17 @@ FEDREP = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    network=network,
-    pools=shares,
-    client_functions=(
-        send_start,
-        local_training,
-        train_alone,
-        personalise,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, FedRep, Start),
+    model=Model(predict=predict, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *sums(local_training, pooled=shares),
+            *asks(train_alone, personalise),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )
 
 FEDAVG_FT = replace(
@@ -382,20 +383,29 @@ FEDAVG_FT = replace(
     hyperparameters=FedAvgFT,
     round=round_whole,
     conclude=conclude_tuned,
-    client_functions=(
-        send_start,
-        whole_training,
-        fine_tune,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, FedAvgFT, Start),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *sums(whole_training, pooled=shares),
+            *asks(fine_tune),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )
 
 FEDPROX = replace(
     FEDAVG_FT,
     name="fedprox",
     hyperparameters=FedProx,
-    client_functions=(send_start, whole_training, part_of_loss, *label_scaling.FUNCTIONS),
     states=(Server, Client, FedProx, Start),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *sums(whole_training, pooled=shares),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )

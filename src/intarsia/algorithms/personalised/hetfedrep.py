@@ -33,6 +33,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
 from intarsia.algorithms.networks.embeddings import AnyKind, Kind
 from intarsia.algorithms.networks.parameter_sharing import (
+    LOSS,
     Change,
     Client,
     Server,
@@ -45,7 +46,6 @@ from intarsia.algorithms.networks.parameter_sharing import (
     init_client,
     network,
     opened,
-    part_of_loss,
     predict,
     send_start,
     setup,
@@ -59,12 +59,16 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Visit,
+    asks,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
@@ -259,20 +263,17 @@ HETFEDREP = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    spaces=True,
-    network=network,
-    pools=shares,
-    client_functions=(
-        send_start,
-        local_training,
-        personalise,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, HetFedRep, Start),
+    model=Model(predict=predict, own_feature_space=True, network=network, join=join),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *sums(local_training, pooled=shares),
+            *asks(personalise),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )
 
 LOCAL = replace(
@@ -280,6 +281,13 @@ LOCAL = replace(
     name="local",
     hyperparameters=Local,
     round=round_alone,
-    client_functions=(train_alone, personalise, part_of_loss, *label_scaling.FUNCTIONS),
     states=(Server, Client, Local, Start),
+    model=replace(HETFEDREP.model, join=None),
+    disclosure=Disclosure(
+        sends=(
+            *asks(train_alone, personalise),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )

@@ -41,6 +41,7 @@ from intarsia.algorithms.networks.client_network import (
 )
 from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.algorithms.networks.parameter_sharing import (
+    LOSS,
     Client,
     Server,
     Shared,
@@ -50,7 +51,6 @@ from intarsia.algorithms.networks.parameter_sharing import (
     init_client,
     network,
     opened,
-    part_of_loss,
     predict,
     send_start,
     shares,
@@ -65,13 +65,17 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Visit,
+    asks,
     client_function,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
@@ -238,20 +242,15 @@ L2GD = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    network=network,
-    pools=shares,
-    client_functions=(
-        send_start,
-        take_start,
-        local_training,
-        send_network,
-        mix,
-        personalise,
-        part_of_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, L2gd, Start),
+    model=Model(predict=predict, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *asks(take_start, local_training, mix, personalise),
+            *sums(send_network, pooled=shares),
+            *LOSS,
+            *label_scaling.SENDS,
+        )
+    ),
 )

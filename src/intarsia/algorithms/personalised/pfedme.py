@@ -61,11 +61,15 @@ from intarsia.algorithms.personalised.ditto import certify, conclude, part_of_ow
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Visit,
+    asks,
     cohort_function,
     evolve,
+    sums,
 )
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
@@ -193,17 +197,15 @@ PFEDME = Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    predict=predict,
-    additive=False,
-    linear=False,
-    network=network,
-    pools=shares,
-    client_functions=(
-        send_start,
-        take_start,
-        train_envelope,
-        part_of_own_loss,
-        *label_scaling.FUNCTIONS,
-    ),
     states=(Server, Client, PFedMe, Start),
+    model=Model(predict=predict, network=network),
+    disclosure=Disclosure(
+        sends=(
+            *sums(send_start),
+            *asks(take_start),
+            *sums(train_envelope, pooled=shares),
+            *sums(part_of_own_loss, reveals=("at",)),
+            *label_scaling.SENDS,
+        )
+    ),
 )
