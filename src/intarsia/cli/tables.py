@@ -371,6 +371,8 @@ def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -
         )
     else:
         _print(console, f"mode: {audit.mode}")
+    if audit.undeclared:
+        _print(console, f"not declared by the algorithm: {', '.join(audit.undeclared)}.")
     if audit.checkpoint is not None:
         _print(
             console,

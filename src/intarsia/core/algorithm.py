@@ -356,11 +356,12 @@ def sums(
         reply = fn.reply
         rest = opens
         if rest is None:
-            counts = typing.get_type_hints(reply, include_extras=True)
+            hints = typing.get_type_hints(reply, include_extras=True)
             rest = [
                 one.name
                 for one in dataclasses.fields(reply)
-                if one.name not in reveals and counts[one.name] != Counts
+                if one.name not in reveals
+                and Counts not in (hints[one.name], *typing.get_args(hints[one.name]))
             ]
         found.append(Sends(fn, "sum", reply, tuple(reveals), tuple(rest), pooled, chosen))
     return tuple(found)

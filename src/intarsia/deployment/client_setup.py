@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -39,10 +39,10 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import differential_privacy, evaluation, preprocessing
-from intarsia.protocols.evaluation import grading_loss
+from intarsia.protocols import differential_privacy, preprocessing
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
+from intarsia.training.setup import declare_exchanges
 from intarsia.training.timing import Limit
 
 READ: Final = "read"  # the experiment → a sketch of the site's table
@@ -279,20 +279,10 @@ class Work:
 
     def _known(self) -> dict[tuple[str, str], ClientFunction]:
         """Return the functions that the server may call: the allow-list."""
-        algorithm, every = self._algorithm, self.schemas
-        found = [*algorithm.disclosure.sends, *preprocessing.SENDS, *differential_privacy.SENDS]
-        loss = grading_loss(self._options.loss)
-        for part, schema in every.items():
-            where = cast(Literal["train", "test"], part)
-            model, labels = algorithm.model, schema.labels
-            found += evaluation.sends(
-                model.predict, loss, labels, part=where, additive=model.additive
-            )
-            if model.server_model is not None:
-                found += evaluation.server_sends(model.server_model, schema, loss, part=where)
+        found = declare_exchanges(self._algorithm, self._options, self.schemas)
         functions = [one.function for one in found]
         functions += [replace(one.function, part="test") for one in preprocessing.SENDS]
-        return {(function_name(fn, algorithm.name), fn.part): fn for fn in functions}
+        return {(function_name(fn, self._algorithm.name), fn.part): fn for fn in functions}
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:

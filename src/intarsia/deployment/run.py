@@ -57,6 +57,7 @@ from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
 from intarsia.training.run import trained
+from intarsia.training.setup import declare_exchanges
 from intarsia.training.timing import Clock
 
 Watcher = Callable[[Progress], None]
@@ -221,7 +222,9 @@ def _run(description: Experiment, caller: Caller, folder: Path, progress: Watche
     (folder / run_folder.AWAY).unlink(missing_ok=True)
     _keep_conclusion(folder, outcome)
     outputs.draw(folder, schema)
-    audit.write(folder, engine.books.mode, engine.books.crossings.summary())
+    crossed = engine.books.crossings.summary()
+    declared = declare_exchanges(algorithm, options, {"train": schema})
+    audit.write(folder, engine.books.mode, crossed, declared)
     outputs.finish(folder, made)
     return made
 

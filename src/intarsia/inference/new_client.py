@@ -421,9 +421,8 @@ def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[Clie
     part: Literal["train", "test"] = "test" if prepared.tested else "train"
     with engine.books.unmetered():
         loss = grading_loss(options.loss)
-        return evaluate_own(engine, engine.schema(part), algorithm.model.predict, loss, part=part)[
-            1
-        ]
+        predict = algorithm.model.predict
+        return evaluate_own(engine, engine.schema(part), predict, loss, part=part)[1]
 
 
 def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:

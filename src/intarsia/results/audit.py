@@ -7,11 +7,12 @@ transcript byte by byte is written on request (`transcript = true` in [privacy])
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.errors import CheckpointError
@@ -59,6 +60,7 @@ class Audit:
     clients: tuple[ClientId, ...]
     lines: tuple[AuditLine, ...]
     checkpoint: int | None = None  # the round up to which a run is covered that was stopped
+    undeclared: tuple[str, ...] = ()  # what crossed and the algorithm does not declare
 
     @property
     def read_by_server(self) -> tuple[AuditLine, ...]:
@@ -90,12 +92,40 @@ class Audit:
             "clients": list(self.clients),
             "checkpoint": self.checkpoint,
             "lines": [asdict(line) for line in self.lines],
+            "undeclared": list(self.undeclared),
         }
 
 
-def write(folder: Path, mode: str, crossings: Mapping[str, Any]) -> None:
-    """Write what crossed in a finished run."""
-    text = json.dumps({"mode": mode, "crossings": crossings}, ensure_ascii=False, indent=1)
+def list_declared(sends: Iterable[Sends]) -> set[str]:
+    """Return what may cross: calls, fields that the server reads, and fields that clients open."""
+    found: set[str] = set()
+    for one in sends:
+        reply = one.reply.__name__
+        found.add(f"{one.call} {one.function.name} -> {reply}")
+        found.update(f"reveal {reply}.{name}" for name in one.reveals)
+        found.update(f"open {reply}.{name}" for name in one.opens)
+    return found
+
+
+def list_crossings(crossings: Mapping[str, Any]) -> set[str]:
+    """Return what crossed in a run, in the words of `list_declared`."""
+    found: set[str] = set()
+    opened = [*crossings["refreshes"]]
+    for one in crossings["exchanges"].values():
+        if one["reply"] != "NoneType":  # nobody had a message
+            found.add(f"{one['kind']} {one['function']} -> {one['reply']}")
+        opened += one["opened"].values()
+    # of a combination of totals the name says all, "A.x and B.x"
+    found.update(f"open {name}" for names in opened for name in names.split(" and ") if name)
+    found.update(f"reveal {one}" for names in crossings["reveals"] for one in names.split(" and "))
+    return found
+
+
+def write(folder: Path, mode: str, crossings: Mapping[str, Any], declared: Iterable[Sends]) -> None:
+    """Write what crossed in a finished run, and what of it is not declared."""
+    undeclared = sorted(list_crossings(crossings) - list_declared(declared))
+    content = {"mode": mode, "crossings": crossings, "undeclared": undeclared}
+    text = json.dumps(content, ensure_ascii=False, indent=1)
     write_atomically(folder / "audit.json", f"{text}\n".encode())
 
 
@@ -111,7 +141,8 @@ def load(folder: Path) -> Audit:
     try:
         if path.is_file():
             found = json.loads(path.read_text(encoding="utf-8"))
-            return _audit(found["mode"], found["crossings"])
+            whole = _audit(found["mode"], found["crossings"])
+            return replace(whole, undeclared=tuple(found.get("undeclared", ())))
         path = folder / "checkpoints"
         extra = Checkpoints(folder).latest_extra() if folder.is_dir() else None
         if extra is not None and "crossings" in extra:

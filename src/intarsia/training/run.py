@@ -33,7 +33,13 @@ from intarsia.training.checks import check_fit
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome, result_of
 from intarsia.training.registry import choose
-from intarsia.training.setup import SealedSums, client_secrets, prepared_engine, sealed_sums
+from intarsia.training.setup import (
+    SealedSums,
+    client_secrets,
+    declare_exchanges,
+    prepared_engine,
+    sealed_sums,
+)
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
@@ -257,7 +263,8 @@ def _run_all(
     if folder is not None:
         if not drawn:
             outputs.draw(folder, schema)
-        audit.write(folder, fitted.mode, fitted.crossings)
+        declared = declare_exchanges(algorithm, options, {"train": fitted.schema})
+        audit.write(folder, fitted.mode, fitted.crossings, declared)
         outputs.finish(folder, made)
     return made
 

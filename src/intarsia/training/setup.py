@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, cast
 
-from intarsia.core.algorithm import Algorithm, SecretKey
+from intarsia.core.algorithm import Algorithm, SecretKey, Sends
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
@@ -18,8 +19,9 @@ from intarsia.experiment.config import Experiment
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import differential_privacy, preprocessing
+from intarsia.protocols import differential_privacy, evaluation, preprocessing
 from intarsia.results import run_folder
+from intarsia.training.baselines import Baseline
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ def client_secrets(
     """
     if not isinstance(algorithm, Algorithm):
         return None
-    if not any(fn.secret for fn in algorithm.client_functions):
+    if not any(fn.secret for fn in algorithm.disclosure.functions):
         return None
     found = None if folder is None else run_folder.read_client_secrets(folder)
     if found is None:
@@ -144,3 +146,19 @@ def prepared_engine(
             lambda name, part, block: differential_privacy.clipped(scaling[name], part, block)
         )
     return Prepared(engine, scaling, tested, notes)
+
+
+def declare_exchanges(
+    algorithm: Algorithm | Baseline, options: Any, schemas: Mapping[str, Schema]
+) -> tuple[Sends, ...]:
+    """Return all that may cross in a run: of the algorithm, and of the steps that runs share."""
+    model, loss = algorithm.model, evaluation.grading_loss(options.loss)
+    found = [*algorithm.disclosure.sends, *preprocessing.SENDS, *differential_privacy.SENDS]
+    for name, schema in schemas.items():
+        part = cast(Literal["train", "test"], name)
+        found += evaluation.sends(
+            model.predict, loss, schema.labels, part=part, additive=model.additive
+        )
+        if model.server_model is not None:
+            found += evaluation.server_sends(model.server_model, schema, loss, part=part)
+    return tuple(found)

@@ -552,7 +552,7 @@ SENDS = (
     *sums(centre_duals, reveals=("sums",)),
     *sums(count_duals, report_scores, gather_solution),
     *sums(measure_duals, reveals=("norms",)),
-    *sums(report_weights, reveals=("w",), opens=("w",)),
+    *sums(report_weights, reveals=("w",)),
     *sums(start_residual, sweep, multiply_sum, reveals=("square",)),
     *sums(multiply_direction, reveals=("line",)),
     *sums(slope_of_steps, reveals=("slopes",)),

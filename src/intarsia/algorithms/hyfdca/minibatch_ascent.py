@@ -426,7 +426,8 @@ SENDS = (
     *sums(sum_rows, find_steps, reveals=("sums",)),
     *sums(score_direction, depart, reveals=("square",)),
     *sums(score_chunk, reveals=("line",)),
-    *sums(step_chunk, take_steps, settle, reveals=("sums", "w"), opens=("w",)),
+    *sums(step_chunk, take_steps, reveals=("sums",)),
+    *sums(settle, reveals=("sums", "w"), opens=("alpha", "w")),
     *sums(score_all),
     *sums(evaluate, reveals=("sums", "square")),
 )

@@ -441,5 +441,5 @@ SENDS = (
     *sums(enter, gather_point, own_scores),
     *sums(move_duals, reveals=("sums",)),
     *sums(measure_point, reveals=("norms",)),
-    *sums(share_weights, reveals=("w",), opens=("w",)),
+    *sums(share_weights, reveals=("w",)),
 )

@@ -414,7 +414,8 @@ def keep_model(place: Place, block: Block, message: Keep, rng: RandomKey) -> tup
 
 SENDS = (
     *asks(keep_model),
-    *sums(count_missed, count_trial),
+    *sums(count_missed),
+    *sums(count_trial, reveals=("u",), opens=("u", "w")),
     *sums(draw_model, reveals=("u",), opens=("u", "z")),
     *sums(ascend_locally, reveals=("along",)),
     *sums(multiply_trial, reveals=("square",)),

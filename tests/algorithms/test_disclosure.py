@@ -1,0 +1,223 @@
+"""What an algorithm declares to cross is what crosses, no more and no less."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from federations import BINARY, initialise, rectangles, table
+from intarsia.core.algorithm import Release
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
+from intarsia.engines.communication_log import split
+from intarsia.engines.simulation import InProcess
+from intarsia.protocols import differential_privacy, evaluation, preprocessing
+from intarsia.results import audit
+from intarsia.training.registry import BASELINES, algorithm_named
+
+CLASSES = Labels("multiclass", ("a", "b", "c"))
+NUMBERS = Labels("regression")
+NOISE = Release(deviation=1e-3, clip=1.0, releases=9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What leads an algorithm through something that it may do."""
+
+    options: dict = dataclasses.field(default_factory=dict)
+    kind: str = ""  # of the clients' tables
+    away: tuple[int, ...] = ()  # rounds without the first client
+    noise: bool = False
+    rounds: int = 6
+
+
+def grid(kind):
+    """Return clients that share rows and columns."""
+    x, y = table(60, {"wide": 140, "text": 90, "unlabelled": 90}.get(kind, 8))
+    labels = CLASSES if kind == "classes" else BINARY
+    y = np.arange(60) % 3 + 0.0 if kind == "classes" else y
+    x = csr_array(x * (abs(x) > 0.8)) if kind in ("text", "unlabelled") else x
+    if kind == "columns":
+        return rectangles(x, y, 1, 3), labels
+    some = "first" if kind == "unlabelled" else "all"
+    return rectangles(x, y, 2, 2, shared_rows=3, shared_columns=1, labels=some), labels
+
+
+def rows(kind):
+    """Return clients with rows of their own and the same columns."""
+    x, y = table(60, 8)
+    return rectangles(x, y, 3, 1), BINARY
+
+
+def networks(kind):
+    """Return clients with rows of their own, classes or numbers, in one block of columns each."""
+    rng, made = np.random.default_rng(0), {}
+    centres = 3 * rng.normal(size=(3, 4))
+    for number in range(4):
+        y = np.arange(30) % 3 + 0.0
+        x = centres[y.astype(int)] + rng.normal(size=(30, 4))
+        y = x[:, 0] + rng.normal(size=30) if kind == "numbers" else y
+        names = tuple(f"f{place}" for place in range(4))
+        made[f"c{number}"] = Block(100 * number + np.arange(30), names, x, y, {"f": names})
+    return made, NUMBERS if kind == "numbers" else CLASSES
+
+
+SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
+TUNED = {**SMALL, "final_epochs": 1}
+LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2}
+CHOSEN = {"clustering": "loss", "start": "random", "equal_starts": False}
+BOTH = ("", "numbers")  # classes, which all algorithms on networks learn, and numbers
+ALIGNED = {**TUNED, "pretraining_epochs": 1}
+RUNS = {
+    "hyfdca": (
+        grid,
+        [
+            Run(),
+            Run(kind="wide"),
+            Run(kind="classes"),
+            Run(kind="text", rounds=30),
+            Run(kind="unlabelled"),
+            Run(away=(2, 3)),
+            Run(kind="text", away=(5, 6)),
+            Run({"frame": False}),
+            Run({"method": "ascent"}),
+            Run({"method": "ascent"}, kind="columns"),
+            Run({"step": "fixed"}, kind="columns", away=(2, 3)),
+            Run({"method": "ascent", "step": "fixed"}, away=(2, 3)),
+            Run(noise=True),
+        ],
+    ),
+    "cocoa": (rows, [Run(), Run(noise=True)]),
+    "fedavg": (grid, [Run()]),
+    **{
+        name: (networks, [Run(TUNED, kind=kind) for kind in BOTH])
+        for name in ("fedrep", "fedavg-ft", "hetfedrep", "local", "l2gd")
+    },
+    **{name: (networks, [Run(SMALL, kind=kind) for kind in BOTH]) for name in ("fedprox", "ditto")},
+    "pfedme": (
+        networks,
+        [
+            Run({"hidden": 8, "latent": 4, "local_rounds": 1, "batch": 12}, kind=kind)
+            for kind in BOTH
+        ],
+    ),
+    "fedhenn": (networks, [Run({**TUNED, "points": 10}, kind=kind) for kind in BOTH]),
+    "flic": (
+        networks,
+        [
+            Run(ALIGNED, kind="numbers"),
+            Run({**ALIGNED, "anchor_covariance": "learned", "anchor_average": "barycentre"}),
+        ],
+    ),
+    "flic-linear": (networks, [Run({"latent": 2, "rank": 1}, kind="numbers")]),
+    "hyfem": (
+        networks,
+        [Run(), Run({"hidden": ()}), Run({"matching": "rounds"}), Run({"shares": "nothing"})],
+    ),
+    "femam": (
+        networks,
+        [
+            Run({**LEVELS, "levels": ("global", "auto", "personal"), "candidates": (2,)}),
+            Run({**LEVELS, **CHOSEN, "levels": ("global", 2)}),
+            Run({**LEVELS, "levels": ("global", "shares"), "final_epochs": 0}),
+        ],
+    ),
+    "fesem": (networks, [Run({**TUNED, "clusters": 2})]),
+    "ifca": (networks, [Run({**TUNED, "clusters": 2})]),
+}
+RUNS["fedrep"][1].append(Run({**TUNED, "shared_layers": 0}))
+
+
+class Listening:
+    """Clients, and which totals they open in whatever message."""
+
+    def __init__(self, engine):
+        self._engine, self.reveal, self.opened = engine, engine.reveal, set()
+
+    @property
+    def ids(self):
+        return self._engine.ids
+
+    def ask(self, fn, messages):
+        return self._engine.ask(fn, self._heard(messages))
+
+    def sum(self, fn, messages):
+        return self._engine.sum(fn, self._heard(messages))
+
+    def _heard(self, messages):
+        for message in messages.values():
+            for _, origins in split(message).names:
+                self.opened |= {f"open {one}" for one in origins.split(" and ")}
+        return messages
+
+
+@cache
+def crossed(name):
+    """Return all that crosses in the runs of an algorithm."""
+    algorithm, (make, runs) = algorithm_named(name), RUNS[name]
+    found = set()
+    for run in runs:
+        blocks, labels = make(run.kind)
+        schema = Schema.of(blocks, labels)
+        engine = InProcess({"train": (schema, blocks)}, 0)
+        clients = Listening(engine)
+        used = algorithm.private(NOISE) if run.noise else algorithm
+        server = initialise(used, used.hyperparameters(**run.options), engine, clients)
+        for number in range(1, run.rounds + 1):
+            engine.begin_round(number, schema.clients[1:] if number in run.away else None)
+            server, info = used.round(server, clients, engine.key())
+            if info.finished:
+                break
+        engine.begin_round(run.rounds + 1)
+        used.conclude(server, clients, engine.key())
+        found |= clients.opened | audit.list_crossings(engine.books.crossings.summary())
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_crosses_is_what_is_declared(name):
+    if name not in ("hyfdca", "cocoa", "fedavg", "flic-linear"):
+        pytest.importorskip("torch")
+    found, declared = crossed(name), audit.list_declared(algorithm_named(name).disclosure.sends)
+    assert not found - declared, "crosses and is not declared"
+    assert not declared - found, "is declared and never crosses"
+
+
+def test_what_all_runs_share_is_declared():
+    found, declared = set(), set()
+    for intercept, (make, kind) in enumerate([(grid, ""), (networks, "")]):
+        blocks, labels = make(kind)
+        schema = Schema.of(blocks, labels)
+        engine = InProcess({"train": (schema, blocks)}, 0)
+        engine.make_states(lambda name, engine=engine: preprocessing.initial(engine.block(name)))
+        schemas = {"train": schema}
+        preprocessing.prepare(engine, schemas, standardise=True, rng=engine.key())
+        differential_privacy.clip_rows(engine, 1.0)
+        loss = evaluation.grading_loss("cross_entropy" if intercept else "hinge")
+
+        def predict(state, block, outputs=labels.outputs):
+            return np.ones((outputs, len(block.samples)))
+
+        evaluation.evaluate(engine, schema, predict, loss, part="train")
+        found |= audit.list_crossings(engine.books.crossings.summary())
+        declared |= audit.list_declared(evaluation.sends(predict, loss, labels, part="train"))
+    declared |= audit.list_declared((*preprocessing.SENDS, *differential_privacy.SENDS))
+    assert not found - declared, "crosses and is not declared"
+    assert not declared - found, "is declared and never crosses"
+
+
+def test_a_baseline_declares_nothing():
+    assert all(not one.disclosure.sends for one in BASELINES.values())
+
+
+@pytest.mark.parametrize("field", ["reveals", "opens"])
+def test_a_declaration_that_is_taken_away_is_missed(field):
+    whole = algorithm_named("hyfdca").disclosure.sends
+    less = [dataclasses.replace(one, **{field: ()}) for one in whole]
+    assert crossed("hyfdca") - audit.list_declared(less)
+    for one in whole:
+        assert crossed("hyfdca") - audit.list_declared(set(whole) - {one})
