@@ -86,7 +86,7 @@ RUNS = {
             Run({"frame": False}),
             Run({"method": "ascent"}),
             Run({"method": "ascent"}, kind="columns"),
-            Run({"step": "fixed"}, kind="columns", away=(2, 3)),
+            Run({"method": "ascent", "step": "fixed"}, kind="columns", away=(2, 3)),
             Run({"method": "ascent", "step": "fixed"}, away=(2, 3)),
             Run(noise=True),
         ],

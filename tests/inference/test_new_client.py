@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
 from command_line import one_error, said  # noqa: E402
-from intarsia.algorithms.personalised import hetfedrep  # noqa: E402
+from intarsia.algorithms.personalised import fedrep  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.inference.new_client import described  # noqa: E402
@@ -125,11 +125,11 @@ def test_the_stand_alone_network_is_the_joined_one_without_what_all_share(tmp_pa
     alone = {}
 
     def watched(options, schema, client, block, rng):
-        made = hetfedrep.init_client(options, schema, client, block, rng)
+        made = fedrep.init_client(options, schema, client, block, rng)
         alone.update({name: values.shape for name, values in made.parameters.items()})
         return made
 
-    monkeypatch.setattr(hetfedrep, "LOCAL", replace(hetfedrep.LOCAL, init_client=watched))
+    monkeypatch.setattr(fedrep, "LOCAL", replace(fedrep.LOCAL, init_client=watched))
     joined = intarsia.join(tmp_path, images(2), epochs=1, out=None).model["new"].parameters
     shared = ("anchors.", "shared.")
     own = {name: one.shape for name, one in joined.items() if not name.startswith(shared)}

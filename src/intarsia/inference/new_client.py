@@ -344,7 +344,7 @@ def _joined(
     prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
 ) -> _Joined:
     from intarsia.algorithms.networks.parameter_sharing import Shared, network
-    from intarsia.algorithms.personalised import hetfedrep  # here: it imports torch
+    from intarsia.algorithms.personalised import fedrep  # here: it imports torch
 
     engine, algorithm = prepared.engine, _joined_algorithm(model.algorithm)
     assert algorithm.model.join is not None
@@ -357,15 +357,15 @@ def _joined(
         grades = _grades(prepared, algorithm, options)
     state = engine.get_states()[name]
     traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
-    known = [one.name for one in fields(hetfedrep.Local) if hasattr(options, one.name)]
+    known = [one.name for one in fields(fedrep.Local) if hasattr(options, one.name)]
     alike = {name: getattr(options, name) for name in known}
     with clock.part("yardsticks"), engine.books.unmetered():
-        local = hetfedrep.Local(**alike)
-        _start(engine, hetfedrep.LOCAL, local)
+        local = fedrep.Local(**alike)
+        _start(engine, fedrep.LOCAL, local)
         _set_scale(engine, name, model)
         told = dict.fromkeys(engine.ids, Shared(shared=None, round=0))
-        engine.ask(hetfedrep.personalise, told)
-        alone = _grades(prepared, hetfedrep.LOCAL, local)
+        engine.ask(fedrep.personalise, told)
+        alone = _grades(prepared, fedrep.LOCAL, local)
     return _Joined(network(state), grades, alone, traffic, exchanges)
 
 

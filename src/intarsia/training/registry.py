@@ -34,11 +34,11 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fesem": ("intarsia.algorithms.femam.fesem", "FESEM"),
         "flic": ("intarsia.algorithms.flic.algorithm", "FLIC"),
         "flic-linear": ("intarsia.algorithms.flic.linear", "FLIC_LINEAR"),
-        "hetfedrep": ("intarsia.algorithms.personalised.hetfedrep", "HETFEDREP"),
+        "hetfedrep": ("intarsia.algorithms.personalised.fedrep", "HETFEDREP"),
         "hyfem": ("intarsia.algorithms.hyfem.algorithm", "HYFEM"),
         "ifca": ("intarsia.algorithms.femam.fesem", "IFCA"),
         "l2gd": ("intarsia.algorithms.personalised.l2gd", "L2GD"),
-        "local": ("intarsia.algorithms.personalised.hetfedrep", "LOCAL"),
+        "local": ("intarsia.algorithms.personalised.fedrep", "LOCAL"),
         "own-networks": ("intarsia.algorithms.personalised.custom_networks", "OWN_NETWORKS"),
         "pfedme": ("intarsia.algorithms.personalised.pfedme", "PFEDME"),
     }

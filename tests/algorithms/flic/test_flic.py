@@ -16,7 +16,7 @@ from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402  after the skip
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks import client_network, label_scaling, parameter_sharing, targets  # noqa: E402  after the skip
-from intarsia.algorithms.personalised.hetfedrep import (  # noqa: E402
+from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
     HETFEDREP,
     LOCAL,
     HetFedRep,

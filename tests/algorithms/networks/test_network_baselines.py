@@ -14,15 +14,16 @@ from intarsia.algorithms.networks import client_network, label_scaling, paramete
 from intarsia.algorithms.personalised import fedhenn  # noqa: E402
 from intarsia.algorithms.personalised.ditto import DITTO, Ditto  # noqa: E402
 from intarsia.algorithms.personalised.fedhenn import FEDHENN, FedHeNN  # noqa: E402
-from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
+from intarsia.algorithms.personalised.fedrep import (  # noqa: E402  # noqa: E402
     FEDAVG_FT,
     FEDPROX,
     FEDREP,
+    LOCAL,
     FedAvgFT,
     FedProx,
     FedRep,
+    Local,
 )
-from intarsia.algorithms.personalised.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.personalised.l2gd import L2GD, L2gd  # noqa: E402
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.core.algorithm import RandomKey, client_function  # noqa: E402

@@ -11,15 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from intarsia.algorithms.personalised.ditto import DITTO, Ditto  # noqa: E402  after the skip
-from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
+from intarsia.algorithms.personalised.fedrep import (  # noqa: E402  # noqa: E402
     FEDAVG_FT,
     FEDPROX,
     FEDREP,
+    LOCAL,
     FedAvgFT,
     FedProx,
     FedRep,
+    Local,
 )
-from intarsia.algorithms.personalised.hetfedrep import LOCAL, Local  # noqa: E402
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402

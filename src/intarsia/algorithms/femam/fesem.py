@@ -31,8 +31,7 @@ from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.client_network import check_options
-from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.algorithms.networks.options import NetworkOptions, check_options
 from intarsia.core.algorithm import (
     Disclosure,
     RandomKey,
@@ -46,7 +45,7 @@ _WITHOUT_END = 2**31  # rounds of the one level
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeSEM:
+class FeSEM(NetworkOptions):
     """Hyperparameters."""
 
     clusters: int = 5  # K
@@ -59,24 +58,11 @@ class FeSEM:
     proximal: float = 0.0  # λ, of λ/2 ‖w_i - Θ_k‖²
     local_epochs: int = 10
     final_epochs: int = 0  # at all clients after the last round
-    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: float = 0.0  # on the classifier
-    batch: int = 100
-    embedding: AnyKind = "perceptron"
-    hidden: int = 64
-    latent: int = 64
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
         check_options(self, counts=("clusters",), not_negative=())
         _one_level(self)
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:
@@ -85,31 +71,18 @@ class FeSEM:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ifca:
+class Ifca(NetworkOptions):
     """Hyperparameters."""
 
     clusters: int = 5  # K
     weights: Literal["samples", "equal"] = "samples"
     local_epochs: int = 10
     final_epochs: int = 0  # at all clients after the last round
-    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: float = 0.0  # on the classifier
-    batch: int = 100
-    embedding: AnyKind = "perceptron"
-    hidden: int = 64
-    latent: int = 64
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
         check_options(self, counts=("clusters",), not_negative=())
         _one_level(self)
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.client_network import check_options
 from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.algorithms.networks.options import check_options
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, listed, nearest

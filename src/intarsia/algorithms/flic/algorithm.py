@@ -94,25 +94,22 @@ from typing import Any, Literal
 
 from intarsia.algorithms.flic import anchors, barycentre, objective
 from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
-from intarsia.algorithms.networks import label_scaling, parameter_sharing
+from intarsia.algorithms.networks import parameter_sharing
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.client_network import check_clients, check_options, training_of
+from intarsia.algorithms.networks.client_network import check_clients, training_of
 from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import (
-    LOSS,
     Change,
     Client,
     Seat,
     Server,
     Shared,
-    Start,
     averaged,
     certify,
     change,
-    concluded,
-    network,
+    network_algorithm,
     opened,
-    predict,
     protected,
     send_start,
     shares,
@@ -124,9 +121,7 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Conclusion,
-    Disclosure,
     Info,
-    Model,
     RandomKey,
     Ready,
     Release,
@@ -144,8 +139,26 @@ from intarsia.protocols.differential_privacy import NoiseShare
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flic:
+class Flic(NetworkOptions):
     """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
+
+    counts = (
+        "local_epochs",
+        "shared_from",
+        "barycentre_steps",
+        "pretraining_batch",
+    )
+    not_negative = (
+        "alignment_weight",
+        "calibration_weight",
+        "pretraining_epochs",
+        "alignment_epochs",
+        "shared_epochs",
+        "final_epochs",
+        "anchor_scale",
+        "label_bins",
+        "anchor_variance",
+    )
 
     variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
@@ -157,13 +170,8 @@ class Flic:
     shared_epochs: int = 0  # of α and the anchors after local training; 0: one step
     shared_from: int = 1  # the round in which α starts to train
     final_epochs: int = 10  # of φ and β at all clients after the last round
-    rate: float = 1e-3  # of Adam
-    weight_decay: float = 0.0  # on α and β
-    batch: int = 100
     pretraining_batch: int = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    hidden: int = 64  # units of a perceptron's two hidden layers
-    latent: int = 64  # k, the width of the latent space
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training
     anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
     anchor_variance: float = 1.0  # e
@@ -175,34 +183,9 @@ class Flic:
     meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
     label_bins: int = 0  # of numbers, that the second term takes together; 0: each row alone
     alignment_epochs: int = 0  # on the second term after every round, also of absent clients
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=(
-                "local_epochs",
-                "shared_from",
-                "barycentre_steps",
-                "batch",
-                "pretraining_batch",
-                "hidden",
-                "latent",
-            ),
-            not_negative=(
-                "alignment_weight",
-                "calibration_weight",
-                "pretraining_epochs",
-                "alignment_epochs",
-                "shared_epochs",
-                "final_epochs",
-                "weight_decay",
-                "anchor_scale",
-                "label_bins",
-                "anchor_variance",
-            ),
-        )
+        super().__post_init__()
         if not 0.0 < self.mixing <= 1.0:
             raise ExperimentError(
                 f"algorithm.mixing is {self.mixing}; it must be above 0 and at most 1."
@@ -217,11 +200,6 @@ class Flic:
                 'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
                 'reach the means of the anchors only; set alignment = "gaussian".'
             )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:
@@ -373,7 +351,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train to what all share at the end; the networks stay at the clients."""
     if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
-        return concluded(server, clients, personalise)
+        return parameter_sharing.conclude(server, clients, rng, personalise=personalise)
     clients.ask(personalise, told(server, clients))
     # from here on every client's α and β are its own: they are not to be opened once more
     _, info = certify(evolve(server, shared=None), clients, rng)
@@ -415,27 +393,23 @@ def join(clients: Clients, options: Flic, shared: Array) -> None:
     clients.ask(personalise, told)
 
 
-FLIC = Algorithm(
-    name="flic",
-    hyperparameters=Flic,
+FLIC = network_algorithm(
+    "flic",
+    Flic,
+    round,
+    sends=(
+        *barycentre.SENDS,
+        *sums(send_start),
+        *sums(local_training, pooled=shares),
+        *asks(pretrain, personalise),
+    ),
+    own_feature_space=True,
+    join=join,
+    dp_unit="client",
+    states=(NoiseShare,),
     init_server=init_server,
     init_client=init_client,
     setup=setup,
-    round=round,
-    certify=certify,
     conclude=conclude,
-    states=(Server, Client, Flic, Start, NoiseShare),
-    model=Model(predict=predict, own_feature_space=True, network=network, join=join),
-    disclosure=Disclosure(
-        sends=(
-            *barycentre.SENDS,
-            *sums(send_start),
-            *sums(local_training, pooled=shares),
-            *asks(pretrain, personalise),
-            *LOSS,
-            *label_scaling.SENDS,
-        ),
-        dp_unit="client",
-    ),
     private=private,
 )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from intarsia.algorithms.hyfem.extractors import Extractor, check_kind, extractor
 from intarsia.algorithms.hyfem.network import Composition
-from intarsia.algorithms.networks.client_network import check_device, check_options
+from intarsia.algorithms.networks.options import check_device, check_options
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import FeatureBlock, feature_blocks

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from intarsia.algorithms.networks.training_rows import columns, dense, labelled_
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError, listed
+from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.locks import applied, drawing_from
@@ -368,52 +368,3 @@ def check_same_features(schema: Schema, name: str) -> int:
                 'needs the same everywhere: use "flic" or "hetfedrep".'
             )
     return len(features)
-
-
-def check_options(options: Any, *, counts: Sequence[str], not_negative: Sequence[str]) -> None:
-    """Raise where a hyperparameter is too small, or none of the words that it may be.
-
-    Raises
-    ------
-    ExperimentError
-        With its value and what serves.
-    """
-    for names, least in ((counts, 1), (not_negative, 0)):
-        for name in names:
-            value = getattr(options, name)
-            if not value >= least or value == float("inf"):
-                raise ExperimentError(
-                    f"algorithm.{name} is {value}; it must be finite and at least {least}."
-                )
-    dropout = getattr(options, "dropout", 0.0)
-    if not 0.0 <= dropout < 1.0:
-        raise ExperimentError(
-            f"algorithm.dropout is {dropout}; it must be at least 0 and below 1, for example 0.5."
-        )
-    if not 0 < options.rate < float("inf"):
-        raise ExperimentError(
-            f"algorithm.rate is {options.rate}; it must be positive and finite, for example 1e-3."
-        )
-    for name, kind in get_type_hints(type(options)).items():
-        known = get_args(kind)
-        if get_origin(kind) is Literal and getattr(options, name) not in known:
-            raise ExperimentError(
-                f"algorithm.{name} is {getattr(options, name)!r}; choose from {', '.join(known)}."
-            )
-
-
-def check_device(name: str) -> None:
-    """Raise where torch cannot compute on a device here.
-
-    Raises
-    ------
-    ExperimentError
-        With what torch says.
-    """
-    try:
-        torch.empty(0, device=torch.device(name))
-    except (RuntimeError, AssertionError) as error:  # what torch raises where there is none
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise ExperimentError(
-            f'algorithm.device is {name!r}, which torch cannot use here ({said}); set "cpu".'
-        ) from None

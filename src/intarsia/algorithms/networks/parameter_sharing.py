@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from intarsia.algorithms.networks.client_network import (
     Arrays,
     Options,
     changed,
+    check_clients,
+    check_same_features,
     drawn,
     part_vector,
     scores,
@@ -30,14 +33,19 @@ from intarsia.algorithms.networks.embeddings import width_of_structure
 from intarsia.algorithms.networks.targets import loss_of_scores, output_count, said
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import (
+    Algorithm,
     ClientFunction,
     Clients,
     Conclusion,
+    Disclosure,
     Info,
+    Model,
     RandomKey,
     Ready,
     Release,
+    Sends,
     Visit,
+    asks,
     client_function,
     evolve,
     sums,
@@ -113,9 +121,6 @@ class Seat(NamedTuple):
     client: Client
     block: Block  # with the labels that its network learns
     rng: RandomKey
-
-
-# ---- at the clients
 
 
 def init_client(
@@ -235,9 +240,6 @@ def part_of_loss(
     return client, Loss(loss_of_scores(found, block, client.centre, client.spread))
 
 
-LOSS = sums(part_of_loss, reveals=("at",))
-
-
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
     return said(scores(client.parameters, client.options, block), client.centre, client.spread)
@@ -253,9 +255,6 @@ def network(client: Client) -> Arrays:
     if client.anchors:
         labels["labels.anchors"] = np.array(client.anchors)
     return {**client.parameters, **labels}
-
-
-# ---- at the server
 
 
 def start(
@@ -355,15 +354,82 @@ def certify(
     return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
-def concluded(
+def conclude(
     server: Server,
     clients: Clients,
-    personalise: ClientFunction,
+    rng: RandomKey,
     *,
+    personalise: ClientFunction,
     part_of_loss: ClientFunction = part_of_loss,
 ) -> Conclusion:
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, told(server, clients))
-    _, info = certify(server, clients, RandomKey(()), part_of_loss=part_of_loss)
+    _, info = certify(server, clients, rng, part_of_loss=part_of_loss)
     return Conclusion(info)
+
+
+def init_server(
+    options: Options, schema: Schema, rng: RandomKey, *, name: str, own_feature_space: bool
+) -> Server:
+    """Return the server's state before the set-up.
+
+    Raises
+    ------
+    FederationError
+        If clients have samples in common, or one has no labels, or what is shared reads features
+        that not all have.
+    """
+    check_clients(schema, name)
+    alike = not own_feature_space and options.shared_parts
+    return start(options, schema, rng, check_same_features(schema, name) if alike else None)
+
+
+def network_algorithm(
+    name: str,
+    options: type,
+    round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]],
+    *,
+    sends: Sequence[Sends],
+    personalise: ClientFunction | None = None,
+    part_of_loss: ClientFunction = part_of_loss,
+    own_feature_space: bool = False,
+    join: Callable[[Clients, Any, Array], None] | None = None,
+    dp_unit: Literal["sample", "client"] = "sample",
+    states: Sequence[type] = (),
+    **steps: Any,
+) -> Algorithm:
+    """Return an algorithm whose clients share parts of their networks.
+
+    Parameters
+    ----------
+    sends
+        What crosses in the steps beside the last training, the loss and the scale of labels.
+    personalise
+        How clients train a last time; None: `steps` has another `conclude`.
+    states
+        Beside those of this module.
+    steps
+        Those of `Algorithm` that are not as here.
+    """
+    last = () if personalise is None else asks(personalise)
+    if personalise is not None:
+        steps = {"conclude": partial(conclude, personalise=personalise), **steps}
+    loss = sums(part_of_loss, reveals=("at",))
+    return Algorithm(
+        **{
+            "init_server": partial(init_server, name=name, own_feature_space=own_feature_space),
+            "init_client": init_client,
+            "setup": setup,
+            "certify": partial(certify, part_of_loss=part_of_loss),
+            **steps,
+        },
+        name=name,
+        hyperparameters=options,
+        round=round,
+        states=(Server, Client, options, Start, *states),
+        model=Model(
+            predict=predict, network=network, own_feature_space=own_feature_space, join=join
+        ),
+        disclosure=Disclosure(sends=(*sends, *last, *loss, *label_scaling.SENDS), dp_unit=dp_unit),
+    )

@@ -28,14 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.algorithms.networks.client_network import (
-    Arrays,
-    check_clients,
-    check_device,
-    check_options,
-    finite,
-    part_vector,
-)
+from intarsia.algorithms.networks.client_network import Arrays, check_clients, finite, part_vector
+from intarsia.algorithms.networks.options import check_device, check_options
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
@@ -47,7 +41,7 @@ from intarsia.algorithms.networks.parameter_sharing import (
     averaged,
     certify,
     change,
-    concluded,
+    conclude,
     network,
     opened,
     send_start,
@@ -67,7 +61,6 @@ from intarsia.algorithms.networks.user_modules import Named, made, named, scores
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
     Info,
     Model,
@@ -379,11 +372,6 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     return averaged(server, total, clients), Info(phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
-    """Let every client train a last time if it is to; the networks stay at the clients."""
-    return concluded(server, clients, personalise, part_of_loss=part_of_loss)
-
-
 OWN_NETWORKS = Algorithm(
     name="own-networks",
     hyperparameters=OwnNetworks,
@@ -392,7 +380,7 @@ OWN_NETWORKS = Algorithm(
     setup=setup,
     round=round,
     certify=partial(certify, part_of_loss=part_of_loss),
-    conclude=conclude,
+    conclude=partial(conclude, personalise=personalise, part_of_loss=part_of_loss),
     states=(Server, Client, OwnNetworks, Start),
     model=Model(
         predict=predict,

@@ -21,44 +21,17 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
-from intarsia.algorithms.networks import label_scaling, parameter_sharing
-from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import (
-    check_clients,
-    check_options,
-    check_same_features,
     training_of,
 )
-from intarsia.algorithms.networks.embeddings import AnyKind
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    Loss,
-    Server,
-    Shared,
-    Start,
-    averaged,
-    change,
-    init_client,
-    network,
-    opened,
-    predict,
-    send_start,
-    shares,
-    start,
-    started_alike,
-    take_start,
-    told,
-    trained,
-)
+from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core.algorithm import (
-    Algorithm,
     Clients,
     Conclusion,
-    Disclosure,
     Info,
-    Model,
     RandomKey,
     Visit,
     asks,
@@ -68,48 +41,20 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Block
-from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto:
+class Ditto(NetworkOptions):
     """Hyperparameters."""
+
+    counts = ("local_epochs", "own_epochs")
+    not_negative = ("pull",)
 
     pull: float = 0.1  # λ
     local_epochs: int = 10  # of the network of all
     own_epochs: int = 10  # of the client's own
-    rate: float = 1e-3
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    weight_decay: float = 0.0  # on the classifier
-    batch: int = 100
-    embedding: AnyKind = "perceptron"
-    hidden: int = 64
-    latent: int = 64
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=("local_epochs", "own_epochs", "batch", "hidden", "latent"),
-            not_negative=("pull", "weight_decay"),
-        )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
-
-    @property
-    def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters all clients share: those of w, all."""
-        return ("*",)
 
 
 @lru_cache(maxsize=32)
@@ -126,22 +71,23 @@ def train_both(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     # step 1: the network of all
-    before = opened(visits)
+    before = sharing.opened(visits)
     common = _training(options, outputs, options.local_epochs, 0.0)
-    after = trained(common, before, "local")
+    after = sharing.trained(common, before, "local")
     # step 2: the own network
     seats = [
         seat._replace(client=evolve(seat.client, parameters=visit[0].parameters))
         for seat, visit in zip(before, visits, strict=True)
     ]
-    own = trained(
+    own = sharing.trained(
         _training(options, outputs, options.own_epochs, options.pull),
         seats,
         "own",
         references=[seat.client.parameters for seat in before],
     )
     return [
-        (mine.client, change(old, new)) for mine, old, new in zip(own, before, after, strict=True)
+        (mine.client, sharing.change(old, new))
+        for mine, old, new in zip(own, before, after, strict=True)
     ]
 
 
@@ -151,34 +97,22 @@ def part_of_own_loss(
 ) -> tuple[Client, Loss]:
     """Send this client's part of the loss of the clients' own networks."""
     alone = evolve(message, shared=None)  # the own network stays
-    return client, parameter_sharing.part_of_loss.call(client, block, alone, rng)[1]
+    return client, sharing.part_of_loss.call(client, block, alone, rng)[1]
 
 
 # ---- at the server
-
-
-def init_server(options: Ditto, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up.
-
-    Raises
-    ------
-    FederationError
-        If clients have samples in common, or different features, or one has no labels.
-    """
-    check_clients(schema, "ditto")
-    return start(options, schema, rng, check_same_features(schema, "ditto"))
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Let the clients that are there train both networks; average the changes of the first."""
     server = evolve(server, rounds=server.rounds + 1)
     # steps 1 and 2: both networks
-    total = clients.sum(train_both, told(server, clients))
+    total = clients.sum(train_both, sharing.told(server, clients))
     # step 3: averages
-    return averaged(server, total, clients), Info(phase="averaging")
+    return sharing.averaged(server, total, clients), Info(phase="averaging")
 
 
-certify = partial(parameter_sharing.certify, part_of_loss=part_of_own_loss)
+certify = partial(sharing.certify, part_of_loss=part_of_own_loss)
 
 
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
@@ -186,24 +120,16 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     return Conclusion(certify(server, clients, rng)[1])
 
 
-DITTO = Algorithm(
-    name="ditto",
-    hyperparameters=Ditto,
-    init_server=init_server,
-    init_client=init_client,
-    setup=started_alike,
-    round=round,
-    certify=certify,
-    conclude=conclude,
-    states=(Server, Client, Ditto, Start),
-    model=Model(predict=predict, network=network),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_start),
-            *asks(take_start),
-            *sums(train_both, pooled=shares),
-            *sums(part_of_own_loss, reveals=("at",)),
-            *label_scaling.SENDS,
-        )
+DITTO = sharing.network_algorithm(
+    "ditto",
+    Ditto,
+    round,
+    sends=(
+        *sums(sharing.send_start),
+        *asks(sharing.take_start),
+        *sums(train_both, pooled=sharing.shares),
     ),
+    part_of_loss=part_of_own_loss,
+    setup=sharing.started_alike,
+    conclude=conclude,
 )

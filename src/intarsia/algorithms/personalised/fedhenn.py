@@ -30,40 +30,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from intarsia.algorithms.networks import label_scaling
-from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import (
-    check_clients,
-    check_options,
     embedded,
     train_networks,
     training_of,
 )
 from intarsia.algorithms.networks.embeddings import Kind
-from intarsia.algorithms.networks.parameter_sharing import (
-    LOSS,
-    Client,
-    Server,
-    Start,
-    certify,
-    init_client,
-    network,
-    predict,
-    setup,
-    start,
-)
+from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
 from intarsia.core.algorithm import (
-    Algorithm,
     Clients,
     Conclusion,
-    Disclosure,
     Info,
-    Model,
     RandomKey,
     Ready,
     Visit,
@@ -74,56 +59,32 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Array, Block
-from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import Batch, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedHeNN:
+class FedHeNN(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
+
+    counts = ("local_epochs",)
+    not_negative = ("similarity_weight", "final_epochs")
 
     similarity_weight: float = 0.1  # η
     points: int = 100  # R
     local_epochs: int = 10
     final_epochs: int = 10  # at all clients after the last round
-    rate: float = 1e-3  # of Adam, fresh in each round
-    weight_decay: float = 0.0  # on β
-    batch: int = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    hidden: int = 64  # units of a perceptron's two hidden layers
-    latent: int = 64  # k, the width of the latent space
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=("local_epochs", "batch", "hidden", "latent"),
-            not_negative=("similarity_weight", "final_epochs", "weight_decay"),
-        )
+        super().__post_init__()
         if self.points < 2:
             raise ExperimentError(
                 f"algorithm.points is {self.points}; kernels are centred, which leaves nothing of "
                 "a single point: it must be at least 2, for example 100."
             )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return Architecture(
-            embedding=self.embedding,
-            hidden=self.hidden,
-            latent=self.latent,
-            dropout=self.dropout,
-        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -268,18 +229,6 @@ def _normed(kernel: Array) -> Array:
 # ---- at the server
 
 
-def init_server(options: FedHeNN, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up.
-
-    Raises
-    ------
-    FederationError
-        If clients have samples in common, or one has no labels.
-    """
-    check_clients(schema, "fedhenn")
-    return start(options, schema, rng)
-
-
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Let the clients that are there train towards the mean of their kernels."""
     server = evolve(server, rounds=server.rounds + 1)
@@ -291,7 +240,7 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train a last time; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
-    _, info = certify(server, clients, rng)
+    _, info = sharing.certify(server, clients, rng)
     return Conclusion(info)
 
 
@@ -304,23 +253,14 @@ def _mean_kernel(server: Server, clients: Clients, rng: RandomKey) -> Similar:
     return Similar(key=key, kernel=total.at * (1 / len(clients.ids)))
 
 
-FEDHENN = Algorithm(
-    name="fedhenn",
-    hyperparameters=FedHeNN,
-    init_server=init_server,
-    init_client=init_client,
-    setup=setup,
-    round=round,
-    certify=certify,
-    conclude=conclude,
-    states=(Server, Client, FedHeNN, Start),
-    model=Model(predict=predict, own_feature_space=True, network=network),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_kernel, pooled=lambda options: options.similarity_weight > 0),
-            *asks(local_training, personalise),
-            *LOSS,
-            *label_scaling.SENDS,
-        )
+FEDHENN = sharing.network_algorithm(
+    "fedhenn",
+    FedHeNN,
+    round,
+    sends=(
+        *sums(send_kernel, pooled=lambda options: options.similarity_weight > 0),
+        *asks(local_training, personalise),
     ),
+    own_feature_space=True,
+    conclude=conclude,
 )

@@ -27,47 +27,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
-from intarsia.algorithms.networks import label_scaling
-from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import (
-    check_clients,
-    check_options,
-    check_same_features,
     part_vector,
     training_of,
     with_parts,
 )
-from intarsia.algorithms.networks.embeddings import AnyKind
-from intarsia.algorithms.networks.parameter_sharing import (
-    LOSS,
-    Client,
-    Server,
-    Shared,
-    Start,
-    certify,
-    concluded,
-    init_client,
-    network,
-    opened,
-    predict,
-    send_start,
-    shares,
-    start,
-    started_alike,
-    take_start,
-    told,
-    trained,
-)
+from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core.algorithm import (
-    Algorithm,
     Clients,
-    Conclusion,
-    Disclosure,
     Info,
-    Model,
     RandomKey,
     Ready,
     Visit,
@@ -78,55 +50,30 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Array, Block
-from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2gd:
+class L2gd(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
+
+    counts = ("local_epochs",)
+    not_negative = ("mixing", "aggregation", "final_epochs")
 
     mixing: float = 0.1  # m, how far a client goes towards the mean; 1: all the way
     aggregation: float = 1.0  # p, the share of the rounds in which clients do
     local_epochs: int = 10
     final_epochs: int = 10  # at all clients after the last round
-    rate: float = 1e-3  # of Adam, fresh in each round
-    weight_decay: float = 0.0  # on the classifier
-    batch: int = 100
-    embedding: AnyKind = "perceptron"  # what the embedding is; "convolutional" for images
-    hidden: int = 64  # units of a perceptron's two hidden layers
-    latent: int = 64  # width of the latent space
     dropout: float = 0.0  # chance that a unit of the embedding is left out in training
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=("local_epochs", "batch", "hidden", "latent"),
-            not_negative=("mixing", "aggregation", "final_epochs", "weight_decay"),
-        )
+        super().__post_init__()
         for name in ("mixing", "aggregation"):
             if getattr(self, name) > 1:
                 raise ExperimentError(
                     f"algorithm.{name} is {getattr(self, name)}; it must be between 0 and 1."
                 )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return Architecture(
-            embedding=self.embedding,
-            hidden=self.hidden,
-            latent=self.latent,
-            dropout=self.dropout,
-        )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -170,7 +117,9 @@ def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
 
 def _trained(visits: Sequence[Visit[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
     training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+    return [
+        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
+    ]
 
 
 @client_function
@@ -193,22 +142,9 @@ def mix(client: Client, block: Block, message: Parameters, rng: RandomKey) -> tu
 # ---- at the server
 
 
-def init_server(options: L2gd, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up.
-
-    Raises
-    ------
-    FederationError
-        If clients have samples in common, or different features, or one has no labels.
-    """
-    check_clients(schema, "l2gd")
-    features = check_same_features(schema, "l2gd") if options.shared_parts else None
-    return start(options, schema, rng, features)
-
-
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Let all clients start from the network that the server drew."""
-    server = started_alike(server, clients, rng)
+    server = sharing.started_alike(server, clients, rng)
     return evolve(server, shared=None)  # from here on each client's network is its own
 
 
@@ -217,7 +153,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     server = evolve(server, rounds=server.rounds + 1)
     options = server.options
     # step 1: local training
-    clients.ask(local_training, told(server, clients))
+    clients.ask(local_training, sharing.told(server, clients))
     # step 2: a step towards the mean
     drawn = rng.fold_in("aggregation").generator().random()
     if not options.shared_parts or drawn >= options.aggregation:
@@ -228,29 +164,15 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     return server, Info(phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
-    """Let every client train a last time; the networks stay at the clients."""
-    return concluded(server, clients, personalise)
-
-
-L2GD = Algorithm(
-    name="l2gd",
-    hyperparameters=L2gd,
-    init_server=init_server,
-    init_client=init_client,
-    setup=setup,
-    round=round,
-    certify=certify,
-    conclude=conclude,
-    states=(Server, Client, L2gd, Start),
-    model=Model(predict=predict, network=network),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_start),
-            *asks(take_start, local_training, mix, personalise),
-            *sums(send_network, pooled=shares),
-            *LOSS,
-            *label_scaling.SENDS,
-        )
+L2GD = sharing.network_algorithm(
+    "l2gd",
+    L2gd,
+    round,
+    sends=(
+        *sums(sharing.send_start),
+        *asks(sharing.take_start, local_training, mix),
+        *sums(send_network, pooled=sharing.shares),
     ),
+    personalise=personalise,
+    setup=setup,
 )

@@ -24,46 +24,27 @@ from typing import Literal
 
 import numpy as np
 
-from intarsia.algorithms.networks import label_scaling
-from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import (
     Arrays,
     changed,
-    check_clients,
-    check_options,
-    check_same_features,
     part_vector,
     training_of,
 )
-from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
     Seat,
     Server,
     Shared,
-    Start,
-    init_client,
-    network,
-    opened,
-    predict,
-    send_start,
-    shares,
-    start,
-    started_alike,
-    take_start,
-    told,
-    trained,
 )
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.algorithms.personalised.ditto import certify, conclude, part_of_own_loss
+from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
 from intarsia.core.algorithm import (
-    Algorithm,
     Clients,
-    Disclosure,
     Info,
-    Model,
     RandomKey,
     Visit,
     asks,
@@ -71,13 +52,15 @@ from intarsia.core.algorithm import (
     evolve,
     sums,
 )
-from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe:
+class PFedMe(NetworkOptions):
     """Hyperparameters, with the defaults of the paper's code for its digits."""
+
+    counts = ("local_rounds", "steps")
+    not_negative = ("pull", "step_size", "mixing")
 
     pull: float = 15.0  # λ
     local_rounds: int = 20  # R
@@ -86,35 +69,7 @@ class PFedMe:
     mixing: float = 1.0  # β
     rate: float = 0.05  # of the steps of θ
     optimiser: Literal["adam", "sgd"] = "sgd"
-    weight_decay: float = 0.0  # on the classifier
     batch: int = 20
-    embedding: AnyKind = "perceptron"
-    hidden: int = 64
-    latent: int = 64
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=("local_rounds", "steps", "batch", "hidden", "latent"),
-            not_negative=("pull", "step_size", "mixing", "weight_decay"),
-        )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return Architecture(embedding=self.embedding, hidden=self.hidden, latent=self.latent)
-
-    @property
-    def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters all clients share: those of w, all."""
-        return ("*",)
 
 
 @lru_cache(maxsize=32)
@@ -141,13 +96,13 @@ def train_envelope(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     """Step with w towards own networks; send its change, and keep the own network."""
     options = visits[0][0].options
     # step 1: θ, then w, in turn
-    before = opened(visits)
+    before = sharing.opened(visits)
     common: list[Arrays] = [dict(seat.client.parameters) for seat in before]
     seats = before
     for number in range(options.local_rounds):
         batches = [_on_batch(seat, number) for seat in seats]
         training = _training(options, visits[0][0].outputs)
-        found = trained(training, batches, "own", references=common)
+        found = sharing.trained(training, batches, "own", references=common)
         seats = [seat._replace(client=one.client) for seat, one in zip(seats, found, strict=True)]
         common = [
             _stepped(own, seat.client.parameters, options.step_size * options.pull)
@@ -167,45 +122,25 @@ def _stepped(common: Arrays, own: Arrays, share: float) -> Arrays:
 # ---- at the server
 
 
-def init_server(options: PFedMe, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up.
-
-    Raises
-    ------
-    FederationError
-        If clients have samples in common, or different features, or one has no labels.
-    """
-    check_clients(schema, "pfedme")
-    return start(options, schema, rng, check_same_features(schema, "pfedme"))
-
-
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Let the clients that are there step with w; step to the average."""
     server = evolve(server, rounds=server.rounds + 1)
-    total = clients.sum(train_envelope, told(server, clients))
+    total = clients.sum(train_envelope, sharing.told(server, clients))
     # step 2: (1-β) w + β w̄ = w + β times the average of the changes
     share = server.options.mixing / len(clients.ids)
     return evolve(server, shared=server.shared + total.shared * share), Info(phase="averaging")
 
 
-PFEDME = Algorithm(
-    name="pfedme",
-    hyperparameters=PFedMe,
-    init_server=init_server,
-    init_client=init_client,
-    setup=started_alike,
-    round=round,
-    certify=certify,
-    conclude=conclude,
-    states=(Server, Client, PFedMe, Start),
-    model=Model(predict=predict, network=network),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_start),
-            *asks(take_start),
-            *sums(train_envelope, pooled=shares),
-            *sums(part_of_own_loss, reveals=("at",)),
-            *label_scaling.SENDS,
-        )
+PFEDME = sharing.network_algorithm(
+    "pfedme",
+    PFedMe,
+    round,
+    sends=(
+        *sums(sharing.send_start),
+        *asks(sharing.take_start),
+        *sums(train_envelope, pooled=sharing.shares),
     ),
+    part_of_loss=part_of_own_loss,
+    setup=sharing.started_alike,
+    conclude=conclude,
 )
