@@ -1,11 +1,11 @@
-"""The two yardsticks of a result: all data pooled, and each party alone.
+"""Baselines that an algorithm is compared with: all data pooled, and each client alone.
 
 They need the pooled data, so they exist for simulations and tests only. Linear models are trained
 on the prepared features to a certified gap: by centralised dual coordinate ascent, and by
 one-client HyFDCA where that is too slow. An algorithm on networks that says how a client learns
 alone has both by its own steps.
 
-What is no federation, through the same interface: to compare an algorithm with.
+Three of them are run as an algorithm is:
 
 centralised
     All tables pooled; dual coordinate ascent with its certificate. A round is a pass over the rows.
@@ -13,7 +13,7 @@ liblinear
     All tables pooled; scikit-learn's LinearSVC, LogisticRegression or Ridge as an independent
     check: the same objective, whose intercept is the weight of a constant feature.
 standalone
-    Each party with labels alone, on its own columns.
+    Each client with labels alone, on its own columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a reader of a result must know beside its numbers: who could read what, what is missing.
-
-What an experiment has against its parties, said before anything is computed or replaced.
-"""
+"""Checks of an experiment against its clients, and notes that a reader of a result must know."""
 
 from __future__ import annotations
 

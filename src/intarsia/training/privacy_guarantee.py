@@ -1,4 +1,4 @@
-"""From the ε of [privacy] to the noise of a run, and to what its result says of it."""
+"""Differential privacy of a run: from ε and δ to the noise, and to what the result guarantees."""
 
 from __future__ import annotations
 

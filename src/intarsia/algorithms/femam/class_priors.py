@@ -1,4 +1,4 @@
-"""How a client's own shares of the classes move its scores: the level "shares" of `femam`.
+"""Class priors: the level "shares" of `femam` moves a client's scores by its own class shares.
 
 A client of which the classes are known that it mostly has errs less if told so. Its scores get
 
@@ -12,7 +12,7 @@ one client correlate by ρ (Dirichlet; ρ by its moments, and 0 where clients di
 chance has it once in a hundred). Levels may know some of it by heart already, so that the weight w
 is the one of least loss on the rows for validation of all clients; at w = 0 the level is no change.
 
-The round of a level "shares" of `femam`: what clients and server do for it (see `femam_shares`).
+The round of such a level:
 
 1. `count_rows`: the shares of the classes over all clients
 2. `compare_shares`: how much clients' own differ
@@ -181,9 +181,6 @@ def _rows(client: Client, block: Block) -> Array:
 def _offsets(client: Client, block: Block, prior: Prior) -> Array:
     """Return what the client's scores get at a weight of 1, (outputs,)."""
     return offsets(_rows(client, block), prior.shares, prior.correlation)
-
-
-# ---- at the server
 
 
 def with_offset(level: Level, clients: Clients) -> Level:

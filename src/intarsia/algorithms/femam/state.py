@@ -1,7 +1,4 @@
-"""What the server and the clients of `femam` say to each other.
-
-The state of `femam`'s server: its levels, and which group of each a client is in.
-"""
+"""The state of FeMAM's server (its levels, and each client's group of each), and the messages."""
 
 from __future__ import annotations
 

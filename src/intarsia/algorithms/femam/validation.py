@@ -7,8 +7,7 @@ all clients for its own, unless they differ by more than chance has it once in a
 own rows count as far as they are worth more than the mean (shrinkage as by Efron and Morris, JASA
 1973, with the variance between groups of DerSimonian and Laird, 1986, less what may be chance).
 
-How sure the levels of `femam` are, set right by rows that no model was trained on.
-
+The scores are calibrated by temperature scaling on the same rows.
 A level that has learned its rows by heart is far surer on them than on others: what it leaves to be
 learned there is nothing, though it errs elsewhere, and a mistake that it is sure of is for later
 levels to outweigh. Before the next level begins, the sum of the scores is multiplied by the factor

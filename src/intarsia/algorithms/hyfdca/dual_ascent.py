@@ -1,10 +1,8 @@
-"""Dual ascent: Algorithm 1 of HyFDCA, at the server and at the clients.
+"""Dual ascent of HyFDCA: the exchanges of Algorithm 1, at the server and at the clients.
 
-One round: local dual ascent (Algorithm 5, or 3), primal aggregation (Algorithm 4), secure inner
-products (Algorithm 2), and a line search between the old duals and the new; the text of `hyfdca`
-says what is corrected.
-
-Primal aggregation and secure inner products: Algorithms 4 and 2 of HyFDCA, duals → w → scores.
+One round is local dual ascent (Algorithm 5, or 3), primal aggregation (Algorithm 4, duals → w),
+secure inner products (Algorithm 2, w → scores), and a line search between the old duals and the
+new. `algorithm` says what is corrected.
 
 What a client counted last is a trial: the server takes a share of it (the step that its line search
 finds, or all), and says so with the next message; `settled` is the client's side of that.
@@ -85,9 +83,6 @@ class Change:
     z: PerSample
     conjugates: Array
     line: Array
-
-
-# ---- at the server
 
 
 def own_scores(server: Server) -> bool:
@@ -179,9 +174,6 @@ def _best_step(server: Server, conjugates: Array, cross: float, square: float) -
     if curvature >= 0:
         return 1.0 if end > start else 0.0
     return float(np.clip(-slope / curvature, 0.0, 1.0))
-
-
-# ---- at the clients
 
 
 def settled(client: Client | InPhase, taken: float) -> Client:
@@ -328,9 +320,6 @@ class Objectives:
     at: Array  # (3,) as in Steps
 
 
-# ---- at the server
-
-
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
@@ -424,9 +413,6 @@ def certify(server: Server, clients: Clients) -> tuple[Server, Info]:
     return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), _objectives(
         server, clients.reveal(at.at)
     )
-
-
-# ---- at the clients
 
 
 @client_function

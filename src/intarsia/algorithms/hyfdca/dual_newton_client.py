@@ -1,10 +1,8 @@
-"""The direction of Newton's method in the dual, and the step along it.
+"""The clients in Newton's method in the dual: states, messages and client functions.
 
-The phase as a whole is in `intarsia.algorithms.hyfdca.dual_newton`.
-
-What clients do at a point of Newton's method in the dual: scores, dual points and w(α).
-
-The phase as a whole is in `intarsia.algorithms.hyfdca.dual_newton`.
+First what a client does at a point: scores, dual points and w(α). Then the direction by conjugate
+gradients and the step along it, with the server's side of both. `dual_newton` has the phase as a
+whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What clients do in the chunks of HyFDCA: the walks over samples, and their messages.
+"""Mini-batch dual ascent, coupled through the mean row: the phase of HyFDCA that starts on text.
 
-The phase as a whole is in `intarsia.algorithms.hyfdca.minibatch_ascent`.
-
-Dual ascent in chunks, coupled through the mean row: the phase of HyFDCA that starts on text.
+The clients' walks over their samples come first, the phase at the server after them.
 
 Rows of a sparse table with more features than samples are nearly orthogonal but for what each has
 of the mean row. So many samples can step at the same time: the clients correct their steps for

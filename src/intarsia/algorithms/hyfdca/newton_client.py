@@ -1,11 +1,9 @@
-"""A client's point in Newton's method for HyFDCA, and what the client does when it moves.
+"""The clients in Newton's method: the point that each keeps, and what it does when the point moves.
 
 The point is primal (w, with its scores z) and dual (α, with the w(α) that it gives). The samples
-with curvature make the Hessian; where there are more than the budget, some stand for all.
-
-Gram matrices of a client's samples within each feature cell, packed for a sum over clients.
-
-They are what the Hessian of Newton's method is on the features of one cell, from some samples.
+with curvature make the Hessian; where there are more than the budget, some stand for all. The Gram
+matrices of a client's samples within each feature cell precondition it; they are packed for a sum
+over clients.
 """
 
 from __future__ import annotations

@@ -138,9 +138,6 @@ class Advance:
     step: Array  # (outputs,)
 
 
-# ---- the server
-
-
 def multiply_exact(clients: Clients, solver: ClientId, gradient: Any, hessian: Any) -> Any:
     """Solve in the frame at one client; return the sealed total of Products."""
     system = SmallSystem(gradient=gradient, hessian=hessian)
@@ -228,9 +225,6 @@ def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
             length[c] = low - (high - low) * below / (over - below)
             coarse[c] = high if high > 2 * low else 0.0
     return length, coarse
-
-
-# ---- at the clients
 
 
 @client_function

@@ -1,4 +1,4 @@
-"""Who of a sample's owners steps on it: drawn anew each time, the same at every owner."""
+"""Draw which owner of a shared sample steps on it: anew each time, the same at every owner."""
 
 from __future__ import annotations
 

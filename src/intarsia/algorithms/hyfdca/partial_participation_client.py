@@ -1,6 +1,6 @@
-"""What the clients do in the proximal rounds of HyFDCA.
+"""Proximal dual ascent with clients away: states, messages and client functions.
 
-What the proximal rounds of HyFDCA keep, at the server and at the clients, and their messages.
+`partial_participation` has the phase as a whole.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.local_sdca import ascend_weighted, weighted_norms
 from intarsia.maths.linear.products import gather, scores
-
-# ---- states
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,6 @@ class Place:
     def w(self) -> Array:
         """Return the weights to predict with."""
         return self.model
-
-
-# ---- messages
 
 
 @dataclass(frozen=True)

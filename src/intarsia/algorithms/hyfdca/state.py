@@ -1,4 +1,4 @@
-"""What HyFDCA's server and clients hold, and its hyperparameters."""
+"""Hyperparameters of HyFDCA, and the states of its server and clients."""
 
 from __future__ import annotations
 
