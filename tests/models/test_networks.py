@@ -20,12 +20,13 @@ from intarsia.algorithms.networks.architecture import (  # noqa: E402
     Architecture,
     Network,
     as_level,
+    without_constant,
 )
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.data.table import split  # noqa: E402
 from intarsia.errors import CheckpointError, ExperimentError, TableError  # noqa: E402
-from intarsia.models.networks import ClientNetwork, Networks, without_constant  # noqa: E402
+from intarsia.models.networks import ClientNetwork, Networks  # noqa: E402
 from intarsia.models.serialization import read_model, write_model  # noqa: E402
 
 SETTINGS = {

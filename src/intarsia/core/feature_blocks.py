@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +135,9 @@ def _name_of(owners: tuple[ClientId, ...], clients: int, taken: Mapping[str, Fea
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names in their order, numbers in them by their size: x2 before x10."""
+    return tuple(sorted(names, key=split_numbers))
 
-    def key(name: str) -> list[tuple[int, str]]:
-        parts = re.split(r"(\d+)", name)
-        return [(int(part), "") if k % 2 else (-1, part) for k, part in enumerate(parts)]
 
-    return tuple(sorted(names, key=key))
+def split_numbers(name: str) -> list[Any]:
+    """Return a name as what it is sorted by: numbers in it by their size, x2 before x10."""
+    return [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]

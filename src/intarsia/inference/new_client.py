@@ -2,7 +2,7 @@
 
 FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
 an embedding φ of its own columns and a classifier β; α and the anchors stay as they are (how:
-`algorithms.flic_joining`). Of a run of hetfedrep it takes α. Beside it a network of the same
+`algorithms.flic.algorithm`). Of a run of hetfedrep it takes α. Beside it a network of the same
 embedding and classifier (no α, as in `local`) trains for the same epochs and has nothing from the
 federation. With anchors the joined one has had more passes over its rows: those of its alignment
 before, which a note of the result counts. Of a run of hyfem it takes the server's network of its

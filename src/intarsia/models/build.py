@@ -17,7 +17,7 @@ from intarsia.data.parsing import numbered
 from intarsia.protocols.preprocessing import Preparation
 
 if TYPE_CHECKING:
-    from intarsia.algorithms.networks.client_network import Arrays
+    from intarsia.algorithms.networks.architecture import Arrays
     from intarsia.models.client_models import LinearModels
     from intarsia.models.networks import ClientNetwork, Networks
     from intarsia.models.serialization import LinearModel
@@ -105,24 +105,20 @@ def client_networks(
     `architecture` gives that of a client, or of the server (None).
     """
     # here: it imports torch
-    from intarsia.algorithms.networks.architecture import Architecture
-    from intarsia.models.networks import ClientNetwork, Networks, in_order, without_constant
+    from intarsia.models.networks import ClientNetwork, Networks
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
         names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
         kept = np.array([name != INTERCEPT for name in names], bool)
         made_of, order = architecture(client), _in_table(schema, client)
-        if isinstance(
-            made_of, Architecture
-        ):  # other networks name their columns, and get no constant
-            own = in_order(without_constant(own, ~kept), np.cumsum(kept)[order] - 1)
+        own = made_of.reordered(own, ~kept, np.cumsum(kept)[order] - 1)
         found[client] = ClientNetwork(
             labels=schema.labels,
             features=tuple(names[place] for place in order),
             means=scaling[client].mean[order],
             scales=scaling[client].scale[order],
-            architecture=_as_trained(made_of, own),
+            architecture=made_of.grown(own),
             parameters=own,
         )
     if server is None:
@@ -151,16 +147,9 @@ def server_network(
         features=names,
         means=np.array([means[name] for name in names]),
         scales=np.array([scales[name] for name in names]),
-        architecture=_as_trained(architecture, parameters),
+        architecture=architecture.grown(parameters),
         parameters=parameters,
     )
-
-
-def _as_trained(made_of: Any, parameters: Arrays) -> Any:
-    """Return what a network is made of; one over blocks may have grown in training."""
-    from intarsia.algorithms.hyfem.network import Composition  # here: it imports torch
-
-    return made_of.grown(parameters) if isinstance(made_of, Composition) else made_of
 
 
 def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:

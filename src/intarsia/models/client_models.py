@@ -1,28 +1,32 @@
-"""The linear models that clients with features of their own end with, one for each."""
+"""The models that clients with features of their own end with, one for each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from intarsia.core.block import ClientId
 from intarsia.errors import nearest
 
 if TYPE_CHECKING:  # it imports scikit-learn, which runs that end with networks do without
-    from intarsia.models.linear import LinearRegressor
+    from intarsia.models.linear import LinearRegressor  # noqa: F401  by its name below
+
+M = TypeVar("M")
 
 
-class LinearModels(Mapping[ClientId, "LinearRegressor"]):
+class ClientModels(Mapping[ClientId, M]):
     """The models of all clients, by client."""
 
-    def __init__(self, algorithm: str, models: Mapping[ClientId, LinearRegressor]) -> None:
+    kind: ClassVar[str] = "model"
+
+    def __init__(self, algorithm: str, models: Mapping[ClientId, M]) -> None:
         self.algorithm = algorithm
         self._models = dict(models)
 
-    def __getitem__(self, client: ClientId) -> LinearRegressor:
+    def __getitem__(self, client: ClientId) -> M:
         if client not in self._models:
             raise KeyError(
-                f"There is no model of a client {client!r}; {nearest(client, self._models)}."
+                f"There is no {self.kind} of a client {client!r}; {nearest(client, self._models)}."
             )
         return self._models[client]
 
@@ -31,3 +35,7 @@ class LinearModels(Mapping[ClientId, "LinearRegressor"]):
 
     def __len__(self) -> int:
         return len(self._models)
+
+
+class LinearModels(ClientModels["LinearRegressor"]):
+    """The linear models of all clients, by client."""

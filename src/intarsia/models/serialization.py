@@ -14,7 +14,6 @@ import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -110,9 +109,6 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
 
 
-# ---- a linear model
-
-
 def _linear_content(model: LinearModel) -> dict[str, Any]:
     from intarsia.models.linear import LinearClassifier
 
@@ -155,9 +151,6 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
     return model
 
 
-# ---- linear models of the clients' own
-
-
 def _write_clients(model: LinearModels, folder: Path) -> None:
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each model is its client's own
     files = {name: f"clients/{number:05d}.json" for number, name in enumerate(model)}
@@ -181,12 +174,7 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
     return LinearModels(content["algorithm"], found)
 
 
-# ---- the networks of clients
-
-
 def _write_networks(model: Networks, folder: Path) -> None:
-    from intarsia.algorithms.networks.architecture import Architecture
-
     shared = model.shared
     first = model.any.architecture
     files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
@@ -202,7 +190,7 @@ def _write_networks(model: Networks, folder: Path) -> None:
         "task": model.labels.task,
         "classes": list(model.labels.classes),
         "label": model.labels.name,
-        "architecture": asdict(first) if isinstance(first, Architecture) else None,
+        "architecture": first.to_dict(),
         "shared": sorted(shared),
         "server": model.server is not None,
         "clients": files,
@@ -263,17 +251,10 @@ def _network(
 
 def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     """Return what is in a client's file."""
-    from intarsia.algorithms.hyfem.network import Composition
-    from intarsia.algorithms.networks.user_modules import Named
-
     own = {key: values for key, values in network.parameters.items() if key not in shared}
     features = np.array(network.features, np.str_)
     extra = {"features": features, "means": network.means, "scales": network.scales}
-    if isinstance(network.architecture, Named):
-        extra["module"] = np.array(network.architecture.module)
-    if isinstance(network.architecture, Composition):
-        extra["composition"] = np.array(json.dumps(asdict(network.architecture)))
-    return _arrays({**own, **extra})
+    return _arrays({**own, **extra, **network.architecture.to_arrays()})
 
 
 def _arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:

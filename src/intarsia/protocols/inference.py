@@ -22,14 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import (
-    Clients,
-    PerSample,
-    RandomKey,
-    asks,
-    client_function,
-    sums,
-)
+from intarsia.core.algorithm import Clients, PerSample, RandomKey, asks, client_function, sums
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 

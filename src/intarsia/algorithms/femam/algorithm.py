@@ -164,9 +164,6 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     return server
 
 
-# ---- levels
-
-
 def with_level(server: Server, first: Array | None = None) -> Server:
     """Return the server with a new level of models; `first` are the parameters of level 1's."""
     options, number = server.options, len(server.levels) + 1
@@ -295,9 +292,6 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
     return float(np.var(level.accuracies)) < options.steadiness
 
 
-# ---- a round
-
-
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
     """Let the clients that are there train the latest level; average it over each group."""
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
@@ -373,9 +367,6 @@ def _averaged(server: Server, level: Level, clients: Clients) -> Level:
             shares = {one: Share(server.shares[one] / whole) for one in members}
             models[group] = clients.sum(send_part, shares).model
     return evolve(level, models=tuple(models))
-
-
-# ---- after rounds
 
 
 def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:

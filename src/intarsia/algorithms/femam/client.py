@@ -37,14 +37,12 @@ from intarsia.algorithms.femam.validation import (
     pooled,
     summary,
 )
-from intarsia.algorithms.networks.architecture import as_level, levels_of
+from intarsia.algorithms.networks.architecture import Arrays, as_level, levels_of, pictures
 from intarsia.algorithms.networks.client_network import (
-    Arrays,
     drawn,
     finite,
     network_scores,
     part_vector,
-    pictures,
     training_of,
     with_parts,
 )
@@ -119,9 +117,6 @@ def init_client(
     )
 
 
-# ---- a level's network
-
-
 def _opened(client: Client, model: Array | None) -> Client:
     """Return the client with a model of the latest level."""
     if model is None:
@@ -188,9 +183,6 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomK
         key=rng.fold_in("local").integer(),
         constants={"scale": torch.from_numpy(scale).to(kind)},
     )
-
-
-# ---- at the clients
 
 
 @client_function

@@ -38,8 +38,8 @@ from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
 from intarsia.algorithms.flic.algorithm import FLIC, Flic
 from intarsia.algorithms.networks import parameter_sharing
-from intarsia.algorithms.networks.architecture import Architecture, as_level
-from intarsia.algorithms.networks.client_network import Arrays, embedded, scores
+from intarsia.algorithms.networks.architecture import Architecture, Arrays, as_level
+from intarsia.algorithms.networks.client_network import embedded, scores
 from intarsia.algorithms.networks.parameter_sharing import Shared, Start, take_start
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.algorithm import (
@@ -147,9 +147,6 @@ class Both:
     levels: Server
 
 
-# ---- a part of the state at a time
-
-
 _OF_FLIC = ("outputs", "parameters", "anchors", "barycentre", "aligned")
 
 
@@ -255,9 +252,6 @@ class _Part:
         return self._clients.reveal(total)
 
 
-# ---- at the clients
-
-
 def init_client(
     options: FeMAMFlic, schema: Schema, client: ClientId, block: Block, rng: RandomKey
 ) -> Combined:
@@ -310,9 +304,6 @@ def network(client: Combined) -> Arrays:
         (labels if name.startswith("labels.") else first)[name] = values
     # the head as later levels have calibrated it, once level 1 is closed
     return {**as_level(1, first), **client.levels.kept, **labels}
-
-
-# ---- at the server
 
 
 def init_server(options: FeMAMFlic, schema: Schema, rng: RandomKey) -> Both:

@@ -32,12 +32,7 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions, check_options
-from intarsia.core.algorithm import (
-    Disclosure,
-    RandomKey,
-    asks,
-    sums,
-)
+from intarsia.core.algorithm import Disclosure, RandomKey, asks, sums
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 

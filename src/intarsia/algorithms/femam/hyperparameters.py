@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.embeddings import AnyKind
-from intarsia.algorithms.networks.options import check_options
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError, listed, nearest
@@ -19,14 +18,25 @@ _WORDS = ("global", "auto", "personal", "shares")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeMAM:
+class FeMAM(NetworkOptions):
     """Hyperparameters, with the defaults of the paper or, where it says little, the better ones.
 
     `levels` names each level's models: "global" is one for all, a number that many clusters, "auto"
     as many of `candidates` as the rows for validation call for, "personal" one for each client,
-    "shares" one for each that is the bias of its shares of the classes (`femam_shares`), and any
+    "shares" one for each that is the bias of its shares of the classes (`class_priors`), and any
     other word an entry of `groups`, which says for each client the name of its cluster.
     """
+
+    counts = ("first_rounds", "level_rounds", "first_clustering", "local_epochs")
+    not_negative = (
+        "proximal",
+        "validation",
+        "evidence",
+        "margin",
+        "window",
+        "steadiness",
+        "final_epochs",
+    )
 
     levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
     groups: Mapping[str, Mapping[str, str]] = field(
@@ -66,38 +76,11 @@ class FeMAM:
     final_epochs: int = 0  # of the last level, each client for itself, after the last round
     optimiser: Literal["sgd", "adam"] = "sgd"
     rate: float = 0.01
-    weight_decay: float = 0.0  # on the classifier
     batch: int = 32
-    embedding: AnyKind = "perceptron"  # what the network's embedding is
-    hidden: int = 64  # units of a perceptron's two hidden layers
-    latent: int = 64
     layer: bool = False  # a hidden layer between embedding and classifier
-    precision: Literal["single", "double"] = "single"
-    engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=(
-                "first_rounds",
-                "level_rounds",
-                "first_clustering",
-                "local_epochs",
-                "batch",
-                "hidden",
-                "latent",
-            ),
-            not_negative=(
-                "proximal",
-                "validation",
-                "evidence",
-                "margin",
-                "window",
-                "steadiness",
-                "final_epochs",
-                "weight_decay",
-            ),
-        )
+        super().__post_init__()
         if self.validation >= 1:
             raise ExperimentError(
                 f"algorithm.validation is {self.validation}; it is a share of the rows, below 1."
@@ -222,20 +205,9 @@ class FeMAM:
         return "each client's model at the levels whose clusters it finds, in every round of these"
 
     @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
-
-    @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return Architecture(
-            embedding=self.embedding,
-            hidden=self.hidden,
-            latent=self.latent,
-            layer=self.layer,
-            additive=self.combination,
-        )
+        return replace(super().architecture, layer=self.layer, additive=self.combination)
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

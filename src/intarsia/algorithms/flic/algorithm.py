@@ -20,13 +20,13 @@ second term alone. A round, at the clients that are there:
 At the end all clients take the last α and anchors and go through step 1 once more.
 
 Where labels are numbers, l is half the squared error and the anchors lie along a line, µ_y =
-N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `flic_line`. With `meta_classes`
-(S1.4) groups of classes have an anchor together: `flic_anchors`, `flic_objective`.
+N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `objective`. With `meta_classes`
+(S1.4) groups of classes have an anchor together: `anchors`, `objective`.
 
 With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
 L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
 the barycentre of the clients' Gaussians. With `anchor_average` = "barycentre" step 3 comes to the
-barycentre itself, by a sum for each step of its iteration: see `flic_barycentre`.
+barycentre itself, by a sum for each step of its iteration: see `barycentre`.
 
 In the variant "class" there is no α: anchors are all that is shared.
 
@@ -73,9 +73,8 @@ Where the authors' code (github.com/arakotom/flic) departs from the text, the de
   λ1 and λ2 are; Algorithm S2 steps along the slope. With `shared_epochs` sizes count from the
   second step on; 1 and 10 made no difference on BCI-common beyond the spread over seeds
 
-What a new client of FLIC learns from what a finished federation shares (S1.4 of its paper).
-
-Its own are an embedding φ and a classifier β; the hidden layer α and the anchors stay as they are.
+A new client of a finished federation learns from what is shared (S1.4 of the paper). Its own are an
+embedding φ and a classifier β; the hidden layer α and the anchors stay as they are.
 
 1. align: some epochs on φ, by the second term of `flic`'s objective alone
 2. calibrate: some epochs on β, by the third term alone: it needs no row of the client
@@ -94,29 +93,12 @@ from typing import Any, Literal
 
 from intarsia.algorithms.flic import anchors, barycentre, objective
 from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
-from intarsia.algorithms.networks import parameter_sharing
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_clients, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    Seat,
-    Server,
-    Shared,
-    averaged,
-    certify,
-    change,
-    network_algorithm,
-    opened,
-    protected,
-    send_start,
-    shares,
-    start,
-    told,
-    trained,
-)
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
@@ -227,9 +209,6 @@ class Flic(NetworkOptions):
         return ("anchors.*", *own[self.scheme])
 
 
-# ---- at the clients
-
-
 def init_client(
     options: Flic,
     schema: Schema,
@@ -253,7 +232,7 @@ def init_client(
             'algorithm.anchor_average is "barycentre" with privacy.epsilon, whose noise covers the '
             'average of the factors only; set anchor_average = "factors", or epsilon = 0.'
         )
-    made = parameter_sharing.init_client(options, schema, client, block, rng, release=release)
+    made = sharing.init_client(options, schema, client, block, rng, release=release)
     kind = made.parameters["anchors.means"].dtype
     parameters = {**made.parameters, **anchors.blank(options, schema, kind)}
     meta = anchors.meta_of(options, schema.labels)
@@ -264,7 +243,9 @@ def init_client(
 def pretrain(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
     training = trainings_of(visits[0][0]).pretraining
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+    return [
+        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
+    ]
 
 
 @cohort_function
@@ -272,19 +253,19 @@ def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
     options, trainings = visits[0][0].options, trainings_of(visits[0][0])
     # step 1: local training
-    seats = _realigned(opened(visits), visits[0][2].round - 1)
-    local = trained(trainings.local, seats, "local")
+    seats = _realigned(sharing.opened(visits), visits[0][2].round - 1)
+    local = sharing.trained(trainings.local, seats, "local")
     # step 2: shared step
     moves = visits[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
-    moved = trained(shared, local, "shared")
+    moved = sharing.trained(shared, local, "shared")
     present = visits[0][2].clients
     replies = []
     for before, one, after in zip(seats, local, moved, strict=True):
         client = one.client
         if options.anchor_average == "barycentre":
             client, after = barycentre.begun(client, after)
-        replies.append(protected(client, change(before, after), present))
+        replies.append(sharing.protected(client, sharing.change(before, after), present))
     return replies
 
 
@@ -292,8 +273,8 @@ def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
 def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = trainings_of(visits[0][0]).final
-    seats = _realigned(opened(visits), visits[0][2].round)
-    return [(one.client, Ready()) for one in trained(training, seats, "local")]
+    seats = _realigned(sharing.opened(visits), visits[0][2].round)
+    return [(one.client, Ready()) for one in sharing.trained(training, seats, "local")]
 
 
 def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
@@ -304,13 +285,10 @@ def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
     training = trainings_of(seats[0].client).realignment
     for number in range(rounds):
         owing = [place for place, seat in enumerate(found) if seat.client.aligned <= number]
-        done = trained(training, [found[place] for place in owing], f"alignment {number}")
+        done = sharing.trained(training, [found[place] for place in owing], f"alignment {number}")
         for place, seat in zip(owing, done, strict=True):
             found[place] = seat._replace(client=evolve(seat.client, aligned=number + 1))
     return found
-
-
-# ---- at the server
 
 
 def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
@@ -325,14 +303,14 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
     """
     check_clients(schema, "flic")
     given = anchors.drawn(options, schema, rng.fold_in("anchors"))
-    return start(options, schema, rng, given=given)
+    return sharing.start(options, schema, rng, given=given)
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     """Start from what the server drew; align the embeddings with the anchors."""
-    server = parameter_sharing.setup(server, clients, rng)
+    server = sharing.setup(server, clients, rng)
     if server.options.pretraining_epochs:
-        clients.ask(pretrain, told(server, clients))
+        clients.ask(pretrain, sharing.told(server, clients))
     return server
 
 
@@ -340,9 +318,9 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     """Let the clients that are there train; average the changes of what all share."""
     server = evolve(server, rounds=server.rounds + 1)
     # steps 1 and 2: local training, shared step
-    total = clients.sum(local_training, told(server, clients))
+    total = clients.sum(local_training, sharing.told(server, clients))
     # step 3: averages
-    server = averaged(server, total, clients)
+    server = sharing.averaged(server, total, clients)
     if server.options.anchor_average == "barycentre":
         server = barycentre.settled(server, clients)
     return server, Info(phase="averaging")
@@ -351,10 +329,10 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
 def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     """Let every client train to what all share at the end; the networks stay at the clients."""
     if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
-        return parameter_sharing.conclude(server, clients, rng, personalise=personalise)
-    clients.ask(personalise, told(server, clients))
+        return sharing.conclude(server, clients, rng, personalise=personalise)
+    clients.ask(personalise, sharing.told(server, clients))
     # from here on every client's α and β are its own: they are not to be opened once more
-    _, info = certify(evolve(server, shared=None), clients, rng)
+    _, info = sharing.certify(evolve(server, shared=None), clients, rng)
     return Conclusion(info)
 
 
@@ -381,26 +359,28 @@ def calibrate(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train β on samples of the anchors."""
     first = visits[0][0]
     training = _training(first.options, first.outputs, first.anchors)
-    return [(one.client, Ready()) for one in trained(training, opened(visits), "local")]
+    return [
+        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
+    ]
 
 
 def join(clients: Clients, options: Flic, shared: Array) -> None:
     """Let new clients learn from what all share; `final_epochs` are those of step 3."""
-    told: dict[str, Any] = dict.fromkeys(clients.ids, Shared(shared=shared, round=0))
+    told: dict[str, Any] = dict.fromkeys(clients.ids, sharing.Shared(shared=shared, round=0))
     if options.pretraining_epochs:
         clients.ask(pretrain, told)
         clients.ask(calibrate, told)
     clients.ask(personalise, told)
 
 
-FLIC = network_algorithm(
+FLIC = sharing.network_algorithm(
     "flic",
     Flic,
     round,
     sends=(
         *barycentre.SENDS,
-        *sums(send_start),
-        *sums(local_training, pooled=shares),
+        *sums(sharing.send_start),
+        *sums(local_training, pooled=sharing.shares),
         *asks(pretrain, personalise),
     ),
     own_feature_space=True,

@@ -2,7 +2,7 @@
 
 A class has an anchor of its own, in the order of the classes. Meta-classes (S1.4 of the paper) are
 groups of classes that have one together: first the groups as they are listed, then each class that
-is in none. For numbers there are the two ends of a line (`flic_line`).
+is in none. For numbers there are the two ends of a line (`objective`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 With `anchor_average` = "barycentre" of `flic`, an anchor's covariance after a round is that of the
 barycentre of the clients' Gaussians, S = argmin Σ_i B²(S, A_i), and not the average of their
-factors; B is the Bures distance (see `maths.class_alignment`). It is found by the iteration of
+factors; B is the Bures distance (see `distribution_distances`). It is found by the iteration of
 Álvarez-Esteban, del Barrio, Cuesta-Albertos and Matrán, "A fixed-point approach to barycenters in
 Wasserstein space", Journal of Mathematical Analysis and Applications 2016, with the maps T_i that
 take N(0, S) to N(0, A_i):
@@ -24,15 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.networks.client_network import Arrays, part_vector
+from intarsia.algorithms.networks.architecture import Arrays
+from intarsia.algorithms.networks.client_network import part_vector
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, shares
-from intarsia.core.algorithm import (
-    Clients,
-    RandomKey,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve, sums
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
 
@@ -62,9 +57,6 @@ class Last:
     send: bool  # whether this client sends what it comes to
 
 
-# ---- at the server
-
-
 def settled(server: Server, clients: Clients) -> Server:
     """Return the server with the barycentres' factors, which it does not read."""
     mean: Any = None
@@ -74,9 +66,6 @@ def settled(server: Server, clients: Clients) -> Server:
     first = next(iter(clients.ids))
     messages = {name: Last(maps=mean, send=name == first) for name in clients.ids}
     return evolve(server, shared=server.shared + clients.sum(settle_factors, messages).shared)
-
-
-# ---- at the clients
 
 
 def begun(client: Client, moved: Seat) -> tuple[Client, Seat]:

@@ -136,9 +136,6 @@ class Errors:
     at: Array  # (2,) Σ (y - ŷ)²/2, labelled samples
 
 
-# ---- at the clients
-
-
 def init_client(
     options: FlicLinear, schema: Schema, client: ClientId, block: Block, rng: RandomKey
 ) -> Client:
@@ -238,9 +235,6 @@ def own_weights(client: Client) -> tuple[Array, float]:
     """Return the weights of a client's features, (features,), and the intercept."""
     weights: Array = client.projection @ client.representation @ client.head
     return weights, -float(client.mean @ weights)
-
-
-# ---- at the server
 
 
 def init_server(options: FlicLinear, schema: Schema, rng: RandomKey) -> Server:

@@ -1,14 +1,15 @@
-"""What a client of FLIC minimises on a batch of classes: the terms of (3), see `flic`.
+"""The objective of FLIC's clients, for classes and for numbers, and how its parts train.
 
+For classes it is the terms of (3), see `flic`.
 Where classes have an anchor together, the second term takes their rows together, and the third one
 asks for the meta-class: the loss of a point of µ_c is -log of the sum of the chances of all classes
 that have µ_c. `meta` is the number of each class's anchor; () = each class has its own.
 
-What a client of FLIC minimises where labels are numbers: anchors along a line, see `flic`.
+Where labels are numbers the anchors lie along a line:
 
     µ_y = N(m(y), e·I),   m(y) = y a + (1-y) b
 
-with y in units of the federation (`label_scale`), so that b is at the labels' mean and a one
+with y in units of the federation (`label_scaling`), so that b is at the labels' mean and a one
 deviation above it; both are learned. A batch has every label once as a rule, so that its second
 term is what W₂² to the anchor of a single point is, averaged over the rows:
 
@@ -18,8 +19,6 @@ With `label_bins` = B rows are taken together whose labels lie between the same 
 a normal distribution: within a bin the points less m(y) are aligned to N(0, e·I), by any of the
 distances, so that they keep a spread; the second term is the sum over the bins. The third term is
 the loss on one point of the anchor of each row's label.
-
-How the parts of a network of FLIC train: which of them, on which terms, how long; see `flic`.
 """
 
 from __future__ import annotations

@@ -109,9 +109,6 @@ class Change:
     rest: Array | None
 
 
-# ---- local training
-
-
 @lru_cache(maxsize=64)
 def _training(
     made_of: Composition,
@@ -206,9 +203,6 @@ def _trained(seats: Sequence[tuple[Client, Block, RandomKey]], rate: float) -> l
             arrays = {name: values.cpu().numpy() for name, values in one.parameters.items()}
             after[place] = evolve(seats[place][0], parameters=finite(training, arrays))
     return [after[place] for place in range(len(seats))]
-
-
-# ---- at the clients
 
 
 def init_client(

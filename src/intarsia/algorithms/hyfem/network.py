@@ -13,8 +13,9 @@ train at once. Between exchanges a network is its `Parts`.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -24,9 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfem.extractors import Extractor, module_of
+from intarsia.algorithms.networks.targets import odds
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, Labels
+from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
@@ -69,6 +72,51 @@ class Composition:
         """Return the names of the parameters, by block."""
         named = structure(self.structure).named_parameters()
         return tuple(_by_block(self, name) for name, _ in named)
+
+    def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
+        """Return the log-odds of the classes, (outputs, samples)."""
+        return odds(scores(self, numbered(self, parameters), block))
+
+    def embed(self, parameters: Arrays, block: Block) -> Array:
+        """Refuse: blocks have a space each."""
+        raise ExperimentError(
+            f"The network is one over the feature blocks {', '.join(self.blocks)},"
+            " which have a space each; a common one have the networks of flic."
+        )
+
+    def first_layer(
+        self, parameters: Arrays, blocks: Sequence[str], block: Block
+    ) -> dict[str, Array]:
+        """Return what some feature blocks add to the first layer, each (units, samples)."""
+        whole = numbered(self, parameters)
+        columns = parts_of(self, whole).columns
+        own: dict[str, NDArray[Any]] = {}
+        for name, values in whole.items():
+            part, slot, *inner = name.split(".")
+            if part != "extractors":
+                own[name] = values
+            elif self.blocks[int(slot)] in blocks:
+                place = list(blocks).index(self.blocks[int(slot)])
+                own[".".join([part, str(place), *inner])] = values
+        return first_layer(self.of(blocks, 1.0), own, columns, block)
+
+    def scores_of(self, parameters: Arrays, total: Array) -> Array:
+        """Return the log-odds, (outputs, samples), from the sum over all blocks."""
+        rest = parts_of(self, numbered(self, parameters)).rest
+        return odds(from_first_layer(rest, (*self.hidden, self.outputs), self.scale * total))
+
+    def reordered(
+        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
+    ) -> Arrays:
+        """Return the parameters: blocks name their columns, and there is no constant."""
+        return parameters
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what stands in a network's own file."""
+        return {"composition": np.array(json.dumps(asdict(self)))}
+
+    def to_dict(self) -> None:
+        """Return nothing: each network has its own."""
 
     def grown(self, parameters: Arrays) -> Composition:
         """Return the network with hidden layers as wide as in these parameters."""
@@ -168,9 +216,6 @@ def drawn(made_of: Composition, kind: Any, rng: RandomKey) -> Arrays:
     return {name: values.detach().numpy().astype(kind) for name, values in found}
 
 
-# ---- parts
-
-
 @dataclass(frozen=True)
 class Parts:
     """A network apart: by block what only the holders of the block have, and what all have."""
@@ -260,9 +305,6 @@ def _by_block(made_of: Composition, name: str) -> str:
 
 def _quoted(name: str) -> str:
     return quote(name, safe=" ").replace(".", "%2E")
-
-
-# ---- what a network says
 
 
 def values_of(made_of: Composition, block: Block) -> list[Array]:

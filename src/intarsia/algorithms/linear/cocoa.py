@@ -125,9 +125,6 @@ class Objectives:
     at: Array  # (3,) Σ l(z_i), Σ -l*(-α_i), ‖w‖² / K
 
 
-# ---- at the clients
-
-
 def init_client(
     options: CoCoA,
     schema: Schema,
@@ -211,9 +208,6 @@ def keep_noisy(
 def predict(client: Client, block: Block) -> Array:
     """Return the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
-
-
-# ---- at the server
 
 
 def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:

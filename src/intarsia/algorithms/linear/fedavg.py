@@ -144,9 +144,6 @@ class Objective:
     at: Array  # (2,) Σ l(z_i), ‖w‖²: each sample and each feature once
 
 
-# ---- at the clients
-
-
 def init_client(
     options: FedAvg,
     schema: Schema,
@@ -256,9 +253,6 @@ def part_of_objective(
 def predict(client: Client, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
-
-
-# ---- at the server
 
 
 def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:

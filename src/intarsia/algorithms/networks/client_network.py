@@ -15,87 +15,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from intarsia.algorithms.networks.architecture import Architecture, Network, levels_of
+from intarsia.algorithms.networks.architecture import (
+    Architecture,
+    Arrays,
+    Network,
+    outputs_of,
+    pictures,
+)
 from intarsia.algorithms.networks.embeddings import (
     IMAGES,
-    Convolutional,
     numbers_of_dropout,
     ragged,
     width_of_structure,
 )
-from intarsia.algorithms.networks.resnet import Residual
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.targets import label_tensor
-from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
+from intarsia.algorithms.networks.training_rows import labelled_rows
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
-from intarsia.maths.training.locks import applied, drawing_from
+from intarsia.maths.training.locks import drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
 
-
-class Options(Protocol):
-    """What the hyperparameters of every algorithm on networks say."""
-
-    @property
-    def rate(self) -> float:
-        """Return the size of steps."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """Return the decay of α and β."""
-        ...
-
-    @property
-    def batch(self) -> int:
-        """Return the rows of a step."""
-        ...
-
-    @property
-    def precision(self) -> Literal["single", "double"]:
-        """Return the precision of parameters and rows."""
-        ...
-
-    @property
-    def engine(self) -> vectorised.Engine:
-        """Return how clients train at once."""
-        ...
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        ...
-
-    @property
-    def shared_parts(self) -> tuple[str, ...]:
-        """Return patterns of the parameters that all clients share, such as "shared.*"."""
-        ...
-
-
-class Built(Protocol):
-    """What says what a network is made of: an algorithm's hyperparameters, or a trained network."""
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        ...
-
-
-# ---- parameters as arrays
-
-
-def drawn(features: int, outputs: int, options: Options, rng: RandomKey) -> Arrays:
+def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) -> Arrays:
     """Return the parameters of a new network, as torch draws them from this key's stream."""
     with drawing_from(rng.integer()):
         network = Network(features, outputs, options.architecture)
@@ -134,25 +85,14 @@ def changed(before: Arrays, after: Arrays) -> Arrays:
     return {name: values.astype(np.float64) - before[name] for name, values in after.items()}
 
 
-# ---- training
-
-
 @lru_cache(maxsize=32)
 def _structure(outputs: int, made_of: Architecture) -> Network:
     """Return a network whose own values are not read; its embedding takes any width."""
     return Network(width_of_structure(made_of.embedding), outputs, made_of)
 
 
-@lru_cache(maxsize=32)
-def _judging(outputs: int, made_of: Architecture) -> Network:
-    """Return the same for predictions: statistics of batches are those that training kept."""
-    network = Network(width_of_structure(made_of.embedding), outputs, made_of)
-    network.eval()
-    return network
-
-
 def training_of(
-    options: Options,
+    options: NetworkOptions,
     outputs: int,
     loss: Callable[[nn.Module, Batch], Any],
     parts: Sequence[str],
@@ -206,7 +146,7 @@ def training_of(
     )
 
 
-def _optimiser(options: Options) -> Adam | SGD:
+def _optimiser(options: NetworkOptions) -> Adam | SGD:
     """Return the options' optimiser: Adam for algorithms that do not leave the choice."""
     plain = getattr(options, "optimiser", "adam") == "sgd"
     return SGD(rate=options.rate) if plain else Adam(rate=options.rate)
@@ -253,14 +193,6 @@ def train_networks(
     ]
 
 
-def pictures(network: nn.Module, x: Array, block: Block) -> Array:
-    """Return a block's rows as pictures, if the network reads such: pixels by their names."""
-    if not isinstance(network.embedding, Convolutional | Residual):
-        return x
-    order = columns(block.features)
-    return x if np.array_equal(order, np.arange(len(order))) else x[:, order]
-
-
 def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
     """Return the parameters that a training came to.
 
@@ -278,51 +210,19 @@ def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
     return parameters
 
 
-# ---- what a network says
-
-
-def _outputs(parameters: Arrays, options: Built, block: Block) -> tuple[Array, Array]:
-    """Return the embedded samples, (samples, k), and their scores, (samples, outputs).
-
-    Of a network of several levels the embedding is that of the first, and levels that have none of
-    their own read its points.
-    """
-    made_of = options.architecture
-    if made_of.additive:
-        first, *others = levels_of(parameters).values()
-        common = {name: own for name, own in first.items() if name.startswith("embedding.")}
-        each = [_outputs_of({**common, **own}, made_of, block) for own in (first, *others)]
-        scores = np.add.reduce([own for _, own in each])
-        return each[0][0], scores / (len(each) if made_of.additive == "mean" else 1)
-    return _outputs_of(parameters, made_of, block)
-
-
 def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:
     """Return the scores of a block's samples by one network, (samples, outputs)."""
-    return _outputs_of(parameters, made_of, block)[1]
+    return outputs_of(parameters, made_of, block)[1]
 
 
-def _outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
-    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-    structure = _judging(len(parameters["classifier.bias"]), made_of)
-    x = torch.from_numpy(pictures(structure, dense(block), block))
-    x = x.to(tensors["classifier.bias"].dtype)
-    with torch.no_grad():
-        latent, scores = applied(structure, tensors, x)
-    return latent.double().numpy(), scores.double().numpy()
-
-
-def embedded(parameters: Arrays, options: Built, block: Block) -> Array:
+def embedded(parameters: Arrays, options: NetworkOptions, block: Block) -> Array:
     """Return the points of the latent space that a block's samples are taken to, (samples, k)."""
-    return _outputs(parameters, options, block)[0]
+    return options.architecture.outputs(parameters, block)[0]
 
 
-def scores(parameters: Arrays, options: Built, block: Block) -> Array:
+def scores(parameters: Arrays, options: NetworkOptions, block: Block) -> Array:
     """Return what a network says of a block's samples, (samples, outputs)."""
-    return _outputs(parameters, options, block)[1]
-
-
-# ---- what is asked of the federation and of the settings
+    return options.architecture.outputs(parameters, block)[1]
 
 
 def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) -> None:

@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.algorithm import (
-    Clients,
-    RandomKey,
-    asks,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core.algorithm import Clients, RandomKey, asks, client_function, evolve, sums
 from intarsia.core.block import Array, Block
 
 

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from intarsia.algorithms.networks import label_scaling
+from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import (
-    Arrays,
-    Options,
     changed,
     check_clients,
     check_same_features,
@@ -30,6 +29,7 @@ from intarsia.algorithms.networks.client_network import (
     with_parts,
 )
 from intarsia.algorithms.networks.embeddings import width_of_structure
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.targets import loss_of_scores, output_count, said
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import (
@@ -62,7 +62,7 @@ from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spen
 class Server:
     """The server's state."""
 
-    options: Any  # `Options`
+    options: Any  # `NetworkOptions`
     start: Start  # what it drew, which is no secret
     shared: Any = None  # sealed (parameters that are shared,); None: nothing is
     rounds: int = 0
@@ -73,7 +73,7 @@ class Server:
 class Client:
     """A client's state."""
 
-    options: Any  # `Options`
+    options: Any  # `NetworkOptions`
     outputs: int
     parameters: Arrays
     centre: float = 0.0  # of labels that are numbers, over all clients: their mean
@@ -124,7 +124,7 @@ class Seat(NamedTuple):
 
 
 def init_client(
-    options: Options,
+    options: NetworkOptions,
     schema: Schema,
     client: ClientId,
     block: Block,
@@ -258,7 +258,7 @@ def network(client: Client) -> Arrays:
 
 
 def start(
-    options: Options,
+    options: NetworkOptions,
     schema: Schema,
     rng: RandomKey,
     features: int | None = None,
@@ -297,7 +297,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     return evolve(server, shared=clients.sum(send_start, messages).shared)
 
 
-def shares(options: Options) -> bool:
+def shares(options: NetworkOptions) -> bool:
     """Return whether clients share parameters, which a round averages."""
     return bool(options.shared_parts)
 
@@ -370,7 +370,7 @@ def conclude(
 
 
 def init_server(
-    options: Options, schema: Schema, rng: RandomKey, *, name: str, own_feature_space: bool
+    options: NetworkOptions, schema: Schema, rng: RandomKey, *, name: str, own_feature_space: bool
 ) -> Server:
     """Return the server's state before the set-up.
 

@@ -2,8 +2,8 @@
 
 For classes it gives a score of each, (rows, classes), and its loss is the cross-entropy. For
 numbers it has one output, (rows, 1), in units of the federation: a label y is (y - centre)/spread
-there, with mean and deviation of all clients' labels (`label_scale`). The loss is half the squared
-error, in these units while it trains, and in the label's own where it is told.
+there, with mean and deviation of all clients' labels (`label_scaling`). The loss is half the
+squared error, in these units while it trains, and in the label's own where it is told.
 """
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ def _classes(y: Array) -> NDArray[np.int64]:
     return np.maximum(y, 0.0).astype(np.int64)
 
 
-# ---- while it trains
-
-
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     """Return each row's cross-entropy, (..., rows), of its scores, (..., rows, outputs)."""
     return -scores.log_softmax(-1).gather(-1, y[..., None])[..., 0]
@@ -56,9 +53,6 @@ def row_losses(scores: Tensor, y: Tensor) -> Tensor:
 def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Return the losses of a batch."""
     return row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
-
-
-# ---- what it says
 
 
 def said(scores: Array, centre: float, spread: float) -> Array:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import INTERCEPT, Array, Block
+from intarsia.core.feature_blocks import split_numbers
 from intarsia.errors import TableError
 
 
@@ -18,11 +18,7 @@ def columns(features: tuple[str, ...]) -> NDArray[np.intp]:
 
     Numbers in a name go by their size, "x2" before "x10", so that rows may be pictures.
     """
-    keys = {
-        place: [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", name))]
-        for place, name in enumerate(features)
-        if name != INTERCEPT
-    }
+    keys = {place: split_numbers(name) for place, name in enumerate(features) if name != INTERCEPT}
     return np.array(sorted(keys, key=keys.__getitem__), np.intp)
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from intarsia.algorithms.networks.client_network import Arrays
+from intarsia.algorithms.networks.architecture import Arrays, no_blocks
+from intarsia.algorithms.networks.targets import odds
 from intarsia.algorithms.networks.training_rows import columns, dense
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError, nearest
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
@@ -25,6 +28,44 @@ class Named:
     """A network that is what a function of the user's makes."""
 
     module: str  # "package.module:name"
+
+    def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
+        """Return the log-odds of the classes, (outputs, samples)."""
+        return odds(scores(self.module, parameters, block, max(2, len(labels.classes))))
+
+    def embed(self, parameters: Arrays, block: Block) -> Array:
+        """Refuse: only the user knows a latent space."""
+        raise ExperimentError(
+            f"The network is {self.module}, of which only you know the latent "
+            "space; build it and load parameters into it."
+        )
+
+    def first_layer(
+        self, parameters: Arrays, blocks: Sequence[str], block: Block
+    ) -> dict[str, Array]:
+        """Refuse: there are no feature blocks."""
+        raise no_blocks()
+
+    def scores_of(self, parameters: Arrays, total: Array) -> Array:
+        """Refuse: there are no feature blocks."""
+        raise no_blocks()
+
+    def grown(self, parameters: Arrays) -> Named:
+        """Return the network as it came out of training."""
+        return self
+
+    def reordered(
+        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
+    ) -> Arrays:
+        """Return the parameters: a module gets its columns by name, and no constant."""
+        return parameters
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what stands in a network's own file."""
+        return {"module": np.array(self.module)}
+
+    def to_dict(self) -> None:
+        """Return nothing: each network has its own."""
 
 
 @lru_cache(maxsize=256)

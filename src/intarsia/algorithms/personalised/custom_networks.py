@@ -28,7 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.algorithms.networks.client_network import Arrays, check_clients, finite, part_vector
+from intarsia.algorithms.networks.architecture import Arrays
+from intarsia.algorithms.networks.client_network import check_clients, finite, part_vector
 from intarsia.algorithms.networks.options import check_device, check_options
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
@@ -134,9 +135,6 @@ class OwnNetworks:
         return self.shared
 
 
-# ---- modules
-
-
 def _drawn(options: OwnNetworks, features: int, outputs: int, rng: RandomKey) -> Arrays:
     module = made(options.model, features, outputs, rng.integer())
     kind = np.float64 if options.precision == "double" else np.float32
@@ -209,9 +207,6 @@ def _kept(
         ragged=dict(ragged),
         noise=dict(noise),
     )
-
-
-# ---- at the clients
 
 
 def init_client(
@@ -293,9 +288,6 @@ def part_of_loss(
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
     return odds(_scores(client, block))
-
-
-# ---- at the server
 
 
 def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:

@@ -22,9 +22,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import (
-    training_of,
-)
+from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
@@ -63,9 +61,6 @@ def _training(options: Ditto, outputs: int, epochs: int, pull: float) -> LocalTr
     return training_of(options, outputs, plain_loss, ("*",), epochs=epochs, proximal=pull)
 
 
-# ---- at the clients
-
-
 @cohort_function
 def train_both(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
@@ -98,9 +93,6 @@ def part_of_own_loss(
     """Send this client's part of the loss of the clients' own networks."""
     alone = evolve(message, shared=None)  # the own network stays
     return client, sharing.part_of_loss.call(client, block, alone, rng)[1]
-
-
-# ---- at the server
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:

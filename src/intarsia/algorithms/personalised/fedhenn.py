@@ -36,11 +36,7 @@ import numpy as np
 
 from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import (
-    embedded,
-    train_networks,
-    training_of,
-)
+from intarsia.algorithms.networks.client_network import embedded, train_networks, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
@@ -114,9 +110,6 @@ class Similar:
     kernel: Array | None  # (R, R)
 
 
-# ---- the objective
-
-
 def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
     """Return 1 - CKA of the client's kernel with the mean one, which has mean 0 and norm 1."""
     latent = model.embedding(batch["points"])
@@ -149,9 +142,6 @@ def _training(options: FedHeNN, outputs: int, epochs: int) -> LocalTraining:
     return training_of(
         options, outputs, _objective(options), parts, epochs=epochs, also_ragged=ragged
     )
-
-
-# ---- at the clients
 
 
 @client_function
@@ -224,9 +214,6 @@ def _normed(kernel: Array) -> Array:
     centred = kernel - kernel.mean(0) - kernel.mean(1)[:, None] + kernel.mean()
     found: Array = centred / max(float(np.linalg.norm(centred)), np.finfo(np.float64).tiny)
     return found
-
-
-# ---- at the server
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:

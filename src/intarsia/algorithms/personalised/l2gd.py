@@ -19,7 +19,7 @@ Departures from the paper
   each of the two is an iteration of its own, chosen at random
 - local training is by epochs of Adam, not one gradient step
 - m = αλ/np is one hyperparameter, `mixing`; with m = 0 nothing is shared, everybody starts from a
-  network of its own, and this is Local of `hetfedrep`
+  network of its own, and this is `local` of `fedrep`
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import (
-    part_vector,
-    training_of,
-    with_parts,
-)
+from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
@@ -100,9 +96,6 @@ def _training(options: L2gd, outputs: int, epochs: int) -> LocalTraining:
     return training_of(options, outputs, plain_loss, parts, epochs=epochs)
 
 
-# ---- at the clients
-
-
 @cohort_function
 def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's network; there is nothing to send."""
@@ -137,9 +130,6 @@ def mix(client: Client, block: Block, message: Parameters, rng: RandomKey) -> tu
     own = part_vector(client.parameters, parts)
     moved = own - client.options.mixing * (own - message.at)
     return evolve(client, parameters=with_parts(client.parameters, parts, moved)), Ready()
-
-
-# ---- at the server
 
 
 def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:

@@ -25,12 +25,8 @@ from typing import Literal
 import numpy as np
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import (
-    Arrays,
-    changed,
-    part_vector,
-    training_of,
-)
+from intarsia.algorithms.networks.architecture import Arrays
+from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
@@ -88,9 +84,6 @@ def _on_batch(seat: Seat, number: int) -> Seat:
     return seat._replace(block=seat.block.take(chosen), rng=seat.rng.fold_in(number))
 
 
-# ---- at the clients
-
-
 @cohort_function
 def train_envelope(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
     """Step with w towards own networks; send its change, and keep the own network."""
@@ -117,9 +110,6 @@ def train_envelope(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
 
 def _stepped(common: Arrays, own: Arrays, share: float) -> Arrays:
     return {name: values - share * (values - own[name]) for name, values in common.items()}
-
-
-# ---- at the server
 
 
 def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
