@@ -191,7 +191,7 @@ WITHOUT_CLICK = f"""
 import sys
 import typer
 sys.modules["click"] = None
-from intarsia.cli import main
+from intarsia.cli.main import main
 print([main(arguments) for arguments in {WRONG}])
 """
 

@@ -158,7 +158,7 @@ def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path, mon
 _WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from intarsia.checkpoint import Checkpoints
+from intarsia.results.checkpoint import Checkpoints
 checkpoints = Checkpoints(Path(sys.argv[1]))
 print("ready", flush=True)
 for round in range(1, 1_000_000):

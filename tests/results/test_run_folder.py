@@ -26,7 +26,7 @@ from tests.deployment import test_run as remote
 
 HOLDER = """
 import pathlib, sys, time
-from intarsia.run_folder import alone_in
+from intarsia.results.run_folder import alone_in
 with alone_in(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

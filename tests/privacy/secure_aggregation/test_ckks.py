@@ -478,7 +478,7 @@ from pathlib import Path
 import numpy as np
 import tenseal.sealapi as seal
 from intarsia.errors import KeyMaterialError, TamperedError
-from intarsia.privacy.ckks import CkksAdder, CkksKeys, CkksSealer
+from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksKeys, CkksSealer
 
 public, one, other = (Path(name).read_bytes() for name in sys.argv[1:4])
 adder = CkksAdder(public)

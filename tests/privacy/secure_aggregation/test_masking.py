@@ -334,9 +334,10 @@ def test_a_missing_library_is_said_in_one_sentence():
     code = """
 import sys
 sys.modules["cryptography"] = None
-import intarsia, intarsia.privacy, intarsia.privacy.sealing, intarsia.privacy.fixed_point
+import intarsia, intarsia.privacy, intarsia.privacy.secure_aggregation.protocol
+import intarsia.privacy.secure_aggregation.fixed_point
 from intarsia.errors import ExperimentError
-for name in ("masking", "keys", "key_exchange"):
+for name in ("secure_aggregation.masking", "keys.shared_key", "keys.key_exchange"):
     try:
         __import__(f"intarsia.privacy.{name}")
     except ExperimentError as error:
