@@ -20,12 +20,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "algorithm": "FEMAM",
-            "femam_flic": "FEMAM_FLIC FeMAMFlic",
-            "fesem": "FESEM IFCA FeSEM Ifca",
-            "hyperparameters": "FeMAM",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -31,10 +31,11 @@ from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.options import NetworkOptions, check_options
+from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.algorithm import Disclosure, RandomKey, asks, sums
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.settings import Count, check_ranges
 
 _WITHOUT_END = 2**31  # rounds of the one level
 
@@ -43,7 +44,7 @@ _WITHOUT_END = 2**31  # rounds of the one level
 class FeSEM(NetworkOptions):
     """Hyperparameters."""
 
-    clusters: int = 5  # K
+    clusters: Count = 5  # K
     clustering: Literal["fresh", "nearest"] = "fresh"
     # round in which clusters are found first; until then each client trains alone. 1: the paper
     first_clustering: int = 4
@@ -56,7 +57,7 @@ class FeSEM(NetworkOptions):
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
     def __post_init__(self) -> None:
-        check_options(self, counts=("clusters",), not_negative=())
+        check_ranges(self)
         _one_level(self)
 
     @property
@@ -69,14 +70,14 @@ class FeSEM(NetworkOptions):
 class Ifca(NetworkOptions):
     """Hyperparameters."""
 
-    clusters: int = 5  # K
+    clusters: Count = 5  # K
     weights: Literal["samples", "equal"] = "samples"
     local_epochs: int = 10
     final_epochs: int = 0  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
     def __post_init__(self) -> None:
-        check_options(self, counts=("clusters",), not_negative=())
+        check_ranges(self)
         _one_level(self)
 
     @property

@@ -10,6 +10,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.errors import ExperimentError, listed, nearest
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
@@ -27,17 +28,6 @@ class FeMAM(NetworkOptions):
     other word an entry of `groups`, which says for each client the name of its cluster.
     """
 
-    counts = ("first_rounds", "level_rounds", "first_clustering", "local_epochs")
-    not_negative = (
-        "proximal",
-        "validation",
-        "evidence",
-        "margin",
-        "window",
-        "steadiness",
-        "final_epochs",
-    )
-
     levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
     groups: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]], hash=False
@@ -50,30 +40,30 @@ class FeMAM(NetworkOptions):
     clustering: Literal["fresh", "nearest", "loss"] = "fresh"
     # round of a level in which clusters are found first, at the latest its last; before it, each
     # client trains a model of its own, so that what tells clients apart outweighs chance
-    first_clustering: int = 4
+    first_clustering: Count = 4
     candidates: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10)  # numbers of clusters that "auto" tries
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     weights: Literal["samples", "equal"] = "samples"  # of clients in an average
-    proximal: float = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
+    proximal: NotNegative = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
     proximal_norm: Literal["squared", "plain"] = "squared"  # … or of λ Σ ‖·‖ of each parameter
     proximal_levels: Literal["clusters", "all"] = "clusters"  # which levels have it
-    validation: float = 0.1  # share of a client's labelled rows that it keeps from training
+    validation: FractionBelowOne = 0.1  # share of a client's labelled rows kept from training
     # what keeps a level at a client: a fall, over the rows of all clients unless they differ, by
     # `evidence` standard errors; over its own by 1.64; over its own by `margin`, …
     prune: Literal["pooled", "paired", "margin", "never"] = "pooled"
-    evidence: float = 1.0  # standard errors; "auto" takes fewer clusters within as many
+    evidence: NotNegative = 1.0  # standard errors; "auto" takes fewer clusters within as many
     # … of the share of wrong classes, or of the loss, of which one row can be most
     criterion: Literal["errors", "loss"] = "errors"
-    margin: float = 0.02  # ε of Eq. (9)
+    margin: NotNegative = 0.02  # ε of Eq. (9)
     # whether scores are multiplied, before a level begins, by what suits the rows for validation
     calibrated: bool = True
-    first_rounds: int = 400  # of level 1
-    level_rounds: int = 75  # of each other level, at most
-    window: int = 50  # rounds in which a level's accuracy is steady once it has converged; 0: never
-    steadiness: float = 1.0  # variance of the accuracy in percent below which it is
-    local_epochs: int = 2
-    final_epochs: int = 0  # of the last level, each client for itself, after the last round
+    first_rounds: Count = 400  # of level 1
+    level_rounds: Count = 75  # of each other level, at most
+    window: CountOrZero = 50  # rounds in which a converged level's accuracy is steady; 0: never
+    steadiness: NotNegative = 1.0  # variance of the accuracy in percent below which it is
+    local_epochs: Count = 2
+    final_epochs: CountOrZero = 0  # of the last level, each client for itself, after the last round
     optimiser: Literal["sgd", "adam"] = "sgd"
     rate: float = 0.01
     batch: int = 32
@@ -81,10 +71,6 @@ class FeMAM(NetworkOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.validation >= 1:
-            raise ExperimentError(
-                f"algorithm.validation is {self.validation}; it is a share of the rows, below 1."
-            )
         if self.validation == 0 and self.prune != "never":
             raise ExperimentError(
                 f"algorithm.validation is 0 and algorithm.prune is {self.prune!r}, which needs "

@@ -98,7 +98,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_clients, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, Shared
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
@@ -115,6 +115,13 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.settings import (
+    Count,
+    CountOrZero,
+    FractionBelowOne,
+    NotNegative,
+    PositiveFraction,
+)
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 from intarsia.protocols.differential_privacy import NoiseShare
@@ -124,54 +131,32 @@ from intarsia.protocols.differential_privacy import NoiseShare
 class Flic(NetworkOptions):
     """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
 
-    counts = (
-        "local_epochs",
-        "shared_from",
-        "barycentre_steps",
-        "pretraining_batch",
-    )
-    not_negative = (
-        "alignment_weight",
-        "calibration_weight",
-        "pretraining_epochs",
-        "alignment_epochs",
-        "shared_epochs",
-        "final_epochs",
-        "anchor_scale",
-        "label_bins",
-        "anchor_variance",
-    )
-
     variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
-    mixing: float = 0.5  # ω of the scheme l2gd
-    alignment_weight: float = 1e-3  # λ1
-    calibration_weight: float = 1e-3  # λ2
-    local_epochs: int = 10  # M
-    pretraining_epochs: int = 100  # of φ, before the first round
-    shared_epochs: int = 0  # of α and the anchors after local training; 0: one step
-    shared_from: int = 1  # the round in which α starts to train
-    final_epochs: int = 10  # of φ and β at all clients after the last round
-    pretraining_batch: int = 100
+    mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
+    alignment_weight: NotNegative = 1e-3  # λ1
+    calibration_weight: NotNegative = 1e-3  # λ2
+    local_epochs: Count = 10  # M
+    pretraining_epochs: CountOrZero = 100  # of φ, before the first round
+    shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
+    shared_from: Count = 1  # the round in which α starts to train
+    final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
+    pretraining_batch: Count = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
-    anchor_scale: float = 1.0  # standard deviation that the v_c are drawn with
-    anchor_variance: float = 1.0  # e
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
+    anchor_variance: NotNegative = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
     anchor_average: Literal["factors", "barycentre"] = "factors"  # of learned covariances
-    barycentre_steps: int = 5  # of its iteration in a round, each of which is an exchange
+    barycentre_steps: Count = 5  # of its iteration in a round, each of which is an exchange
     alignment: Alignment = "gaussian"  # the distance of the second term
     meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
-    label_bins: int = 0  # of numbers, that the second term takes together; 0: each row alone
-    alignment_epochs: int = 0  # on the second term after every round, also of absent clients
+    label_bins: CountOrZero = 0  # of numbers that the second term takes together; 0: each row alone
+    alignment_epochs: CountOrZero = 0  # on the second term after each round, also of absent clients
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.mixing <= 1.0:
-            raise ExperimentError(
-                f"algorithm.mixing is {self.mixing}; it must be above 0 and at most 1."
-            )
         if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
             raise ExperimentError(
                 'algorithm.anchor_average is "barycentre" with covariances that are fixed, and '

@@ -32,7 +32,6 @@ Departures from the paper
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +52,7 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.settings import Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, TableError
 
 
@@ -62,7 +62,7 @@ class FlicLinear:
 
     latent: int  # k, at most the features of the client that has the fewest
     rank: int  # d, the columns of A
-    step: float = 0.1  # η
+    step: Positive = 0.1  # η
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= self.latent:
@@ -70,10 +70,7 @@ class FlicLinear:
                 f"algorithm.rank is {self.rank} and algorithm.latent {self.latent}; the rank must "
                 "be from 1 to the width of the latent space."
             )
-        if not (self.step > 0 and math.isfinite(self.step)):
-            raise ExperimentError(
-                f"algorithm.step is {self.step}; it must be positive and finite, for example 0.1."
-            )
+        check_ranges(self)
 
     @property
     def loss(self) -> str:

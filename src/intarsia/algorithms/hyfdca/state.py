@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from intarsia.algorithms.hyfdca.partial_participation_client import Partial
 from intarsia.core.algorithm import RandomKey, Release
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
-from intarsia.errors import ExperimentError
+from intarsia.core.settings import Count, Positive, PositiveFraction, check_ranges
 from intarsia.maths.linear import losses
 from intarsia.protocols.differential_privacy import NoiseShare, draw_share
 
@@ -31,51 +31,25 @@ class HyFDCA:
     """Hyperparameters, with the paper's meaning."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ
+    regularisation: Positive = 1e-3  # λ
     method: Literal["auto", "newton", "ascent"] = "auto"
     # auto: where all clients are there Newton's method, for sparse tables with more features than
     # samples in the dual and after ascent in chunks; else dual ascent
     # newton: as auto, but in the primal for all tables; ascent: the paper's alone
     frame: bool = True  # solve Newton's system in a random frame, up to 512 features
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
-    local_samples: float = 1.0  # H as a share of the samples that a client steps on in a round
+    local_samples: PositiveFraction = 1.0  # H as a share: samples that a client steps on in a round
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
     step: Literal["line_search", "fixed"] = "line_search"
-    gamma: float = 0.3  # γ, the fixed step, where there is no line search
-    proximal: float = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
-    ascents: int = 8  # dual ascents within such a round, at most
-    sigma: float = 1.0  # σ, damps a client's steps against those that others take at the same time
+    gamma: PositiveFraction = 0.3  # γ, the fixed step, where there is no line search
+    proximal: Positive = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
+    ascents: Count = 8  # dual ascents within such a round, at most
+    # σ, damps a client's steps against those that others take at the same time
+    sigma: Annotated[Positive, "1 trusts the steps, γ times the number of clients is safe"] = 1.0
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
-        if not (self.regularisation > 0 and math.isfinite(self.regularisation)):
-            raise ExperimentError(
-                f"algorithm.regularisation is {self.regularisation}; it must be positive, "
-                "for example 1e-3."
-            )
-        if not 0 < self.local_samples <= 1:
-            raise ExperimentError(
-                f"algorithm.local_samples is {self.local_samples}; it is the share of its samples "
-                "that a client steps on in a round: choose it above 0, up to 1."
-            )
-        if not 0 < self.gamma <= 1:
-            raise ExperimentError(
-                f"algorithm.gamma is {self.gamma}; choose the step above 0, up to 1."
-            )
-        if not (self.proximal > 0 and math.isfinite(self.proximal)):
-            raise ExperimentError(
-                f"algorithm.proximal is {self.proximal}; it must be positive and finite: the "
-                "smaller, the longer the steps of rounds with clients away, for example 0.0015."
-            )
-        if self.ascents < 1:
-            raise ExperimentError(
-                f"algorithm.ascents is {self.ascents}; choose a whole number from 1 up."
-            )
-        if not (self.sigma > 0 and math.isfinite(self.sigma)):
-            raise ExperimentError(
-                f"algorithm.sigma is {self.sigma}; it must be positive: 1 trusts the clients' "
-                "steps, γ times the number of clients is safe."
-            )
+        check_ranges(self)
 
 
 Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton

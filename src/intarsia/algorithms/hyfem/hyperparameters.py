@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from intarsia.algorithms.hyfem.extractors import Extractor, check_kind, extractor
 from intarsia.algorithms.hyfem.network import Composition
-from intarsia.algorithms.networks.options import check_device, check_options
+from intarsia.algorithms.networks.options import check_device
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import FeatureBlock, feature_blocks
 from intarsia.core.schema import Schema
+from intarsia.core.settings import (
+    Count,
+    FractionBelowOne,
+    NotNegative,
+    Positive,
+    PositiveFraction,
+    check_ranges,
+)
 from intarsia.errors import ExperimentError, FederationError, listed, nearest
 from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, SquaredDistance
 
@@ -23,23 +33,23 @@ class HyFEM:
     """Hyperparameters; `extractors` has the kinds of single blocks, the others take `extractor`."""
 
     variant: Literal["prox", "avg"] = "prox"  # with the proximal terms, or without
-    mu1: float = 0.01  # μ1 of the extractors' proximal term
-    mu2: float = 0.01  # μ2 of the classifier's
-    steps: int = 32  # Q, of a client in a round
-    rate: float = 0.1  # of descent, in the first round
-    decay: float = 0.98  # of the rate, from round to round
-    batch: int = 32  # rows of a step
+    mu1: NotNegative = 0.01  # μ1 of the extractors' proximal term
+    mu2: NotNegative = 0.01  # μ2 of the classifier's
+    steps: Count = 32  # Q, of a client in a round
+    rate: Positive = 0.1  # of descent, in the first round
+    decay: PositiveFraction = 0.98  # of the rate, from round to round
+    batch: Count = 32  # rows of a step
     extractor: str = "auto"  # by the block's shape; see `extractors`
     extractors: Mapping[str, str] = field(default_factory=dict[str, str])
-    extractor_hidden: tuple[int, ...] = (64,)  # units of a perceptron's hidden layers
-    features: int = 32  # that an extractor gives
-    hidden: tuple[int, ...] = (128,)  # units of the classifier's hidden layers
+    extractor_hidden: tuple[Count, ...] = (64,)  # units of a perceptron's hidden layers
+    features: Count = 32  # that an extractor gives
+    hidden: tuple[Count, ...] = (128,)  # units of the classifier's hidden layers
     weights: Literal["equal", "samples"] = "equal"  # p_m: 1/M, or by labelled rows
     # rows of the output layer for classes that a client lacks: the server's, or as if trained
     unseen_rows: Literal["kept", "averaged"] = "kept"
     softmax: Literal["all", "held"] = "all"  # in training: over all classes, or the client's own
     scaling: bool = True  # of the first layer's input, by d₀/d_m
-    block_dropout: float = 0.5  # probability that a row's block is left out in a step
+    block_dropout: FractionBelowOne = 0.5  # probability that a row's block is left out in a step
     # classifiers: drawn by the server; or each client's own, matched before the first round, or put
     # together in their order as if neurons of one number were one
     start: Literal["common", "matched", "unmatched"] = "common"
@@ -47,11 +57,12 @@ class HyFEM:
     matching: Literal["none", "rounds"] = "none"
     # hidden layers: together, by all their weights, or one after the other, by those that come in
     matched_layers: Literal["together", "successive"] = "together"
-    passes: int = 10  # of a matching over all clients at most; it ends where one changes nothing
+    passes: Count = 10  # of a matching over all clients at most; it ends where one changes nothing
     # squared distances; PFNM's posterior as published; the same with the server's weights
     # integrated out
     cost: Literal["squared", "pfnm", "marginal"] = "squared"
-    price: float = 4.0  # of a neuron at the cost "squared", in halves of the mean p_m ‖w‖²
+    # of a neuron at the cost "squared", in halves of the mean p_m ‖w‖²
+    price: Annotated[float, Ge(0), "inf opens no neuron"] = 4.0
     sigma2: float = 1.0  # σ², σ0² and γ of the other costs
     sigma02: float = 1.0
     gamma: float = 1.0
@@ -65,22 +76,7 @@ class HyFEM:
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        counts = ("steps", "batch", "features", "passes")
-        check_options(self, counts=counts, not_negative=("mu1", "mu2"))
-        for key, units in (("hidden", self.hidden), ("extractor_hidden", self.extractor_hidden)):
-            if any(one < 1 for one in units):
-                raise ExperimentError(
-                    f"algorithm.{key} is {list(units)}; each layer needs at least one unit."
-                )
-        if not 0 < self.decay <= 1:
-            raise ExperimentError(
-                f"algorithm.decay is {self.decay}; it must be above 0 and at most 1."
-            )
-        if not 0 <= self.block_dropout < 1:
-            raise ExperimentError(
-                f"algorithm.block_dropout is {self.block_dropout}; it must be at least 0 and below "
-                "1, for example 0.5."
-            )
+        check_ranges(self)
         matched = self.start != "common" or self.matching != "none"
         if matched and (self.shares != "all" or not self.hidden):
             raise ExperimentError(
@@ -88,10 +84,6 @@ class HyFEM:
                 f'"{self.shares}" and hidden layers {list(self.hidden)}; only shared classifiers '
                 'with hidden layers have neurons to match: set start to "common" and matching to '
                 '"none".'
-            )
-        if not self.price >= 0:
-            raise ExperimentError(
-                f"algorithm.price is {self.price}; set it to 0 or more, inf to open no neuron."
             )
         _ = self.matching_cost  # says what is wrong with its numbers
         if self.matched_layers != "together" and not matched:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -44,7 +44,8 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
-from intarsia.errors import ExperimentError, FederationError
+from intarsia.core.settings import Positive, PositiveFraction, check_ranges
+from intarsia.errors import FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
@@ -57,28 +58,15 @@ class CoCoA:
     """Hyperparameters, with the paper's meaning."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ
-    gamma: float = 1.0  # γ, the share of the steps that counts; 1 adds, 1/K averages
-    sigma: float | None = None  # σ', at least γK to be safe; None: γK
-    local_samples: float = 1.0  # share of its samples that a client steps on in a round
+    regularisation: Positive = 1e-3  # λ
+    gamma: PositiveFraction = 1.0  # γ, the share of the steps that counts; 1 adds, 1/K averages
+    # σ'; None: γK
+    sigma: Annotated[Positive, "γ times the number of clients is safe"] | None = None
+    local_samples: PositiveFraction = 1.0  # share of its samples that a client steps on in a round
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
-        if not (self.regularisation > 0 and math.isfinite(self.regularisation)):
-            raise ExperimentError(
-                f"algorithm.regularisation is {self.regularisation}; it must be positive and "
-                "finite, for example 1e-3."
-            )
-        for name in ("gamma", "local_samples"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ExperimentError(
-                    f"algorithm.{name} is {getattr(self, name)}; choose it above 0, up to 1."
-                )
-        if self.sigma is not None and not (self.sigma > 0 and math.isfinite(self.sigma)):
-            raise ExperimentError(
-                f"algorithm.sigma is {self.sigma}; choose it above 0 (γ times the number of "
-                "clients is safe), or leave it out."
-            )
+        check_ranges(self)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,8 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError, listed
+from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
+from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.sgd import descend
@@ -63,30 +64,15 @@ class FedAvg:
     """Hyperparameters, with the paper's meaning."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ
-    local_steps: int = 100  # gradient steps that a client takes in a round
-    batch: int = 1  # samples per step
-    a: float = 1.0  # numerator of the rate a/(b + √t)
-    b: float = 1.0  # delay of its decay
+    regularisation: Positive = 1e-3  # λ
+    local_steps: Count = 100  # gradient steps that a client takes in a round
+    batch: Count = 1  # samples per step
+    a: Positive = 1.0  # numerator of the rate a/(b + √t)
+    b: Annotated[NotNegative, "the rate is a/(b + √t)"] = 1.0  # delay of its decay
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
-        for name in ("regularisation", "a"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ExperimentError(
-                    f"algorithm.{name} is {value}; it must be positive and finite, "
-                    "for example 1e-3."
-                )
-        if not (self.b >= 0 and math.isfinite(self.b)):
-            raise ExperimentError(
-                f"algorithm.b is {self.b}; the rate is a/(b + √t): choose b from 0 up."
-            )
-        for name in ("local_steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ExperimentError(
-                    f"algorithm.{name} is {getattr(self, name)}; choose a whole number from 1 up."
-                )
+        check_ranges(self)
 
 
 @dataclass(frozen=True)

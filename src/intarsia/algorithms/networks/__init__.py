@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from intarsia.algorithms.networks.architecture import Architecture as Architecture
-    from intarsia.algorithms.networks.client_network import Options as Options
+    from intarsia.algorithms.networks.options import NetworkOptions as NetworkOptions
     from intarsia.algorithms.networks.user_modules import Named as Named
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "architecture": "Architecture",
-            "client_network": "Options",
-            "user_modules": "Named",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -1,7 +1,7 @@
 """Personalised federated learning: each client ends with a network of its own.
 
-Read `fedrep` first; it holds FedRep, FedAvg with fine-tuning, and FedProx. `hetfedrep` holds
-HetFedRep and local training, and `custom_networks` trains modules that users bring.
+Read `fedrep` first; it holds FedRep, FedAvg with fine-tuning, FedProx, HetFedRep and local
+training. `custom_networks` trains modules that users bring.
 """
 
 from typing import TYPE_CHECKING
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from intarsia.algorithms.personalised.fedrep import FEDAVG_FT as FEDAVG_FT
     from intarsia.algorithms.personalised.fedrep import FEDPROX as FEDPROX
     from intarsia.algorithms.personalised.fedrep import FEDREP as FEDREP
+    from intarsia.algorithms.personalised.fedrep import HETFEDREP as HETFEDREP
+    from intarsia.algorithms.personalised.fedrep import LOCAL as LOCAL
     from intarsia.algorithms.personalised.fedrep import FedAvgFT as FedAvgFT
     from intarsia.algorithms.personalised.fedrep import FedProx as FedProx
     from intarsia.algorithms.personalised.fedrep import FedRep as FedRep
-    from intarsia.algorithms.personalised.hetfedrep import HETFEDREP as HETFEDREP
-    from intarsia.algorithms.personalised.hetfedrep import LOCAL as LOCAL
-    from intarsia.algorithms.personalised.hetfedrep import HetFedRep as HetFedRep
-    from intarsia.algorithms.personalised.hetfedrep import Local as Local
+    from intarsia.algorithms.personalised.fedrep import HetFedRep as HetFedRep
+    from intarsia.algorithms.personalised.fedrep import Local as Local
     from intarsia.algorithms.personalised.l2gd import L2GD as L2GD
     from intarsia.algorithms.personalised.l2gd import L2gd as L2gd
     from intarsia.algorithms.personalised.pfedme import PFEDME as PFEDME
@@ -30,15 +30,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "custom_networks": "OWN_NETWORKS OwnNetworks",
-            "ditto": "DITTO Ditto",
-            "fedhenn": "FEDHENN FedHeNN",
-            "fedrep": "FEDAVG_FT FEDPROX FEDREP FedAvgFT FedProx FedRep",
-            "hetfedrep": "HETFEDREP LOCAL HetFedRep Local",
-            "l2gd": "L2GD L2gd",
-            "pfedme": "PFEDME PFedMe",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

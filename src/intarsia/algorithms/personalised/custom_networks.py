@@ -30,7 +30,7 @@ import numpy as np
 
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import check_clients, finite, part_vector
-from intarsia.algorithms.networks.options import check_device, check_options
+from intarsia.algorithms.networks.options import check_device
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
@@ -76,6 +76,7 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.settings import Count, CountOrZero, NotNegative, Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
@@ -100,22 +101,18 @@ class OwnNetworks:
     shared: tuple[str, ...] = ()  # patterns of parameters, such as "head.*"
     ragged: Mapping[str, int] = field(default_factory=dict[str, int])  # see `LocalTraining`
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    local_epochs: int = 1
-    final_epochs: int = 0  # of what is not shared, at all clients after the last round
+    local_epochs: Count = 1
+    final_epochs: CountOrZero = 0  # of what is not shared, at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    rate: float = 1e-3
-    weight_decay: float = 0.0
-    batch: int = 100
+    rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
+    batch: Count = 100
     precision: Literal["single", "double", "bf16"] = "single"  # bf16: products only
     device: str = "cpu"  # as torch names it: "cuda", "cuda:1"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            counts=("local_epochs", "batch"),
-            not_negative=("final_epochs", "weight_decay"),
-        )
+        check_ranges(self)
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
             named(name)
         check_device(self.device)

@@ -39,6 +39,7 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Block
+from intarsia.core.settings import Count, NotNegative
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -46,12 +47,9 @@ from intarsia.maths.training.local_training import LocalTraining
 class Ditto(NetworkOptions):
     """Hyperparameters."""
 
-    counts = ("local_epochs", "own_epochs")
-    not_negative = ("pull",)
-
-    pull: float = 0.1  # λ
-    local_epochs: int = 10  # of the network of all
-    own_epochs: int = 10  # of the client's own
+    pull: NotNegative = 0.1  # λ
+    local_epochs: Count = 10  # of the network of all
+    own_epochs: Count = 10  # of the client's own
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 

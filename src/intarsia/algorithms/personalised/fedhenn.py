@@ -30,9 +30,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks import parameter_sharing as sharing
@@ -55,7 +56,7 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Array, Block
-from intarsia.errors import ExperimentError
+from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.maths.training.local_training import Batch, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
@@ -64,23 +65,15 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 class FedHeNN(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs",)
-    not_negative = ("similarity_weight", "final_epochs")
-
-    similarity_weight: float = 0.1  # η
-    points: int = 100  # R
-    local_epochs: int = 10
-    final_epochs: int = 10  # at all clients after the last round
+    similarity_weight: NotNegative = 0.1  # η
+    points: Annotated[int, Ge(2), "centred kernels have nothing of one point"] = 100  # R
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 10  # at all clients after the last round
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.points < 2:
-            raise ExperimentError(
-                f"algorithm.points is {self.points}; kernels are centred, which leaves nothing of "
-                "a single point: it must be at least 2, for example 100."
-            )
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

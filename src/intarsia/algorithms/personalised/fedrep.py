@@ -65,6 +65,7 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Array
+from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import LocalTraining
 
@@ -73,16 +74,14 @@ from intarsia.maths.training.local_training import LocalTraining
 class FedRep(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs",)
-    not_negative = ("shared_layers", "shared_epochs", "final_epochs")
     shared_from: ClassVar[int] = 1  # the round in which what is shared starts to train
 
-    shared_layers: int = 3  # of φ's three
-    local_epochs: int = 10  # of what is the client's own
-    shared_epochs: int = 1  # of what is shared, after local training; 0: one step
-    final_epochs: int = 10  # of the client's own at all clients after the last round
+    shared_layers: CountOrZero = 3  # of φ's three
+    local_epochs: Count = 10  # of what is the client's own
+    shared_epochs: CountOrZero = 1  # of what is shared, after local training; 0: one step
+    final_epochs: CountOrZero = 10  # of the client's own at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,16 +108,14 @@ class FedRep(NetworkOptions):
 class HetFedRep(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs", "shared_from")
-    not_negative = ("shared_epochs", "final_epochs")
     own_parts: ClassVar[tuple[str, ...]] = ("embedding.*", "classifier.*")
 
-    local_epochs: int = 10  # M
-    shared_epochs: int = 0  # of α after local training; 0: one step
-    shared_from: int = 1  # the round in which α starts to train
-    final_epochs: int = 10  # of φ and β at all clients after the last round
+    local_epochs: Count = 10  # M
+    shared_epochs: CountOrZero = 0  # of α after local training; 0: one step
+    shared_from: Count = 1  # the round in which α starts to train
+    final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     embedding: Kind = "perceptron"
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     @property
     def architecture(self) -> Architecture:
@@ -135,14 +132,12 @@ class HetFedRep(NetworkOptions):
 class Local(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs",)
-    not_negative = ("final_epochs",)
     own_parts: ClassVar[tuple[str, ...]] = ("embedding.*", "classifier.*")
 
-    local_epochs: int = 10
-    final_epochs: int = 10  # at all clients after the last round
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 10  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -154,26 +149,21 @@ class Local(NetworkOptions):
 class FedAvgFT(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs",)
-    not_negative = ("proximal", "final_epochs")
-
-    local_epochs: int = 10
-    proximal: float = 0.0  # μ, of FedProx
-    final_epochs: int = 10  # of fine-tuning, at all clients after the last round
+    local_epochs: Count = 10
+    proximal: NotNegative = 0.0  # μ, of FedProx
+    final_epochs: CountOrZero = 10  # of fine-tuning, at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(NetworkOptions):
     """Hyperparameters; those of local training as of FedAvg-FT."""
 
-    counts = ("local_epochs",)
-    not_negative = ("proximal",)
     final_epochs: ClassVar[int] = 0  # of fine-tuning: none
 
-    local_epochs: int = 10
-    proximal: float = 0.1  # μ
+    local_epochs: Count = 10
+    proximal: NotNegative = 0.1  # μ
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 

@@ -46,7 +46,7 @@ from intarsia.core.algorithm import (
     sums,
 )
 from intarsia.core.block import Array, Block
-from intarsia.errors import ExperimentError
+from intarsia.core.settings import Count, CountOrZero, Fraction, FractionBelowOne
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -54,22 +54,11 @@ from intarsia.maths.training.local_training import LocalTraining
 class L2gd(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    counts = ("local_epochs",)
-    not_negative = ("mixing", "aggregation", "final_epochs")
-
-    mixing: float = 0.1  # m, how far a client goes towards the mean; 1: all the way
-    aggregation: float = 1.0  # p, the share of the rounds in which clients do
-    local_epochs: int = 10
-    final_epochs: int = 10  # at all clients after the last round
-    dropout: float = 0.0  # chance that a unit of the embedding is left out in training
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("mixing", "aggregation"):
-            if getattr(self, name) > 1:
-                raise ExperimentError(
-                    f"algorithm.{name} is {getattr(self, name)}; it must be between 0 and 1."
-                )
+    mixing: Fraction = 0.1  # m, how far a client goes towards the mean; 1: all the way
+    aggregation: Fraction = 1.0  # p, the share of the rounds in which clients do
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 10  # at all clients after the last round
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ from intarsia.core.algorithm import (
     evolve,
     sums,
 )
+from intarsia.core.settings import Count, NotNegative
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -55,14 +56,11 @@ from intarsia.maths.training.local_training import LocalTraining
 class PFedMe(NetworkOptions):
     """Hyperparameters, with the defaults of the paper's code for its digits."""
 
-    counts = ("local_rounds", "steps")
-    not_negative = ("pull", "step_size", "mixing")
-
-    pull: float = 15.0  # λ
-    local_rounds: int = 20  # R
-    steps: int = 5  # K, on one batch
-    step_size: float = 0.005  # η, of w
-    mixing: float = 1.0  # β
+    pull: NotNegative = 15.0  # λ
+    local_rounds: Count = 20  # R
+    steps: Count = 5  # K, on one batch
+    step_size: NotNegative = 0.005  # η, of w
+    mixing: NotNegative = 1.0  # β
     rate: float = 0.05  # of the steps of θ
     optimiser: Literal["adam", "sgd"] = "sgd"
     batch: int = 20
