@@ -18,12 +18,7 @@ LAYERS = 10
 BESIDE_THE_PACKAGES = {"attacks", "fixtures", "support"}  # folders of tests that mirror no package
 
 # (file, string) → why the name of a module above, or beside, the file's own layer may stand there
-COUPLINGS = {
-    ("engines/remote/wire.py", "intarsia.algorithms"): "bounds what a message may hold",
-    ("engines/transports/nvflare.py", "intarsia.deployment.server"): "entry point of a kit",
-    ("engines/transports/nvflare.py", "intarsia.deployment.client_setup"): "entry point of a kit",
-    ("engines/transports/nvflare.py", "intarsia.deployment.client_folder"): "entry point of a kit",
-}
+COUPLINGS: dict[tuple[str, str], str] = {}  # (file, what its string names): why it has to
 FILE_NAMES = {"intarsia.pid", "intarsia.lock"}  # of a kit's folder: they look like modules
 
 

@@ -47,23 +47,6 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "api": "Inspection inspect join resume run",
-            "errors": (
-                "AbsentError BusyError CheckpointError CodecError ConvergenceError "
-                "ExperimentError FederationError IntarsiaError KeyMaterialError RangeError "
-                "ReplayError SealedError SiteError StaleError TableError TamperedError "
-                "UserError VersionError"
-            ),
-            "inference.predict": "Predictions predict",
-            "models.linear": "LinearClassifier LinearRegressor",
-            "results.comparison": "compare",
-            "results.result": "Certificate Metrics Result Score",
-            "training.loop": "Progress",
-            "training.run": "load",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
 
 __version__ = "0.1.0"

@@ -40,16 +40,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "algorithm": (
-                "Algorithm ClientFunction Clients Conclusion Counts Info Layout PerBlock "
-                "PerFeature PerSample PerSelected RandomKey Ready Release Sealed SecretKey "
-                "ServerModel client_function cohort_function evolve secret_function"
-            ),
-            "block": "Block ClientId Labels",
-            "feature_blocks": "FeatureBlock",
-            "schema": "Cell Holding Index Schema",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

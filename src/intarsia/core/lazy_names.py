@@ -6,26 +6,33 @@ of the others, and no library that they need.
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package.
 
-    `modules` has the public names of each module, separated by blanks. Type checkers read the
-    imports below TYPE_CHECKING in the package's `__init__.py`, which are of the same names.
+    Its public names are those that its `__init__.py` imports below TYPE_CHECKING, so that they
+    stand in one place for type checkers and for the interpreter.
     """
-    homes = {name: module for module, names in modules.items() for name in names.split()}
+    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    homes = {
+        name.name: str(one.module)
+        for one in ast.walk(ast.parse(source))
+        if isinstance(one, ast.ImportFrom) and str(one.module).startswith(package)
+        for name in one.names
+        if name.asname == name.name
+    }
 
     def get_attribute(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(homes[name]), name)
 
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})

@@ -23,13 +23,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "dataset": "Dataset",
-            "labels": "LabelColumn LabelSettings encode_labels",
-            "reader": "read table_from",
-            "source": "Source",
-            "table": "Encoding Table encode encoding_of",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

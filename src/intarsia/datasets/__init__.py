@@ -13,9 +13,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "registry": "dataset_names load",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -20,14 +20,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "client_folder": "SiteSettings",
-            "client_setup": "site_in",
-            "federation_file": "FederationFile",
-            "process": "KitProcess",
-            "run": "resume_over run_over",
-            "server": "Jobs supervise",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -15,10 +15,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "simulation": "InProcess",
-            "transcript": "Recorder Transcript read_transcript",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -24,15 +24,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "config": (
-                "Alignment Experiment NamedDataset Partition Preprocessing Split from_dict load "
-                "to_dict"
-            ),
-            "feature_dictionary": "Dictionary",
-            "federation": "Federation build",
-            "published": "Published",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -15,12 +15,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "federated_predict": "predict_federated",
-            "latent_space": "latent_of",
-            "new_client": "join",
-            "predict": "Predictions",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -15,10 +15,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "overlap": "block_classes class_counts holdings_table overlap_counts",
-            "recommend": "Advice advise",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -16,11 +16,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "linear": "LinearClassifier LinearRegressor",
-            "networks": "ClientNetwork Networks",
-            "serialization": "read_model write_model",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

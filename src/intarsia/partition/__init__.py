@@ -30,13 +30,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "by_feature_block": "PATTERNS Pattern blocks",
-            "client_clusters": "Structure agreement",
-            "flower_export": "IntarsiaPartitioner",
-            "label_skew": "clusters dirichlet iid levels",
-            "registry": "KINDS deal grid horizontal natural overlap partition vertical",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -1,6 +1,6 @@
 """Figures of data overlap and of results; each takes data and writes one PNG.
 
-Each module draws one figure. `picture_file` writes them all; `overlap_labels` places the labels of
+Each module draws one figure. `style` writes them all; `overlap_labels` places the labels of
 the figure in `overlap`.
 """
 
@@ -16,14 +16,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "block_classes": "blocks_picture",
-            "client_clusters": "structure_picture",
-            "comparison": "curves_picture",
-            "latent_space": "latent_picture",
-            "learning_curves": "rounds_picture",
-            "overlap": "holdings_picture",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

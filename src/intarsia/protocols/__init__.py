@@ -18,10 +18,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "evaluation": "Grades evaluate evaluate_own evaluate_server",
-            "preprocessing": "Preparation add_intercept prepare",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

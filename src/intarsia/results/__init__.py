@@ -26,13 +26,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "audit": "Audit AuditLine",
-            "checkpoint": "Checkpoint Checkpoints",
-            "comparison": "compare three_way",
-            "history": "Course course_of",
-            "result": "Certificate Guarantee Metrics Result Score mean worst",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

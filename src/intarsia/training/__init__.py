@@ -21,12 +21,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "baselines": "BASELINES Baseline",
-            "loop": "Progress",
-            "registry": "ALGORITHMS choose kind_of",
-            "run": "load resume trained",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -17,11 +17,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "caller": "Patience Transport",
-            "client": "Shelf Site Workplace",
-            "server": "Remote",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -17,10 +17,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "flower": "ContextShelf GridLine Node client_app line_to",
-            "nvflare": "ServerSide SiteSide provisioned",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

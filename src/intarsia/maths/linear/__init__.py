@@ -14,10 +14,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "losses": "CLASSIFICATION LOSSES",
-            "sdca": "Fit",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

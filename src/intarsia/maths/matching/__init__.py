@@ -18,12 +18,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "kmeans": "k_means",
-            "matched_classifiers": "Classifier Matching",
-            "neuron_assignment": "BetaBernoulli Cost SquaredDistance",
-            "neuron_matching": "match",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

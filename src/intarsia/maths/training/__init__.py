@@ -19,11 +19,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "local_training": "Learner LocalTraining Trained train_alone",
-            "optimisers": "SGD Adam",
-            "vectorised": "UnbatchableWarning train",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -16,11 +16,4 @@ if TYPE_CHECKING:
 else:
     from intarsia.core.lazy_names import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "key_exchange": "Card Identity",
-            "keyring": "KeyFolder",
-            "shared_key": "SharedKey fingerprint",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
