@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import issparse
 
-from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, ClientId
+from intarsia.core.algorithm import Conclusion, Info, RandomKey
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
-from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
+from intarsia.protocols.evaluation import Grades
 from intarsia.protocols.preprocessing import Preparation
+from intarsia.training.loop import Part, grade_clients, simulate
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork, Networks
@@ -80,16 +81,11 @@ def join_blocks(
     [name] = found.train
     made_of = _made_of(server, found.train[name], scaled=options.scaling)
     parts = {
-        part: _standardised(server, made_of, blocks[name])
+        part: {name: _standardised(server, made_of, blocks[name])}
         for part, blocks in (("train", found.train), ("test", found.test))
         if len(blocks[name].samples)
     }
-    engine = InProcess(
-        {part: (Schema.of({name: own}, model.labels), {name: own}) for part, own in parts.items()},
-        seed,
-    )
-    tested: Literal["train", "test"] = "test" if "test" in parts else "train"
-    block = engine.block(name)
+    block = parts["train"][name]
     kind = np.float64 if options.precision == "double" else np.float32
     drawn = block_network.drawn(made_of, kind, RandomKey((seed, name)))
     whole: Any = server.architecture
@@ -98,12 +94,13 @@ def join_blocks(
     classes = hyfem_client.held_classes(block, made_of.outputs)
     client = hyfem_client.Client(options, made_of, taken, classes)
     each = options.steps * options.batch
-    grades = _learnt(engine, client, math.ceil(epochs * block.shape[0] / each), tested)
-    network = hyfem_client.network(engine.get_states()[name])
+    goes_on = math.ceil(epochs * block.shape[0] / each)
+    done, grades = _train_alone(client, name, parts, model.labels, goes_on, seed)
     # alone it has no use for the width that a server grew for all
     own = replace(made_of, scale=1.0, hidden=tuple(options.hidden))
     first = block_network.drawn(own, kind, RandomKey((seed, name)))
-    alone = _learnt(engine, hyfem_client.Client(options, own, first, classes), rounds, tested)
+    client = hyfem_client.Client(options, own, first, classes)
+    _, alone = _train_alone(client, name, parts, model.labels, rounds, seed)
     kept = [server.features.index(feature) for feature in block.features]
     scaling = {name: Preparation(server.means[kept], server.scales[kept])}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
@@ -115,8 +112,9 @@ def join_blocks(
         notes.append(
             f"{missing:,} values of its blocks are missing; the federation's means stand in."
         )
+    network = hyfem_client.network(done.get_states()[name])
     return JoinedBlocks(
-        engine.schema("train"), made_of, network, scaling, grades, alone, tuple(notes)
+        done.schema("train"), made_of, network, scaling, grades, alone, tuple(notes)
     )
 
 
@@ -157,19 +155,27 @@ def _missing(made_of: Any, block: Block) -> int:
     return int(np.isnan(block.x[:, [name in own for name in block.features]]).sum())
 
 
-def _learnt(
-    engine: InProcess, client: Any, rounds: int, part: Literal["train", "test"]
-) -> dict[ClientId, Grades]:
-    """Let the one client train alone for some rounds; return how good it is."""
-    from intarsia.algorithms.hyfem import client as hyfem_client  # here: it imports torch
+def _train_alone(
+    client: Any,
+    name: ClientId,
+    parts: Mapping[str, Mapping[ClientId, Block]],
+    labels: Labels,
+    rounds: int,
+    seed: int,
+) -> tuple[InProcess, dict[ClientId, Grades]]:
+    """Let the one client go on from a state by itself; return how good it is."""
+    from intarsia.algorithms.hyfem.algorithm import HYFEM, Server  # here: they import torch
+    from intarsia.algorithms.hyfem.client import Whole
 
-    [name] = engine.ids
-    engine.set_states({name: client})
-    options = client.options
-    for number in range(1, rounds + 1):
-        engine.begin_round(number)
-        rate = options.rate * options.decay ** (number - 1)
-        told = hyfem_client.Told(None, None, None, rate=rate)
-        engine.ask(hyfem_client.train_alone, {name: told})
-    loss = grading_loss(options.loss)
-    return evaluate_own(engine, engine.schema(part), hyfem_client.predict, loss, part=part)[1]
+    assert HYFEM.alone is not None
+    options = HYFEM.alone(client.options)
+    server = Server(options, client.made_of, {}, {name: 1.0}, Whole(), Whole())
+    alone = replace(
+        HYFEM,
+        init_server=lambda *_: server,
+        init_client=lambda *_: client,
+        conclude=lambda *_: Conclusion(Info()),
+    )
+    done = simulate(alone, options, parts, labels, rounds=rounds, seed=seed)
+    part: Part = "test" if "test" in parts else "train"
+    return done.engine, grade_clients(done.engine, alone, options, part)

@@ -32,7 +32,6 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core.algorithm import Algorithm, Conclusion, Disclosure, Info, Model, SecretKey
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
 from intarsia.core.feature_blocks import feature_blocks
-from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import Experiment
@@ -41,14 +40,11 @@ from intarsia.maths.linear.products import scores
 from intarsia.protocols.evaluation import (
     Grades,
     evaluate,
-    evaluate_own,
     grade_scores,
-    grading_loss,
     whole_samples,
 )
+from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
-
-Part = Literal["train", "test"]
 
 _TOLERANCE = 1e-5  # relative gap: far below what a score shows
 _ALONE = 1e-4  # the same for each of many small models
@@ -111,25 +107,20 @@ def _by_newton(
     names = tuple(f"{number:09d}" for number in range(block.shape[1]))
     samples = np.arange(block.shape[0])
     block = replace(block, samples=samples, features=names, groups={}, copies=None)
-    schema = Schema.of({"all": block}, labels)
     # in one place there is nobody to hide from, and two runs are to come to the same bits
     known = {"all": SecretKey(bytes(SecretKey.SIZE))}
-    engine = InProcess({"train": (schema, {"all": block})}, seed, secrets=known)
     options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation)
-    key = engine.key("init")
-    state = HYFDCA.init_client(options, schema, "all", engine.block("all"), key)
-    engine.set_states({"all": state})
-    server = HYFDCA.setup(HYFDCA.init_server(options, schema, key), engine, key)
-    gap, step = np.inf, 0
-    while gap > tolerance and step < _STEPS:
-        step += 1
-        engine.begin_round(step)
-        server, info = HYFDCA.round(server, engine, engine.key())
-        gap = np.inf if info.gap_relative is None else info.gap_relative
-    found = HYFDCA.conclude(server, engine, engine.key("conclude"))
+    done = simulate(
+        *(HYFDCA, options, {"train": {"all": block}}, labels),
+        rounds=_STEPS,
+        seed=seed,
+        tolerance=tolerance,
+        secrets=known,
+    )
+    found = done.conclusion
     if found.weights is None or found.info.primal is None or found.info.dual is None:
         raise ConvergenceError("Newton's method on the pooled table ended without a certificate.")
-    return Optimum(found.weights, found.info.primal, found.info.dual, step)
+    return Optimum(found.weights, found.info.primal, found.info.dual, done.rounds)
 
 
 def pooled(engine: InProcess, part: Part = "train") -> Block:
@@ -265,8 +256,10 @@ def network_of_all(
     whole = whole_samples(engine.schema(part), blocks)
     if tested.y is not None and not np.isnan(tested.y[whole]).all():
         tested = replace(tested, y=np.where(whole, tested.y, np.nan))
-    parts: dict[Part, dict[ClientId, Block]] = {"train": {"all": learnt}, "test": {"all": tested}}
-    return _learnt(parts, engine, algorithm, options, "test", rounds, seed).get("all")
+    parts = {"train": {"all": learnt}, "test": {"all": tested}}
+    labels = engine.schema("train").labels
+    done = simulate(algorithm, options, parts, labels, rounds=rounds, seed=seed)
+    return grade_clients(done.engine, algorithm, options, "test").get("all")
 
 
 def networks_alone(
@@ -280,37 +273,10 @@ def networks_alone(
 ) -> dict[ClientId, Grades]:
     """Return the grades of each party's network that learns from its own samples."""
     names = engine.schema("train").clients
-    used: tuple[Part, ...] = ("train",) if part == "train" else ("train", part)
-    parts = {one: {name: engine.block(name, one) for name in names} for one in used}
-    return _learnt(parts, engine, algorithm, options, part, rounds, seed)
-
-
-def _learnt(
-    parts: Mapping[Part, Mapping[ClientId, Block]],
-    engine: InProcess,
-    algorithm: Algorithm,
-    options: Any,
-    part: Part,
-    rounds: int,
-    seed: int,
-) -> dict[ClientId, Grades]:
+    parts = {str(one): {name: engine.block(name, one) for name in names} for one in ("train", part)}
     labels = engine.schema("train").labels
-    other = InProcess({k: (Schema.of(own, labels), own) for k, own in parts.items()}, seed)
-    schema, key = other.schema("train"), other.key("init")
-    server = algorithm.init_server(options, schema, key)
-    other.make_states(
-        lambda name: algorithm.init_client(
-            options, schema, name, other.block(name), other.client_key(name)
-        )
-    )
-    server = algorithm.setup(server, other, key)
-    for number in range(1, rounds + 1):
-        other.begin_round(number)
-        server, _ = algorithm.round(server, other, other.key())
-    other.begin_round(rounds + 1)
-    algorithm.conclude(server, other, other.key("conclude"))
-    loss = grading_loss(options.loss)
-    return evaluate_own(other, other.schema(part), algorithm.model.predict, loss, part=part)[1]
+    done = simulate(algorithm, options, parts, labels, rounds=rounds, seed=seed)
+    return grade_clients(done.engine, algorithm, options, part)
 
 
 _POOLED = "No federation: all tables were pooled in one place."

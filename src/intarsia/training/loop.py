@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, Info
-from intarsia.core.block import ClientId
+from intarsia.core.algorithm import Algorithm, Conclusion, Info, SecretKey
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
@@ -28,6 +28,8 @@ from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
 from intarsia.training.participation import present
 from intarsia.training.timing import Clock
+
+Part = Literal["train", "test"]
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -60,7 +62,7 @@ class Task:
     algorithm: Algorithm
     options: Any  # the algorithm's hyperparameters
     engine: InProcess | Remote
-    part: Literal["train", "test"]  # what the model is evaluated on
+    part: Part  # what the model is evaluated on
     store: Checkpoints | None
     clock: Clock
     progress: Callable[[Progress], None] | None = None
@@ -76,6 +78,54 @@ class Standing:
     best: float = math.inf  # smallest gap
     best_round: int = 0
     first: float = math.inf  # the first gap
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Clients in this process after their last round, and what the algorithm concludes."""
+
+    engine: InProcess
+    rounds: int
+    conclusion: Conclusion
+
+
+def simulate(
+    algorithm: Algorithm,
+    options: Any,
+    parts: Mapping[str, Mapping[ClientId, Block]],
+    labels: Labels,
+    *,
+    rounds: int,
+    seed: int,
+    tolerance: float = -math.inf,
+    secrets: Mapping[ClientId, SecretKey] | None = None,
+) -> Simulation:
+    """Run an algorithm in this process, and nothing beside it: no folder, history or scores.
+
+    Parameters
+    ----------
+    parts
+        The clients' prepared blocks.
+    tolerance
+        The relative gap at which the rounds end before their number is reached.
+    secrets
+        The clients' own; None: drawn from the system.
+    """
+    known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
+    engine = InProcess(known, seed, secrets=secrets)
+    key = engine.key("init")
+    server = algorithm.init_server(options, engine.schema("train"), key)
+    engine.begin(algorithm, options)
+    server = algorithm.setup(server, engine, key)
+    number = 0
+    while number < rounds:
+        number += 1
+        engine.begin_round(number)
+        server, info = algorithm.round(server, engine, engine.key())
+        if info.gap_relative is not None and not info.gap_relative > tolerance:
+            break
+    engine.begin_round(number + 1)
+    return Simulation(engine, number, algorithm.conclude(server, engine, engine.key("conclude")))
 
 
 def start(task: Task) -> tuple[Any, Standing]:
@@ -214,6 +264,14 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
         if blocks is None:
             return None, own
         return evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
+
+
+def grade_clients(
+    engine: InProcess, algorithm: Algorithm, options: Any, part: Part
+) -> dict[ClientId, Grades]:
+    """Return the grades of each client's own model."""
+    schema, loss = engine.schema(part), grading_loss(options.loss)
+    return evaluate_own(engine, schema, algorithm.model.predict, loss, part=part)[1]
 
 
 def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[str, ...] | None:
