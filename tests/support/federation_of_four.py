@@ -179,18 +179,18 @@ class Reference:
 
     def _run(self, secrets):
         kept = []
-        trained = running.trained
+        trained = running.train_to_end
 
         def keeping(task):
             kept.append(trained(task))
             return kept[-1]
 
-        running.trained = keeping
+        running.train_to_end = keeping
         try:
             description = experiment.from_dict(self._tree, self.folder.parent)
             self.result = running.run(description, out=self.folder, secrets=secrets)
         finally:
-            running.trained = trained
+            running.train_to_end = trained
         self.conclusion = kept[0].conclusion
 
     def same(self, federation, name, traffic=True):

@@ -217,7 +217,8 @@ def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
     assert [line["round"] for line in lines if line["accuracy"] is not None] == evaluated
     certified = [line["round"] for line in lines if line["gap_relative"] is not None]
     assert certified == [number for number in range(1, 6) if every and number % every == 0]
-    parts = {"tables", "preprocessing", "training", "evaluation", "yardsticks", "checkpoints"}
+    before = {"tables", "preprocessing", "training", "evaluation"}
+    parts = {*before, "yardsticks", "checkpoints", "model"}
     assert set(found.seconds) == {*parts, "total"}
     assert found.seconds["total"] == pytest.approx(sum(found.seconds[part] for part in parts))
     assert lines[-1]["seconds"] <= found.seconds["training"]

@@ -8,7 +8,7 @@ from intarsia.algorithms.linear.cocoa import CoCoA
 from intarsia.core.algorithm import Conclusion, Info
 from intarsia.data.source import Source
 from intarsia.experiment.config import Experiment
-from intarsia.training.outcome import Outcome, result_of
+from intarsia.training.outcome import Cost, Outcome, result_of
 
 EXPERIMENT = Experiment(
     name="e", algorithm="cocoa", clients=(Source(name="a", path="a.csv"),), tolerance=1e-6
@@ -35,11 +35,6 @@ def test_a_certificate_above_the_tolerance_is_explained(finished, gap, note):
         EXPERIMENT,
         CoCoA(),
         Outcome(7, finished, Conclusion(info), None, {}),
-        model=None,
-        seconds={},
-        traffic={},
-        exchanges=0,
-        started=datetime.now(UTC),
-        folder=None,
+        Cost(datetime.now(UTC), seconds={}),
     )
     assert (note in found.notes[0]) if note else not found.notes

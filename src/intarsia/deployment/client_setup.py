@@ -39,10 +39,10 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import differential_privacy, preprocessing
+from intarsia.protocols import preprocessing
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
-from intarsia.training.setup import declare_exchanges
+from intarsia.training.setup import declare_exchanges, settle_block, transform_block
 from intarsia.training.timing import Limit
 
 READ: Final = "read"  # the experiment → a sketch of the site's table
@@ -225,10 +225,9 @@ class Work:
             if part not in self.schemas:
                 del self._blocks[part]
                 continue
-            block = self._blocks[part]
-            if settings.preprocessing.intercept:
-                block = preprocessing.add_intercept(block)
-            self._blocks[part] = self.schemas[part].align(name, block)
+            self._blocks[part] = settle_block(
+                self._blocks[part], name, self.schemas[part], settings.preprocessing
+            )
         schema = self.schemas["train"]
         clients = schema.clients
         keys = modes.keys(settings.privacy, clients, None, settings.name)
@@ -241,16 +240,9 @@ class Work:
         return preprocessing.initial(self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        name = codec.decode(message)
-        self._scaling = state
-        change = {"prepared": preprocessing.prepared, "clipped": differential_privacy.clipped}.get(
-            name
-        )
+        self._scaling, step = state, codec.decode(message)
         for part, block in self._blocks.items():
-            if change is not None:
-                self._blocks[part] = change(state, part, block)
-            elif name == "counted once" and part == "train":
-                self._blocks[part] = block.counted_once()
+            self._blocks[part] = transform_block(step, state, part, block)
         return state, None
 
     def _begin(self, state: Any, message: bytes) -> tuple[Any, Any]:

@@ -11,19 +11,18 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intarsia.core.algorithm import Algorithm
+from intarsia.core.algorithm import RandomKey
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import INTERCEPT, ClientId, Labels
-from intarsia.core.feature_blocks import doubled
+from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.labels import notes_on_labels
+from intarsia.data.table import Encoding
 from intarsia.deployment.client_models import Scales, server_model, told
 from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.deployment.table_metadata import Held, Sketch, agreed
@@ -44,23 +43,21 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.checks import check_forgotten_ids, check_kinds
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import labelled_somewhere
-from intarsia.partition.client_clusters import Structures, of_models
+from intarsia.partition.client_clusters import Structure
 from intarsia.privacy.secure_aggregation import setup as modes
-from intarsia.protocols import differential_privacy, preprocessing
-from intarsia.results import audit, run_folder
+from intarsia.results import run_folder
+from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
-from intarsia.training import checks as caveats
-from intarsia.training import loop as training
-from intarsia.training import outputs, privacy_guarantee, timing
+from intarsia.training import privacy_guarantee, timing
 from intarsia.training.checks import check_task
 from intarsia.training.loop import Progress
-from intarsia.training.outcome import Outcome, result_of
+from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
-from intarsia.training.run import trained
-from intarsia.training.setup import declare_exchanges
-from intarsia.training.timing import Clock
+from intarsia.training.run import Plan, Ready, Watcher, run_at
+from intarsia.training.setup import Engine, Step, set_up, without_intercept
 
-Watcher = Callable[[Progress], None]
+if TYPE_CHECKING:
+    from intarsia.models.serialization import Model
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ def run_over(
     described = replace(description, out=str(folder))
     with run_folder.alone_in(folder):
         run_folder.start(folder, described, "sites", overwrite=overwrite, sites=own)
-        return _resumed(folder, transport, patience, progress)
+        return _go_on(folder, transport, patience, progress)
 
 
 def resume_over(
@@ -139,10 +136,10 @@ def resume_over(
     """
     run_folder.describe(folder)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
-        return _resumed(folder, transport, patience, progress)
+        return _go_on(folder, transport, patience, progress)
 
 
-def _resumed(
+def _go_on(
     folder: Path, transport: Transport, patience: Patience | None, progress: Watcher | None
 ) -> Result:
     """Go on with a run over sites, from its beginning too; nobody else works on it."""
@@ -166,70 +163,13 @@ def _resumed(
     )
     try:
         with timing.limited(description.threads):
-            return _run(description, caller, folder, progress)
+            watcher = _note_away(caller, folder, progress)
+            return run_at(AtSites(caller, folder), description, folder, watcher)
     finally:
         journal.close()
 
 
-def _run(description: Experiment, caller: Caller, folder: Path, progress: Watcher | None) -> Result:
-    clock, started = Clock(), datetime.now(UTC)
-    algorithm, options = choose(description)
-    assert algorithm.federated
-    store = run_folder.reopen(folder, "sites")
-    with clock.part("preprocessing"):
-        engine, ready = _engine(description, algorithm, options, caller, folder)
-    release, promise = privacy_guarantee.guarantee(
-        description, algorithm, options, engine.schema("train")
-    )
-    if release is not None and algorithm.private is not None:
-        algorithm = algorithm.private(release)
-    part: Literal["train", "test"] = "test" if ready.tested else "train"
-    noted = _noting(caller, folder, progress)
-    task = training.Task(description, algorithm, options, engine, part, store, clock, noted)
-    outcome = trained(task)
-    sizes = len(engine.schema("train").samples), len(engine.schema("train").clients)
-    schema, conclusion = engine.schema("train"), outcome.conclusion
-    with clock.part("model"):
-        bodies = {name: codec.encode(one) for name, one in told(schema, conclusion).items()}
-        scales = _stage(caller, KEEP, bodies, Scales)
-        model, lacking = server_model(description, algorithm, options, schema, conclusion, scales)
-    notes = (
-        *ready.notes,
-        *(doubled(schema) if algorithm.model.server_model is not None else ()),
-        *caveats.unsealed(description, algorithm, sites=True),
-        *caveats.read_all_the_same(description, algorithm, options),
-        *caveats.unmeasured(description, algorithm),
-        *caveats.named_alike(description, algorithm, schema),
-        *privacy_guarantee.notes(promise, options, *sizes),
-        *outcome.notes,
-        *lacking,
-    )
-    made = result_of(
-        description,
-        options,
-        replace(outcome, notes=notes),
-        model=model,
-        seconds=clock.seconds,
-        traffic=engine.books.traffic.summary(),
-        exchanges=engine.books.traffic.exchanges,
-        started=started,
-        folder=folder,
-        privacy=promise,
-        structure=Structures(
-            None, of_models(schema.clients, conclusion.structure, conclusion.level_words)
-        ),
-    )
-    (folder / run_folder.AWAY).unlink(missing_ok=True)
-    _keep_conclusion(folder, outcome)
-    outputs.draw(folder, schema)
-    crossed = engine.books.crossings.summary()
-    declared = declare_exchanges(algorithm, options, {"train": schema})
-    audit.write(folder, engine.books.mode, crossed, declared)
-    outputs.finish(folder, made)
-    return made
-
-
-def _noting(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
+def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
     """Return what writes down after each round who is away; in a new process nobody is."""
     known: set[ClientId] = set()
     (folder / run_folder.AWAY).unlink(missing_ok=True)
@@ -248,193 +188,198 @@ def _noting(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
     return noted
 
 
-def _keep_conclusion(folder: Path, outcome: Outcome) -> None:
-    """Write the weights that the server has: of prepared features, whose scales it has not."""
-    found = outcome.conclusion
-    kept = {
-        "weights": found.weights,
-        "network": None if found.network is None else dict(found.network),
-    }
-    write_atomically(folder / run_folder.CONCLUSION, codec.encode(kept))
+class AtSites:
+    """The clients of a run at sites on other machines, which its server calls.
 
+    Parameters
+    ----------
+    caller
+        Calls them.
+    folder
+        The output folder, on which nobody else works.
+    """
 
-# -- the set-up
+    sites, drawn = True, False
+    truth: Structure | None = None
 
+    def __init__(self, caller: Caller, folder: Path) -> None:
+        self._caller, self._folder = caller, folder
+        self.notes: tuple[str, ...] = ()
+        self._set_up: SetUp | None = None  # of a run that goes on
+        self._schemas: Mapping[str, Schema] = {}
+        self._kept: Mapping[ClientId, Any] = {}
+        self._make: Callable[[Mapping[str, Schema]], Remote] | None = None
 
-def _engine(
-    description: Experiment, algorithm: Algorithm, options: Any, caller: Caller, folder: Path
-) -> tuple[Remote, SetUp]:
-    """Return the engine over sites that are ready for the algorithm to begin."""
-    path = folder / run_folder.SET_UP
-    recorder = Transcript(folder / "transcript.bin") if description.privacy.transcript else None
-    made = partial(
-        Remote,
-        caller,
-        seed=description.seed,
-        sealing=modes.adding(description.privacy, caller.clients),
-        recorder=recorder,
-        algorithm=algorithm.name,
-        apart=privacy_guarantee.keeps_apart(description, algorithm, options),
-    )
-    if path.is_file():
-        ready = codec.decode(path.read_bytes(), SetUp, Schema, Holding, Labels)
-        engine = made(ready.schemas)
-        caller.sequence, caller.versions = ready.sequence, dict(ready.versions)
-        caller.anchor()
-        engine.books.exchange = ready.exchange
-        counts = json.loads(ready.counts)
-        engine.books.restore_traffic(counts["traffic"])
-        engine.books.crossings.restore(counts["crossings"])
-        return engine, ready
-    schemas, tested, notes = _agreed(description, caller)
-    # what the algorithm has against these parties it says before anything is computed
-    check_task(description, schemas["train"], options)
-    engine = made(schemas)
-    algorithm.init_server(options, schemas["train"], engine.key())
-    patience = caller.patience
-    privacy_guarantee.check_summands(
-        description,
-        algorithm,
-        options,
-        schemas["train"],
-        patience.quorum if patience.absent == "continue" else None,
-    )
-    notes += _prepared(description, algorithm, options, engine, caller, schemas)
-    counts = {
-        "traffic": dataclasses.asdict(engine.books.traffic),
-        "crossings": engine.books.crossings.summary(),
-    }
-    ready = SetUp(
-        schemas,
-        tested,
-        notes,
-        caller.sequence,
-        engine.books.exchange,
-        dict(caller.versions),
-        json.dumps(counts),
-    )
-    write_atomically(path, codec.encode(ready))
-    caller.anchor()  # as after reading it
-    return engine, ready
-
-
-def _agreed(
-    description: Experiment, caller: Caller
-) -> tuple[dict[str, Schema], bool, tuple[str, ...]]:
-    """Let the sites read their tables, and return what is public about the federation."""
-    tree = {**experiment.to_dict(description)}
-    tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
-    for key in ("client", "published"):
-        tree.pop(key, None)
-    text = json.dumps({**tree, "protocol": PROTOCOL}).encode()
-    everyone = dict.fromkeys(caller.clients, text)
-    notes: list[str] = []
-    sparse: dict[ClientId, bool] = {}
-    if description.dataset is not None:
-        dealt = _stage(caller, DEAL, everyone, Dealt, Held, Holding, Labels)
-        held = {name: one.held for name, one in dealt.items()}
-        labels = next(iter(dealt.values())).labels
-        kept = {name: np.ones(len(one.train.samples), bool) for name, one in held.items()}
-    else:
-        sketches = _stage(caller, READ, everyone, Sketch)
-        if len({one.whole_ids for one in sketches.values() if not one.generated}) > 1:
-            raise FederationError(
-                "Some sites have whole numbers as sample ids and others text; set id_type in the "
-                "site.toml of each to the same."
+    def build(self, description: Experiment) -> Schema:
+        """Let the sites read their tables, and agree on what is public of them."""
+        path = self._folder / run_folder.SET_UP
+        if path.is_file():
+            self._set_up = codec.decode(path.read_bytes(), SetUp, Schema, Holding, Labels)
+            self._schemas, self.notes = self._set_up.schemas, self._set_up.notes
+            train = self._schemas["train"]
+            return without_intercept(train) if description.preprocessing.intercept else train
+        tree = {**experiment.to_dict(description)}
+        tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
+        for key in ("client", "published"):
+            tree.pop(key, None)
+        said = json.dumps({**tree, "protocol": PROTOCOL}).encode()
+        sparse: Mapping[ClientId, bool] = {}
+        if description.dataset is not None:
+            dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels)
+            held = {name: one.held for name, one in dealt.items()}
+            labels = next(iter(dealt.values())).labels
+            self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
+        else:
+            sketches = self._stage(READ, said, Sketch)
+            encoding = _agree(sketches, description)
+            labels = encoding.labels
+            held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
+            sparse = {name: one.sparse for name, one in sketches.items()}
+            self._kept = labelled_somewhere(
+                {name: one.train.samples for name, one in held.items()},
+                [one.train.labelled for one in held.values()],
             )
-        check_forgotten_ids(
-            {n: (one.columns, one.id, one.generated) for n, one in sketches.items()}
+        train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
+        tested = any(len(one.test.samples) for one in held.values())
+        test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
+        self._schemas = {"train": train, **(test if tested else {})}
+        self.notes = (*_left_out(held, self._kept), *notes_on_labels(train, description.labels))
+        for schema in self._schemas.values() if sparse else ():
+            check_kinds(schema, sparse, standardise=description.preprocessing.standardise)
+        return train
+
+    def check(self, plan: Plan) -> None:
+        """Refuse what the algorithm has against these clients; a run that goes on was checked."""
+        if self._set_up is not None:
+            return
+        description, options, schema = plan.description, plan.options, plan.schema
+        assert plan.algorithm.federated
+        check_task(description, schema, options)
+        plan.algorithm.init_server(options, schema, RandomKey((description.seed,)))
+        patience = self._caller.patience
+        quorum = patience.quorum if patience.absent == "continue" else None
+        privacy_guarantee.check_summands(description, plan.algorithm, options, schema, quorum)
+
+    def open(self, plan: Plan) -> Checkpoints:
+        """Return where checkpoints go: the folder was begun before."""
+        return run_folder.reopen(self._folder, "sites")
+
+    def set_up(self, plan: Plan) -> Ready:
+        """Let the sites prepare their blocks; what it comes to is kept, and not done again."""
+        description, caller = plan.description, self._caller
+        privacy, folder = description.privacy, self._folder
+        self._make = partial(
+            Remote,
+            caller,
+            seed=description.seed,
+            sealing=modes.adding(privacy, caller.clients),
+            recorder=Transcript(folder / "transcript.bin") if privacy.transcript else None,
+            algorithm=plan.algorithm.name,
+            apart=privacy_guarantee.keeps_apart(description, plan.algorithm, plan.options),
         )
-        encoding = agreed(sketches, description.labels)
-        labels = encoding.labels
-        bodies = dict.fromkeys(caller.clients, codec.encode(encoding))
-        held = _stage(caller, ENCODE, bodies, Held, Holding)
-        sparse = {name: one.sparse for name, one in sketches.items()}
-        kept = labelled_somewhere(
-            {name: one.train.samples for name, one in held.items()},
-            [one.train.labelled for one in held.values()],
+        found = self._set_up
+        if found is not None:
+            engine = self._make(found.schemas)
+            caller.sequence, caller.versions = found.sequence, dict(found.versions)
+            counts = json.loads(found.counts)
+            engine.books.exchange = found.exchange
+            engine.books.restore_traffic(counts["traffic"])
+            engine.books.crossings.restore(counts["crossings"])
+        else:
+            made, notes = set_up(
+                *(self, description.preprocessing, self._schemas),
+                clip=plan.clip,
+                additive=plan.additive,
+            )
+            assert isinstance(made, Remote)
+            engine, self.notes = made, (*self.notes, *notes)
+            books = engine.books
+            counts = {
+                "traffic": dataclasses.asdict(books.traffic),
+                "crossings": books.crossings.summary(),
+            }
+            kept = SetUp(
+                *(self._schemas, "test" in self._schemas, self.notes, caller.sequence),
+                *(books.exchange, dict(caller.versions), json.dumps(counts)),
+            )
+            write_atomically(folder / run_folder.SET_UP, codec.encode(kept))
+        caller.anchor()
+        return Ready(engine, "test" in self._schemas)
+
+    def settle(self, schemas: Mapping[str, Schema]) -> Remote:
+        """Let the sites bring their blocks into the order of the schemas."""
+        assert self._make is not None
+        self._schemas = schemas
+        self._call(
+            SETTLE,
+            {n: codec.encode(Settled(schemas, self._kept[n])) for n in self._caller.clients},
         )
-        left = _left_out(held, kept)
-        if left:
-            notes.append(f"{left} training samples have a label at no client; they are left out.")
-    tested = any(len(one.test.samples) for one in held.values())
-    schemas = {"train": Schema({n: _taken(one.train, kept[n]) for n, one in held.items()}, labels)}
-    notes.extend(notes_on_labels(schemas["train"], description.labels))
-    if tested:
-        schemas["test"] = Schema({name: one.test for name, one in held.items()}, labels)
-    for schema in schemas.values() if sparse else ():
-        check_kinds(schema, sparse, standardise=description.preprocessing.standardise)
-    if description.preprocessing.intercept:
-        schemas = {part: Schema(_with_intercept(one), labels) for part, one in schemas.items()}
-    bodies = {name: codec.encode(Settled(schemas, kept[name])) for name in caller.clients}
-    _stage(caller, SETTLE, bodies)
-    return schemas, tested, tuple(notes)
+        return self._make(schemas)
+
+    def transform(self, step: Step) -> None:
+        """Let the sites replace their blocks."""
+        self._stage(TRANSFORM, codec.encode(step))
+
+    def keep(self, plan: Plan, engine: Engine) -> None:
+        """Keep nothing: the sites have their models."""
+
+    def model(
+        self, plan: Plan, schema: Schema, outcome: Outcome
+    ) -> tuple[Model | None, tuple[str, ...]]:
+        """Let the sites keep their own models; return the server's, and a note if it has none."""
+        assert plan.algorithm.federated
+        found = outcome.conclusion
+        bodies = {name: codec.encode(one) for name, one in told(schema, found).items()}
+        scales = self._call(KEEP, bodies, Scales)
+        (self._folder / run_folder.AWAY).unlink(missing_ok=True)
+        # the weights that the server has: of prepared features, whose scales it may not have
+        network = None if found.network is None else dict(found.network)
+        kept = {"weights": found.weights, "network": network}
+        write_atomically(self._folder / run_folder.CONCLUSION, codec.encode(kept))
+        known = plan.description, plan.algorithm, plan.options, schema, found, scales
+        return server_model(*known)
+
+    def _stage(self, name: str, body: bytes, *classes: type) -> dict[ClientId, Any]:
+        """Let all sites do a step, of which they are told the same."""
+        return self._call(name, dict.fromkeys(self._caller.clients, body), *classes)
+
+    def _call(
+        self, name: str, bodies: Mapping[ClientId, bytes], *classes: type
+    ) -> dict[ClientId, Any]:
+        self._caller.anchor()
+        found: dict[ClientId, Any] = {}
+        for client, answer in self._caller.call("stage", name, bodies).items():
+            try:
+                found[client] = codec.decode(answer.body, *classes)
+            except CodecError as problem:
+                raise VersionError(
+                    f"What {client!r} answers to {name!r} is of another version of intarsia "
+                    f"({problem.args[0].rstrip('.')}); install the same version at the site and "
+                    "the server, and begin the run anew."
+                ) from None
+        return found
 
 
-def _prepared(
-    description: Experiment,
-    algorithm: Algorithm,
-    options: Any,
-    engine: Remote,
-    caller: Caller,
-    schemas: Mapping[str, Schema],
-) -> tuple[str, ...]:
-    """Let the sites prepare their blocks, through sums."""
-    notes = preprocessing.prepare(
-        engine,
-        schemas,
-        standardise=description.preprocessing.standardise,
-        rng=engine.key("preparation"),
-    )
-    _transform(caller, "prepared")
-    release, _ = privacy_guarantee.guarantee(description, algorithm, options, schemas["train"])
-    if (
-        release is not None
-        and algorithm.private is not None
-        and algorithm.disclosure.dp_unit == "sample"
-    ):
-        differential_privacy.clip_rows(engine, release.clip)
-        _transform(caller, "clipped")
-    if algorithm.model.additive:
-        _transform(caller, "counted once")
-    return notes
+def _agree(sketches: Mapping[ClientId, Sketch], description: Experiment) -> Encoding:
+    """Return the encoding that fits the tables of all sites."""
+    if len({one.whole_ids for one in sketches.values() if not one.generated}) > 1:
+        raise FederationError(
+            "Some sites have whole numbers as sample ids and others text; set id_type in the "
+            "site.toml of each to the same."
+        )
+    check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in sketches.items()})
+    return agreed(sketches, description.labels)
 
 
-def _transform(caller: Caller, name: str) -> None:
-    _stage(caller, TRANSFORM, dict.fromkeys(caller.clients, codec.encode(name)))
-
-
-def _stage(
-    caller: Caller, name: str, bodies: Mapping[ClientId, bytes], *classes: type
-) -> dict[ClientId, Any]:
-    caller.anchor()
-    found: dict[ClientId, Any] = {}
-    for client, answer in caller.call("stage", name, bodies).items():
-        try:
-            found[client] = codec.decode(answer.body, *classes)
-        except CodecError as problem:
-            raise VersionError(
-                f"What {client!r} answers to {name!r} is of another version of intarsia "
-                f"({problem.args[0].rstrip('.')}); install the same version at the site and the "
-                "server, and begin the run anew."
-            ) from None
-    return found
-
-
-def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> int:
-    """Return how many training samples have a label nowhere."""
+def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> tuple[str, ...]:
+    """Return a note of how many training samples have a label nowhere."""
     without: set[object] = set()
     for name, one in held.items():
         without.update(one.train.samples[~kept[name]].tolist())
-    return len(without)
+    if not without:
+        return ()
+    return (f"{len(without)} training samples have a label at no client; they are left out.",)
 
 
-def _taken(holding: Holding, kept: Any) -> Holding:
+def _take(holding: Holding, kept: Any) -> Holding:
     return replace(holding, samples=holding.samples[kept], labelled=holding.labelled[kept])
-
-
-def _with_intercept(schema: Schema) -> dict[ClientId, Holding]:
-    return {
-        name: replace(one, features=(*one.features, INTERCEPT))
-        for name, one in schema.holdings.items()
-    }

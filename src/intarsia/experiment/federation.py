@@ -64,6 +64,21 @@ class Federation:
     secret: bytes | None = field(default=None, repr=False)
     structure: Structure | None = None  # who is dealt alike, in a simulation that says so
 
+    @property
+    def tested(self) -> bool:
+        """Return whether there is a test part."""
+        return any(len(block.samples) for block in self.test.values())
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """Return the schema of each part that there is."""
+        return {"train": self.schema, **({"test": self.test_schema} if self.tested else {})}
+
+    @property
+    def parts(self) -> dict[str, dict[ClientId, Block]]:
+        """Return the blocks of each part that there is, in mappings of their own."""
+        return {"train": dict(self.train), **({"test": dict(self.test)} if self.tested else {})}
+
     def fingerprint(self) -> str:
         """Return a checksum of everything the parties hold."""
         total = 0

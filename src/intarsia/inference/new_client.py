@@ -12,11 +12,11 @@ blocks (`block_joining`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from intarsia.core.algorithm import Algorithm, Conclusion, Info, evolve
 from intarsia.core.block import Array, ClientId
@@ -24,23 +24,22 @@ from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
 from intarsia.data.labels import OTHER, LabelSettings
 from intarsia.data.source import Source
-from intarsia.engines.client_states import States
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, listed
 from intarsia.experiment.config import Alignment, Experiment
-from intarsia.experiment.federation import Tables, build
-from intarsia.inference.new_client_hyfem import JoinedBlocks, join_blocks
+from intarsia.experiment.federation import Federation, Tables, build
+from intarsia.inference.new_client_hyfem import join_blocks
 from intarsia.inference.new_table import check_table, column_names, separator_of, table_settings
 from intarsia.models.build import client_networks
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.evaluation import Grades, evaluate_own, grading_loss
 from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
 from intarsia.training import outputs, timing
-from intarsia.training.outcome import Outcome, result_of
+from intarsia.training.loop import Part, grade_clients
+from intarsia.training.outcome import Cost, Outcome, result_of
 from intarsia.training.registry import algorithm_named
 from intarsia.training.run import load
-from intarsia.training.setup import Prepared, SealedSums, prepared_engine
+from intarsia.training.setup import LocalParties, set_up
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
@@ -96,70 +95,33 @@ def join(
                 f"The run in {folder} has a client {source.name!r} already; give the new one "
                 "another name."
             )
-        rounds = run.rounds * described.participation
-        by_blocks = run.algorithm == "hyfem"
-        if by_blocks:
-            options = _with_blocks(run.hyperparameters)
-        else:
-            options = _options(
-                _joined_algorithm(run.algorithm), run.hyperparameters, epochs, rounds
-            )
+        kind = _algorithm(run.algorithm).hyperparameters
+        options: Any = hyperparameters(kind, run.hyperparameters)
+        if run.algorithm != "hyfem":
+            options = _with_epochs(options, epochs, run.rounds * described.participation)
         experiment = _experiment(described, model, source, options, seed, out)
         found = build(experiment, tables)
         if out is not None:
             _check_output(out, folder, overwrite)
-    if by_blocks:
-        with timing.limited(described.threads), clock.part("training"):
-            taken = join_blocks(
-                model,
-                found,
-                options,
-                epochs=epochs or 0,
-                rounds=run.rounds,
-                seed=experiment.seed,
-            )
-        result = _of_blocks(experiment, options, taken, found.notes, clock, started, out)
-        result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
-        if out is not None:
-            outputs.write_whole(out, experiment, found.fingerprint(), result)
-        return result
     with timing.limited(described.threads):
-        with clock.part("preprocessing"):
-            parts = {"train": dict(found.train), "test": dict(found.test)}
-            prepared = prepared_engine(
-                experiment, parts, model.labels, SealedSums(), None, States()
-            )
-        joined = _joined(prepared, options, model, source.name, clock)
-    networks = client_networks(
-        run.algorithm,
-        prepared.engine.schema("train"),
-        lambda _: options.architecture,
-        {source.name: joined.parameters},
-        prepared.scaling,
-    )
+        if run.algorithm == "hyfem":
+            with clock.part("training"):
+                outcome, networks = join_blocks(
+                    *(model, found, options, experiment.seed),
+                    epochs=epochs or 0,
+                    rounds=run.rounds,
+                )
+            traffic: dict[str, Any] = {}
+        else:
+            outcome, networks, traffic = _join_layers(model, found, experiment, options, clock)
     result = result_of(
-        experiment,
-        options,
-        Outcome(
-            rounds=0,
-            finished="algorithm",
-            conclusion=Conclusion(Info()),
-            every=None,
-            own=joined.grades,
-            notes=(*found.notes, *prepared.notes, *_notes(prepared, options)),
-            standalone=joined.alone,
-        ),
+        *(experiment, options, replace(outcome, notes=(*found.notes, *outcome.notes))),
+        Cost(started, clock.seconds, **traffic),
         model=networks,
-        seconds=clock.seconds,
-        traffic=joined.traffic,
-        exchanges=joined.exchanges,
-        started=started,
         folder=out,
     )
     result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
-    if out is not None:
-        outputs.write_whole(out, experiment, found.fingerprint(), result)
-    return result
+    return outputs.finish_run(result, whole=(experiment, found.fingerprint()))
 
 
 def described(
@@ -206,52 +168,6 @@ def described(
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
 
 
-def _with_blocks(known: Mapping[str, Any]) -> Any:
-    """Return the hyperparameters of a run of hyfem."""
-    from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # here: it imports torch
-
-    return hyperparameters(HyFEM, known)
-
-
-def _of_blocks(
-    experiment: Experiment,
-    options: Any,
-    joined: JoinedBlocks,
-    notes: tuple[str, ...],
-    clock: Clock,
-    started: datetime,
-    out: Path | None,
-) -> Result:
-    """Return the result of a client that joined by its blocks."""
-    [name] = joined.scaling
-    networks = client_networks(
-        "hyfem",
-        joined.schema,
-        lambda _: joined.made_of,
-        {name: joined.parameters},
-        joined.scaling,
-    )
-    return result_of(
-        experiment,
-        options,
-        Outcome(
-            rounds=0,
-            finished="algorithm",
-            conclusion=Conclusion(Info()),
-            every=None,
-            own=joined.grades,
-            notes=(*notes, *joined.notes),
-            standalone=joined.alone,
-        ),
-        model=networks,
-        seconds=clock.seconds,
-        traffic={"up": 0, "down": 0, "by_message": {}},
-        exchanges=0,
-        started=started,
-        folder=out,
-    )
-
-
 def _joinable(run: Result, folder: Path) -> Networks:
     """Return the model of a run that a new client can join."""
     if run.algorithm not in _JOINABLE or run.model is None:
@@ -275,17 +191,14 @@ def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
         run_folder.claim(out, "--out or --name")
 
 
-def _joined_algorithm(name: str) -> Algorithm:
+def _algorithm(name: str) -> Algorithm:
     algorithm = algorithm_named(name)
     assert algorithm.federated
     return algorithm
 
 
-def _options(
-    algorithm: Algorithm, known: Mapping[str, Any], epochs: int | None, rounds: float
-) -> Any:
+def _with_epochs(options: Any, epochs: int | None, rounds: float) -> Any:
     """Return the run's hyperparameters with the epochs that the new client trains for."""
-    options: Any = hyperparameters(algorithm.hyperparameters, known)
     if epochs is None:
         epochs = round(rounds * options.local_epochs) + options.final_epochs
     if epochs < 1:
@@ -329,44 +242,44 @@ def _labels(known: LabelSettings, model: Networks) -> LabelSettings:
     return replace(known, classes=(classes[0], *known.positives))
 
 
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    """What the new client came to, beside what it comes to alone."""
-
-    parameters: Mapping[str, Any]
-    grades: Mapping[ClientId, Grades]
-    alone: Mapping[ClientId, Grades]
-    traffic: Mapping[str, Any]
-    exchanges: int
-
-
-def _joined(
-    prepared: Prepared, options: Any, model: Networks, name: ClientId, clock: Clock
-) -> _Joined:
+def _join_layers(
+    model: Networks, found: Federation, experiment: Experiment, options: Any, clock: Clock
+) -> tuple[Outcome, Networks, dict[str, Any]]:
+    """Let the one client learn behind what all share, and alone; return the traffic too."""
     from intarsia.algorithms.networks.parameter_sharing import Shared, network
-    from intarsia.algorithms.personalised import fedrep  # here: it imports torch
+    from intarsia.algorithms.personalised import fedrep  # here: they import torch
 
-    engine, algorithm = prepared.engine, _joined_algorithm(model.algorithm)
+    algorithm = _algorithm(model.algorithm)
     assert algorithm.model.join is not None
+    part: Part = "test" if found.tested else "train"
+    with clock.part("preprocessing"):
+        parties = LocalParties(experiment, found.parts)
+        engine, notes = set_up(parties, experiment.preprocessing, found.schemas)
+    assert isinstance(engine, InProcess)
+    [name] = engine.ids
     with clock.part("training"):
         _start(engine, algorithm, options)
         drawn = engine.get_states()[name].parameters
         _set_scale(engine, name, model)
-        shared = _shared(model, options.shared_parts, drawn)
-        algorithm.model.join(engine, options, shared)
-        grades = _grades(prepared, algorithm, options)
-    state = engine.get_states()[name]
-    traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
+        algorithm.model.join(engine, options, _shared(model, options.shared_parts, drawn))
+        with engine.books.unmetered():
+            grades = grade_clients(engine, algorithm, options, part)
+    state, books = engine.get_states()[name], engine.books
+    traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
     known = [one.name for one in fields(fedrep.Local) if hasattr(options, one.name)]
-    alike = {name: getattr(options, name) for name in known}
-    with clock.part("yardsticks"), engine.books.unmetered():
-        local = fedrep.Local(**alike)
+    local = fedrep.Local(**{name: getattr(options, name) for name in known})
+    with clock.part("yardsticks"), books.unmetered():
         _start(engine, fedrep.LOCAL, local)
         _set_scale(engine, name, model)
-        told = dict.fromkeys(engine.ids, Shared(shared=None, round=0))
-        engine.ask(fedrep.personalise, told)
-        alone = _grades(prepared, fedrep.LOCAL, local)
-    return _Joined(network(state), grades, alone, traffic, exchanges)
+        engine.ask(fedrep.personalise, {name: Shared(shared=None, round=0)})
+        alone = grade_clients(engine, fedrep.LOCAL, local, part)
+    networks = client_networks(
+        *(model.algorithm, engine.schema("train"), lambda _: options.architecture),
+        *({name: network(state)}, parties.scaling),
+    )
+    said = (*notes, *_notes(options, tested=found.tested))
+    outcome = Outcome(0, "algorithm", Conclusion(Info()), None, grades, said, standalone=alone)
+    return outcome, networks, traffic
 
 
 def _set_scale(engine: InProcess, name: ClientId, model: Networks) -> None:
@@ -403,29 +316,11 @@ def _shared(model: Networks, parts: Sequence[str], names: Iterable[str]) -> Arra
 
 def _start(engine: InProcess, algorithm: Algorithm, options: Any) -> None:
     """Give the client a new state."""
-    schema = engine.schema("train")
     engine.begin_round(1)
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
+    engine.begin(algorithm, options)
 
 
-def _grades(prepared: Prepared, algorithm: Algorithm, options: Any) -> dict[ClientId, Grades]:
-    """Return how good the client is on its test part, or on its rows where there is none."""
-    engine = prepared.engine
-    part: Literal["train", "test"] = "test" if prepared.tested else "train"
-    with engine.books.unmetered():
-        loss = grading_loss(options.loss)
-        predict = algorithm.model.predict
-        return evaluate_own(engine, engine.schema(part), predict, loss, part=part)[1]
-
-
-def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:
+def _notes(options: Any, *, tested: bool) -> tuple[str, ...]:
     notes = []
     epochs, after = getattr(options, "pretraining_epochs", 0), options.final_epochs
     if epochs:
@@ -435,7 +330,7 @@ def _notes(prepared: Prepared, options: Any) -> tuple[str, ...]:
             f"to compare at as many passes over the rows, join with epochs = {epochs + after:,} "
             "and take what stand-alone comes to there."
         )
-    if not prepared.tested:
+    if not tested:
         notes.append(
             "There is no test part: both models are graded on the rows that they learned from."
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,40 +17,28 @@ from scipy.sparse import issparse
 
 from intarsia.core.algorithm import Conclusion, Info, RandomKey
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.schema import Schema
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
+from intarsia.models.build import client_networks
 from intarsia.protocols.evaluation import Grades
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.training.loop import Part, grade_clients, simulate
+from intarsia.training.outcome import Outcome
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork, Networks
-
-
-@dataclass(frozen=True, eq=False)
-class JoinedBlocks:
-    """What a new client came to, beside what it comes to alone."""
-
-    schema: Schema
-    made_of: Any  # `Composition`
-    parameters: Mapping[str, Any]
-    scaling: Mapping[ClientId, Preparation]
-    grades: Mapping[ClientId, Grades]
-    alone: Mapping[ClientId, Grades]
-    notes: tuple[str, ...]
 
 
 def join_blocks(
     model: Networks,
     found: Federation,
     options: Any,
+    seed: int,
     *,
     epochs: int,
     rounds: int,
-    seed: int,
-) -> JoinedBlocks:
+) -> tuple[Outcome, Networks]:
     """Give the one client of a federation the server's network of its blocks.
 
     Parameters
@@ -113,8 +101,9 @@ def join_blocks(
             f"{missing:,} values of its blocks are missing; the federation's means stand in."
         )
     network = hyfem_client.network(done.get_states()[name])
-    return JoinedBlocks(
-        done.schema("train"), made_of, network, scaling, grades, alone, tuple(notes)
+    return (
+        Outcome(0, "algorithm", Conclusion(Info()), None, grades, tuple(notes), standalone=alone),
+        client_networks("hyfem", done.schema("train"), lambda _: made_of, {name: network}, scaling),
     )
 
 
@@ -167,8 +156,8 @@ def _train_alone(
     from intarsia.algorithms.hyfem.algorithm import HYFEM, Server  # here: they import torch
     from intarsia.algorithms.hyfem.client import Whole
 
-    assert HYFEM.alone is not None
-    options = HYFEM.alone(client.options)
+    assert HYFEM.model.local_baseline is not None
+    options = HYFEM.model.local_baseline(client.options)
     server = Server(options, client.made_of, {}, {name: 1.0}, Whole(), Whole())
     alone = replace(
         HYFEM,

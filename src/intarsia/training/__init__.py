@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from intarsia.training.registry import kind_of as kind_of
     from intarsia.training.run import load as load
     from intarsia.training.run import resume as resume
-    from intarsia.training.run import trained as trained
+    from intarsia.training.run import run_at as run_at
 else:
     from intarsia.core.lazy_names import lazy_names
 

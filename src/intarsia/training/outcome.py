@@ -1,4 +1,4 @@
-"""What training came to → the fitted model and the `Result`."""
+"""Turn what training came to, and what it cost, into a `Result`."""
 
 from __future__ import annotations
 
@@ -49,19 +49,26 @@ class Outcome:
     standalone: Mapping[ClientId, Grades] = field(default_factory=dict[ClientId, Grades])
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a run took."""
+
+    started: datetime
+    seconds: Mapping[str, float]  # by part
+    bytes: Mapping[str, Any] = field(default_factory=lambda: {"up": 0, "down": 0, "by_message": {}})
+    exchanges: int = 0
+
+
 def result_of(
     description: Experiment,
     options: Any,
     outcome: Outcome,
+    cost: Cost,
     *,
-    model: Model | None,
-    seconds: Mapping[str, float],
-    traffic: Mapping[str, Any],
-    exchanges: int,
-    started: datetime,
-    folder: Path | None,
+    model: Model | None = None,
     privacy: Guarantee | None = None,
     structure: Structures | None = None,
+    folder: Path | None = None,
 ) -> Result:
     """Return the result of a run."""
     clients = {name: _score(grades) for name, grades in outcome.own.items()}
@@ -77,9 +84,9 @@ def result_of(
         seed=description.seed,
         rounds=outcome.rounds,
         finished=outcome.finished,
-        seconds={**seconds, "total": sum(seconds.values())},
-        bytes=traffic,
-        exchanges=exchanges,
+        seconds={**cost.seconds, "total": sum(cost.seconds.values())},
+        bytes=cost.bytes,
+        exchanges=cost.exchanges,
         certificate=_certificate(info),
         metrics=Metrics(
             server=None if outcome.every is None else _score(outcome.every),
@@ -91,7 +98,7 @@ def result_of(
             standalone=standalone,
             standalone_mean=mean(standalone),
         ),
-        environment=environment(started),
+        environment=environment(cost.started),
         hyperparameters=dataclasses.asdict(options),
         notes=notes,
         model=model,

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+from intarsia.core.algorithm import Sends
 from intarsia.core.block import Block, ClientId
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.overlap import Parties, missing_percent
+from intarsia.results import audit
 from intarsia.results.result import Result
 from intarsia.results.run_folder import _clear, _describe, alone_in
 
 
-def write_whole(folder: Path, description: Experiment, fingerprint: str, result: Result) -> None:
-    """Write what was done in one go: there is nothing to resume before it is done."""
-    with alone_in(folder):
-        _clear(folder)
+def finish_run(
+    result: Result,
+    *,
+    holdings: Parties | None = None,
+    audited: tuple[str, Mapping[str, Any], Iterable[Sends]] | None = None,
+    whole: tuple[Experiment, str] | None = None,
+) -> Result:
+    """Write what a run came to into its folder, where it has one; return the result.
+
+    Parameters
+    ----------
+    holdings
+        Who holds what, to be drawn; None: it is drawn, or nobody asks.
+    audited
+        The mode of the sums, what crossed, and what is declared; None: nothing crossed.
+    whole
+        The experiment and the tables' checksum of what was done in one go, which is described when
+        it is done: there is nothing to resume before.
+    """
+    folder = result.folder
+    if folder is None:
+        return result
+    with nullcontext() if whole is None else alone_in(folder):
+        if whole is not None:
+            _clear(folder)
+        if holdings is not None:
+            draw(folder, holdings)
+        if audited is not None:
+            audit.write(folder, *audited)
         finish(folder, result)
-        _describe(folder, description, fingerprint)
+        if whole is not None:
+            _describe(folder, *whole)
+    return result
 
 
 def draw_missing(folder: Path, blocks: Mapping[ClientId, Block]) -> bool:

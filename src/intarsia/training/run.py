@@ -1,16 +1,20 @@
-"""An experiment → parties, training, yardsticks, a folder of results → a `Result`."""
+"""Train what an experiment describes: build, check, set up, train, evaluate, finish.
+
+`run_at` is the way of every run, wherever its clients are (`Place`): in this process, or at sites
+on other machines (`intarsia.deployment.run`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
-from intarsia.core.algorithm import Algorithm, SecretKey
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.algorithm import Algorithm, Release, SecretKey
+from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
@@ -18,27 +22,28 @@ from intarsia.engines.simulation import InProcess
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import Tables, build
+from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.models.build import architecture_of, client_models, client_networks, linear_model
-from intarsia.partition.client_clusters import Structures, of_models
+from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols.preprocessing import Preparation
-from intarsia.results import audit, result, run_folder
+from intarsia.results import result, run_folder
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.result import Result
+from intarsia.results.result import Guarantee, Result
 from intarsia.training import baselines, outputs, privacy_guarantee, timing
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
 from intarsia.training.baselines import Baseline
 from intarsia.training.checks import check_fit
-from intarsia.training.loop import Progress
-from intarsia.training.outcome import Outcome, result_of
+from intarsia.training.loop import Part, Progress
+from intarsia.training.outcome import Cost, Outcome, result_of
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
-    SealedSums,
+    Engine,
+    LocalParties,
     client_secrets,
     declare_exchanges,
-    prepared_engine,
     sealed_sums,
+    set_up,
 )
 from intarsia.training.timing import Clock
 
@@ -93,12 +98,8 @@ def run(
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
         run_folder.claim(folder)
-    return _run(
-        *(description, tables, folder, progress),
-        fresh=True,
-        overwrite=overwrite,
-        secrets=secrets,
-    )
+    how = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
+    return _run(description, tables, folder, progress, **how)
 
 
 def resume(
@@ -149,204 +150,184 @@ def _run(
     tables: Tables | None,
     folder: Path | None,
     progress: Watcher | None,
-    *,
-    fresh: bool,
-    overwrite: bool = False,
-    secrets: Mapping[ClientId, SecretKey] | None = None,
+    **how: Any,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
     with timing.limited(description.threads), ExitStack() as held:
-        return _run_all(
-            *(description, tables, folder, progress, held),
-            fresh=fresh,
-            overwrite=overwrite,
-            secrets=secrets,
-        )
+        return run_at(InThisProcess(tables, folder, held, **how), description, folder, progress)
 
 
-def _run_all(
-    description: Experiment,
-    tables: Tables | None,
-    folder: Path | None,
-    progress: Watcher | None,
-    held: ExitStack,
-    *,
-    fresh: bool,
-    overwrite: bool,
-    secrets: Mapping[ClientId, SecretKey] | None,
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a run trains, once it is known who holds what."""
+
+    description: Experiment
+    algorithm: Algorithm | Baseline
+    options: Any  # its hyperparameters
+    schema: Schema  # of the training part, without an intercept
+    release: Release | None = None  # with how much noise; None: without
+    promise: Guarantee = field(default_factory=Guarantee)
+
+    @property
+    def clip(self) -> float | None:
+        """Return the largest norm of a training row, None where rows stay as they are."""
+        noisy = self.algorithm.federated and self.algorithm.disclosure.dp_unit == "sample"
+        return self.release.clip if self.release is not None and noisy else None
+
+    @property
+    def additive(self) -> bool:
+        """Return whether each training value is to count once."""
+        return self.algorithm.federated and self.algorithm.model.additive
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """What a set-up comes to."""
+
+    engine: Engine
+    tested: bool  # whether there is a test part
+    notes: tuple[str, ...] = ()
+
+
+class Place(Protocol):
+    """Where the clients of a run are: in this process, or at sites on other machines."""
+
+    sites: bool
+    notes: tuple[str, ...]  # about the clients' tables
+    truth: Structure | None  # which clients belong together, in a simulation that says so
+    drawn: bool  # whether the picture of who holds what is there
+
+    def build(self, description: Experiment) -> Schema:
+        """Let the clients read their tables; return who holds what of the training part."""
+        ...
+
+    def check(self, plan: Plan) -> None:
+        """Refuse what the algorithm has against these clients, before anything is computed."""
+        ...
+
+    def open(self, plan: Plan) -> Checkpoints | None:
+        """Return where checkpoints go; from here on nobody else works on the run."""
+        ...
+
+    def set_up(self, plan: Plan) -> Ready:
+        """Let the clients get ready to train."""
+        ...
+
+    def keep(self, plan: Plan, engine: Engine) -> None:
+        """Keep what the clients' models are made of, where it is here; their values go."""
+        ...
+
+    def model(
+        self, plan: Plan, schema: Schema, outcome: Outcome
+    ) -> tuple[Model | None, tuple[str, ...]]:
+        """Return the model that stays here, and a note where something of it is lacking."""
+        ...
+
+
+def run_at(
+    place: Place, description: Experiment, folder: Path | None, progress: Watcher | None
 ) -> Result:
-    """Run, and let `held` keep other processes from the output folder once that is touched."""
+    """Build, check, set up, train, evaluate, finish: the way of every run, wherever it is."""
     clock, started = Clock(), datetime.now(UTC)
     algorithm, options = choose(description)
-    if folder is not None and not fresh:
-        run_folder.check_fingerprints(folder, description)
     with clock.part("tables"):
-        stored = None if fresh or folder is None else run_folder.read_secret(folder)
-        found = build(description, tables, stored)
-        del tables
-        # what the algorithm has against these parties it says before an old result goes
-        check_fit(description, algorithm, options, found.schema)
-        release, promise = privacy_guarantee.guarantee(
-            description, algorithm, options, found.schema
-        )
-        fingerprint = "" if folder is None else found.fingerprint()
-    store, drawn = None, False
-    if folder is not None:
-        if fresh:
-            held.enter_context(run_folder.alone_in(folder))
-        with clock.part("checkpoints"):
-            store = (
-                run_folder.start(folder, description, fingerprint, overwrite=overwrite)
-                if fresh
-                else run_folder.reopen(folder, fingerprint)
-            )
-            if fresh:
-                run_folder.keep_secret(folder, found.secret)
-            drawn = outputs.draw_missing(folder, found.train)
-    parts = {"train": dict(found.train), "test": dict(found.test)}
-    schema, labels, truth = found.schema, found.labels, found.structure
-    notes = (
-        *found.notes,
-        *(doubled(schema) if algorithm.model.server_model is not None else ()),
-        *caveats.unsealed(description, algorithm),
-        *caveats.read_all_the_same(description, algorithm, options),
+        plan = Plan(description, algorithm, options, place.build(description))
+        place.check(plan)
+        plan = _with_noise(plan)
+    with clock.part("checkpoints"):
+        store = place.open(plan)
+    fitted = _fit(place, plan, store, clock, progress)
+    # late, when the blocks are gone: the libraries for models and pictures take 200 MB
+    with clock.part("model"):
+        model, lacking = place.model(plan, fitted.schema, fitted.outcome)
+    ended = fitted.outcome.conclusion
+    notes = (*place.notes, *_notes(plan, sites=place.sites), *fitted.outcome.notes, *lacking)
+    made = result_of(
+        *(description, options, replace(fitted.outcome, notes=notes)),
+        Cost(started, clock.seconds, **fitted.traffic),
+        model=model,
+        privacy=plan.promise,
+        structure=Structures(
+            place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
+        ),
+        folder=folder,
+    )
+    declared = declare_exchanges(plan.algorithm, options, {"train": fitted.schema})
+    return outputs.finish_run(
+        made,
+        holdings=None if place.drawn else plan.schema,
+        audited=(*fitted.audited, declared),
+    )
+
+
+def _with_noise(plan: Plan) -> Plan:
+    """Return the plan with the algorithm's private form, where the experiment asks for noise."""
+    release, promise = privacy_guarantee.guarantee(
+        plan.description, plan.algorithm, plan.options, plan.schema
+    )
+    algorithm = plan.algorithm
+    if release is None or not algorithm.federated or algorithm.private is None:
+        return replace(plan, promise=promise)
+    return replace(plan, algorithm=algorithm.private(release), release=release, promise=promise)
+
+
+def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
+    """Return what a reader of the result must know beside its numbers."""
+    description, algorithm, schema = plan.description, plan.algorithm, plan.schema
+    units = len(schema.samples), len(schema.clients)
+    return (
+        *(doubled(schema) if getattr(algorithm, "server_model", None) is not None else ()),
+        *caveats.unsealed(description, algorithm, sites=sites),
+        *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
         *caveats.named_alike(description, algorithm, schema),
-        *privacy_guarantee.notes(promise, options, len(schema.samples), len(schema.clients)),
+        *privacy_guarantee.notes(plan.promise, plan.options, *units),
     )
-    clip = None
-    if release is not None and algorithm.private is not None:
-        clip = release.clip if algorithm.disclosure.dp_unit == "sample" else None
-        algorithm = algorithm.private(release)
-    del found  # each block is to be there once
-    sealed = replace(
-        sealed_sums(description, schema.clients, folder),
-        secrets=client_secrets(algorithm, schema.clients, folder, secrets),
-    )
-    if folder is not None and fresh:
-        run_folder.keep_fingerprints(folder, description)
-    fitted = _fit(
-        description, algorithm, options, parts, labels, sealed, clip, store, clock, progress
-    )
-    # late, when the blocks are gone: the libraries for models and pictures take 200 MB
-    outcome = replace(fitted.outcome, notes=(*notes, *fitted.outcome.notes))
-    ended = outcome.conclusion
-    model: Model | None
-    if fitted.networks:
-        model = client_networks(
-            description.algorithm,
-            fitted.schema,
-            architecture_of(algorithm, options, fitted.schema),
-            fitted.networks,
-            fitted.scaling,
-            ended.network,
-        )
-    elif fitted.own_weights:
-        model = client_models(
-            description.algorithm, fitted.schema, fitted.own_weights, fitted.scaling
-        )
-    else:
-        model = linear_model(fitted.schema, ended, fitted.scaling, options)
-    made = result_of(
-        description,
-        options,
-        outcome,
-        model=model,
-        seconds=clock.seconds,
-        traffic=fitted.traffic,
-        exchanges=fitted.exchanges,
-        started=started,
-        folder=folder,
-        privacy=promise,
-        structure=Structures(truth, of_models(schema.clients, ended.structure, ended.level_words)),
-    )
-    if folder is not None:
-        if not drawn:
-            outputs.draw(folder, schema)
-        declared = declare_exchanges(algorithm, options, {"train": fitted.schema})
-        audit.write(folder, fitted.mode, fitted.crossings, declared)
-        outputs.finish(folder, made)
-    return made
 
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """What is left of a run when the parties' values are gone."""
+    """What is left of a run when the clients' values are gone."""
 
     outcome: Outcome
     schema: Schema
-    scaling: Mapping[ClientId, Preparation]
-    networks: Mapping[ClientId, Mapping[str, Any]]  # their parameters by name
-    own_weights: Mapping[ClientId, Any]  # and intercept, of linear models of the clients' own
-    traffic: Mapping[str, Any]
-    exchanges: int
-    mode: str
-    crossings: Mapping[str, Any]
+    traffic: Mapping[str, Any]  # bytes and exchanges
+    audited: tuple[str, Mapping[str, Any]]  # the mode of the sums, and what crossed
 
 
 def _fit(
-    description: Experiment,
-    algorithm: Algorithm | Baseline,
-    options: Any,
-    parts: dict[str, dict[ClientId, Block]],
-    labels: Labels,
-    sealed: SealedSums,
-    clip: float | None,
-    store: Checkpoints | None,
-    clock: Clock,
-    progress: Watcher | None,
+    place: Place, plan: Plan, store: Checkpoints | None, clock: Clock, progress: Watcher | None
 ) -> _Fitted:
-    """Prepare, train, grade and measure; `parts` is emptied."""
+    """Set up, train and evaluate."""
+    description, algorithm, options = plan.description, plan.algorithm, plan.options
     with clock.part("preprocessing"):
-        states = States(
-            description.state_megabytes * 1_000_000, None if store is None else store.folder
-        )
-        prepared = prepared_engine(description, parts, labels, sealed, clip, states)
-    engine = prepared.engine
-    part: Literal["train", "test"] = "test" if prepared.tested else "train"
-    traffic: Mapping[str, Any] = {"up": 0, "down": 0, "by_message": {}}
-    exchanges = 0
+        ready = place.set_up(plan)
+    engine, books = ready.engine, ready.engine.books
+    part: Part = "test" if ready.tested else "train"
+    traffic: dict[str, Any] = {}  # of a baseline: none
     if not algorithm.federated:
+        assert isinstance(engine, InProcess)
         with clock.part("training"):
             outcome = algorithm.train(engine, description, options, part)
     else:
-        if algorithm.model.additive:
-            _count_once(engine, keep=description.yardsticks)
         task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
-        outcome = trained(task)
-        traffic, exchanges = engine.books.traffic.summary(), engine.books.traffic.exchanges
-    if description.yardsticks and not caveats.unmeasured(description, algorithm):
+        outcome = train_to_end(task)
+        traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
+    wanted = description.yardsticks and not caveats.unmeasured(description, algorithm)
+    if wanted and isinstance(engine, InProcess):
         with clock.part("yardsticks"):
-            if algorithm.federated and algorithm.model.local_baseline is not None:
-                outcome = _measured_alone(description, algorithm, options, engine, part, outcome)
-            else:
-                outcome = _measured(description, options, engine, part, outcome)
-    outcome = replace(outcome, notes=(*prepared.notes, *outcome.notes))
+            outcome = _compare(plan, engine, part, outcome)
+    place.keep(plan, engine)
     return _Fitted(
-        outcome,
+        replace(outcome, notes=(*ready.notes, *outcome.notes)),
         engine.schema("train"),
-        prepared.scaling,
-        _networks(algorithm, engine),
-        _own_weights(algorithm, engine),
         traffic,
-        exchanges,
-        engine.books.mode,
-        engine.books.crossings.summary(),
+        (books.mode, books.crossings.summary()),
     )
 
 
-def _count_once(engine: InProcess, *, keep: bool) -> None:
-    """Let each training value count once; keep the whole ones for the yardsticks only."""
-    if keep:
-        engine.count_once()
-    else:
-        engine.transform(
-            lambda name, part, block: block.counted_once() if part == "train" else block
-        )
-
-
-def trained(task: training.Task) -> Outcome:
-    """Return what the rounds came to."""
+def train_to_end(task: training.Task) -> Outcome:
+    """Run the rounds that are left; return what they came to, with its scores."""
     engine, clock = task.engine, task.clock
     server, standing = training.train(task, *training.start(task))
     with clock.part("training"):
@@ -384,63 +365,144 @@ def trained(task: training.Task) -> Outcome:
     return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
 
 
-def _networks(
-    algorithm: Algorithm | Baseline, engine: InProcess
-) -> dict[ClientId, Mapping[str, Any]]:
-    """Return the parameters of the clients' networks, none for a linear model."""
-    if algorithm.model.kind != "networks":
-        return {}
-    return {name: algorithm.model.network(state) for name, state in engine.get_states().items()}
+class InThisProcess:
+    """The clients of a run in this process, with their tables.
+
+    Parameters
+    ----------
+    tables, secrets
+        As of `run`.
+    folder
+        The output folder.
+    fresh
+        Whether the run begins; else it goes on.
+    overwrite
+        Replace what a run before left in the folder.
+    held
+        Keeps other processes from the output folder once that is touched.
+    """
+
+    sites = False
+
+    def __init__(
+        self,
+        tables: Tables | None,
+        folder: Path | None,
+        held: ExitStack,
+        *,
+        fresh: bool,
+        overwrite: bool = False,
+        secrets: Mapping[ClientId, SecretKey] | None = None,
+    ) -> None:
+        self._folder, self.drawn = folder, False
+        self.notes: tuple[str, ...] = ()
+        self.truth: Structure | None = None
+        self._tables, self._held, self._secrets = tables, held, secrets
+        self._fresh, self._overwrite = fresh, overwrite
+        self._found: Federation | None = None
+        self._scaling: Mapping[ClientId, Preparation] = {}
+        self._networks: Mapping[ClientId, Mapping[str, Any]] = {}
+        self._own_weights: Mapping[ClientId, Any] = {}
+
+    def build(self, description: Experiment) -> Schema:
+        """Read the tables, and let the clients find out what they hold together."""
+        secret = None
+        if self._folder is not None and not self._fresh:
+            run_folder.check_fingerprints(self._folder, description)
+            secret = run_folder.read_secret(self._folder)
+        found = build(description, self._tables, secret)
+        self._tables, self._found = None, found
+        self.notes, self.truth = found.notes, found.structure
+        return found.schema
+
+    def check(self, plan: Plan) -> None:
+        """Refuse before an old result goes what the algorithm has against these clients."""
+        check_fit(plan.description, plan.algorithm, plan.options, plan.schema)
+
+    def open(self, plan: Plan) -> Checkpoints | None:
+        """Begin the run in its folder, or go on there."""
+        folder, found = self._folder, self._found
+        if folder is None:
+            return None
+        assert found is not None
+        fingerprint = found.fingerprint()
+        if self._fresh:
+            self._held.enter_context(run_folder.alone_in(folder))
+            store = run_folder.start(
+                folder, plan.description, fingerprint, overwrite=self._overwrite
+            )
+            run_folder.keep_secret(folder, found.secret)
+        else:
+            store = run_folder.reopen(folder, fingerprint)
+        self.drawn = outputs.draw_missing(folder, found.train)
+        return store
+
+    def set_up(self, plan: Plan) -> Ready:
+        """Prepare the blocks, each of which is there once."""
+        description, folder, found = plan.description, self._folder, self._found
+        assert found is not None
+        schemas, parts, tested = found.schemas, found.parts, found.tested
+        self._found = found = None
+        clients = plan.schema.clients
+        sealed = replace(
+            sealed_sums(description, clients, folder),
+            secrets=client_secrets(plan.algorithm, clients, folder, self._secrets),
+        )
+        if folder is not None and self._fresh:
+            run_folder.keep_fingerprints(folder, description)
+        states = States(description.state_megabytes * 1_000_000, folder)
+        parties = LocalParties(description, parts, sealed, states, keep=description.yardsticks)
+        engine, notes = set_up(
+            *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive
+        )
+        self._scaling = parties.scaling
+        return Ready(engine, tested, notes)
+
+    def keep(self, plan: Plan, engine: Engine) -> None:
+        """Keep the parameters of the clients' networks, or of their linear models."""
+        algorithm = plan.algorithm
+        model = algorithm.model
+        if not isinstance(engine, InProcess) or model.kind == "linear":
+            return
+        states = engine.get_states().items()
+        if model.kind == "networks":
+            self._networks = {name: model.network(state) for name, state in states}
+        else:
+            self._own_weights = {name: model.own_weights(state) for name, state in states}
+
+    def model(
+        self, plan: Plan, schema: Schema, outcome: Outcome
+    ) -> tuple[Model | None, tuple[str, ...]]:
+        """Return the clients' models, or that of all."""
+        name, ended = plan.description.algorithm, outcome.conclusion
+        if self._networks:
+            made_of = architecture_of(plan.algorithm, plan.options, schema)
+            known = made_of, self._networks, self._scaling, ended.network
+            return client_networks(name, schema, *known), ()
+        if self._own_weights:
+            return client_models(name, schema, self._own_weights, self._scaling), ()
+        return linear_model(schema, ended, self._scaling, plan.options), ()
 
 
-def _own_weights(algorithm: Algorithm | Baseline, engine: InProcess) -> dict[ClientId, Any]:
-    """Return weights and intercepts of linear models of the clients' own, where they have such."""
-    if algorithm.model.kind != "client_linear":
-        return {}
-    return {name: algorithm.model.own_weights(state) for name, state in engine.get_states().items()}
-
-
-def _measured_alone(
-    description: Experiment,
-    algorithm: Algorithm,
-    options: Any,
-    engine: InProcess,
-    part: Literal["train", "test"],
-    outcome: Outcome,
-) -> Outcome:
-    """Return the outcome with what the algorithm's networks come to without a federation."""
-    assert algorithm.model.local_baseline is not None
-    own, known = (
-        algorithm.model.local_baseline(options),
-        {"rounds": outcome.rounds, "seed": description.seed},
-    )
-    blocks = training.server_blocks(algorithm, options, engine.schema("train"))
-    return replace(
-        outcome,
-        centralised=baselines.network_of_all(
-            engine, algorithm, own, part, blocks=blocks or (), **known
-        ),
-        standalone=baselines.networks_alone(engine, algorithm, own, part, **known),
-    )
-
-
-def _measured(
-    description: Experiment,
-    options: Any,
-    engine: InProcess,
-    part: Literal["train", "test"],
-    outcome: Outcome,
-) -> Outcome:
-    """Return the outcome with those yardsticks beside it that it is not itself."""
-    known = {
-        "loss": options.loss,
-        "regularisation": options.regularisation,
-        "seed": description.seed,
-    }
+def _compare(plan: Plan, engine: InProcess, part: Part, outcome: Outcome) -> Outcome:
+    """Return the outcome with those baselines beside it that it is not itself."""
+    algorithm, options, seed = plan.algorithm, plan.options, plan.description.seed
+    if algorithm.federated and algorithm.model.local_baseline is not None:
+        own = algorithm.model.local_baseline(options)
+        known = {"rounds": outcome.rounds, "seed": seed}
+        blocks = training.server_blocks(algorithm, options, engine.schema("train")) or ()
+        return replace(
+            outcome,
+            centralised=baselines.network_of_all(
+                engine, algorithm, own, part, blocks=blocks, **known
+            ),
+            standalone=baselines.networks_alone(engine, algorithm, own, part, **known),
+        )
+    linear = {"loss": options.loss, "regularisation": options.regularisation, "seed": seed}
     if outcome.centralised is None:
-        grades, notes = baselines.centralised(engine, part, **known)
+        grades, notes = baselines.centralised(engine, part, **linear)
         outcome = replace(outcome, centralised=grades, notes=(*outcome.notes, *notes))
     if not outcome.standalone:
-        alone, notes = baselines.alone(engine, part, **known)
+        alone, notes = baselines.alone(engine, part, **linear)
         outcome = replace(outcome, standalone=alone, notes=(*outcome.notes, *notes))
     return outcome

@@ -1,21 +1,25 @@
-"""The parties' blocks → an engine over prepared blocks, with sums sealed as the experiment asks."""
+"""Set up a run: intercept, alignment, preparation, clipping and single counting, as one sequence.
+
+The clients do the steps, each with its own rows: in this process, or at sites on other machines.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from intarsia.core.algorithm import Algorithm, SecretKey, Sends
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
+from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import InProcess
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.errors import KeyMaterialError
-from intarsia.experiment.config import Experiment
+from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
@@ -23,15 +27,85 @@ from intarsia.protocols import differential_privacy, evaluation, preprocessing
 from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
 
+Step = Literal["prepared", "clipped", "counted once"]  # what a client makes of its blocks
+Engine = InProcess | Remote
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """The engine over prepared blocks."""
 
-    engine: InProcess
-    scaling: Mapping[ClientId, preprocessing.Preparation]
-    tested: bool  # whether there is a test part
-    notes: tuple[str, ...]
+class Parties(Protocol):
+    """The clients in a set-up: each does a step with its own rows, wherever it is."""
+
+    def settle(self, schemas: Mapping[str, Schema]) -> Engine:
+        """Let each bring its blocks into the order of the schemas; return the engine over them."""
+        ...
+
+    def transform(self, step: Step) -> None:
+        """Let each replace its blocks by what `transform_block` makes of them."""
+        ...
+
+
+def set_up(
+    parties: Parties,
+    settings: Preprocessing,
+    schemas: Mapping[str, Schema],
+    *,
+    clip: float | None = None,
+    additive: bool = False,
+) -> tuple[Engine, tuple[str, ...]]:
+    """Let clients get ready to train; return the engine over them, and notes.
+
+    Parameters
+    ----------
+    schemas
+        What the clients hold of each part, without an intercept.
+    clip
+        Largest norm of a training row; None: rows stay as they are.
+    additive
+        Whether each training value is to count once, over all that hold it.
+    """
+    if settings.intercept:
+        schemas = {part: with_intercept(schema) for part, schema in schemas.items()}
+    engine = parties.settle(schemas)
+    notes = preprocessing.prepare(
+        engine, schemas, standardise=settings.standardise, rng=engine.key("preparation")
+    )
+    parties.transform("prepared")
+    if clip is not None:
+        differential_privacy.clip_rows(engine, clip)
+        parties.transform("clipped")
+    if additive:
+        parties.transform("counted once")
+    return engine, notes
+
+
+def with_intercept(schema: Schema) -> Schema:
+    """Return the schema of blocks with an intercept, which every client has."""
+    return _with_features(schema, lambda names: (*names, INTERCEPT))
+
+
+def without_intercept(schema: Schema) -> Schema:
+    """Return the schema that `with_intercept` was given."""
+    return _with_features(schema, lambda names: names[:-1])
+
+
+def _with_features(schema: Schema, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Schema:
+    held = schema.holdings.items()
+    return Schema(
+        {name: replace(one, features=change(one.features)) for name, one in held}, schema.labels
+    )
+
+
+def settle_block(block: Block, client: ClientId, schema: Schema, settings: Preprocessing) -> Block:
+    """Return a client's block as the schema has it: with the intercept, and in order."""
+    return schema.align(client, preprocessing.add_intercept(block) if settings.intercept else block)
+
+
+def transform_block(step: str, state: Any, part: str, block: Block) -> Block:
+    """Return what a step of the set-up makes of a client's block; another step leaves it."""
+    if step == "prepared":
+        return preprocessing.prepared(state, part, block)
+    if step == "clipped":
+        return differential_privacy.clipped(state, part, block)
+    return block.counted_once() if step == "counted once" and part == "train" else block
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +121,7 @@ class SealedSums:
 
 
 def client_secrets(
-    algorithm: object,
+    algorithm: Algorithm | Baseline,
     clients: Sequence[ClientId],
     folder: Path | None,
     given: Mapping[ClientId, SecretKey] | None = None,
@@ -58,7 +132,7 @@ def client_secrets(
     there, or such as come from the user's own, so that two runs of a seed by one user come to the
     same bits. A deployment's sites have their own.
     """
-    if not isinstance(algorithm, Algorithm):
+    if not algorithm.federated:
         return None
     if not any(fn.secret for fn in algorithm.disclosure.functions):
         return None
@@ -100,52 +174,65 @@ def sealed_sums(
     return SealedSums(None if found is None else modes.sealing(settings, clients, found), recorder)
 
 
-def prepared_engine(
-    description: Experiment,
-    parts: dict[str, dict[ClientId, Block]],
-    labels: Labels,
-    sealed: SealedSums,
-    clip: float | None,
-    states: States,
-) -> Prepared:
-    """Return the engine over prepared blocks; `parts` is emptied, so that each is there once."""
-    tested = any(len(block.samples) for block in parts["test"].values())
-    if not tested:
-        del parts["test"]
-    schemas: dict[str, Schema] = {}
-    for part, blocks in parts.items():
-        if description.preprocessing.intercept:
+class LocalParties:
+    """The clients of a set-up in this process.
+
+    Parameters
+    ----------
+    experiment
+        Says how to prepare, and the seed.
+    parts
+        Their blocks, by part; emptied, so that each is there once.
+    sealed, states
+        As of the engine.
+    keep
+        Whether the blocks with whole values stay beside those that count once.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        parts: Mapping[str, dict[ClientId, Block]],
+        sealed: SealedSums | None = None,
+        states: States | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        self._experiment, self._parts, self._keep = experiment, parts, keep
+        self._sealed, self._states = sealed or SealedSums(), states
+        self._engine: InProcess | None = None
+        self.scaling: Mapping[ClientId, preprocessing.Preparation] = {}
+
+    def settle(self, schemas: Mapping[str, Schema]) -> InProcess:
+        """Return the engine over the blocks in the order of the schemas."""
+        settings = self._experiment.preprocessing
+        for part, schema in schemas.items():
+            blocks = self._parts[part]
             for name, block in blocks.items():
-                blocks[name] = preprocessing.add_intercept(block)
-        schemas[part] = Schema.of(blocks, labels)
-        for name, block in blocks.items():
-            blocks[name] = schemas[part].align(name, block)
-    engine = InProcess(
-        {part: (schemas[part], blocks) for part, blocks in parts.items()},
-        description.seed,
-        sealed.sealing,
-        sealed.recorder,
-        states,
-        sealed.secrets,
-    )
-    for blocks in parts.values():
-        blocks.clear()
-    engine.make_states(lambda name: preprocessing.initial(engine.block(name)))
-    notes = preprocessing.prepare(
-        engine,
-        schemas,
-        standardise=description.preprocessing.standardise,
-        rng=engine.key("preparation"),
-    )
-    scaling = engine.get_states()
-    engine.transform(lambda name, part, block: preprocessing.prepared(scaling[name], part, block))
-    if clip is not None:
-        differential_privacy.clip_rows(engine, clip)
-        scaling = engine.get_states()
-        engine.transform(
-            lambda name, part, block: differential_privacy.clipped(scaling[name], part, block)
+                blocks[name] = settle_block(block, name, schema, settings)
+        self._engine = engine = InProcess(
+            {part: (schema, self._parts[part]) for part, schema in schemas.items()},
+            self._experiment.seed,
+            self._sealed.sealing,
+            self._sealed.recorder,
+            self._states,
+            self._sealed.secrets,
         )
-    return Prepared(engine, scaling, tested, notes)
+        for blocks in self._parts.values():
+            blocks.clear()
+        engine.make_states(lambda name: preprocessing.initial(engine.block(name)))
+        return engine
+
+    def transform(self, step: Step) -> None:
+        """Replace every block."""
+        assert self._engine is not None
+        self.scaling = states = self._engine.get_states()
+        if step == "counted once" and self._keep:
+            self._engine.count_once()
+            return
+        self._engine.transform(
+            lambda name, part, block: transform_block(step, states[name], part, block)
+        )
 
 
 def declare_exchanges(
