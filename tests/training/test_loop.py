@@ -88,7 +88,7 @@ def test_one_client_at_a_time_trains(name):
 
 def judged(standing, gap=None, primal=1.0, finished=False, **settings):
     info = Info(primal=primal, gap_relative=gap, finished=finished)
-    return training._judged(described(**settings), standing, info)
+    return training._judge(described(**settings), standing, info)
 
 
 def test_the_tolerance_stops():

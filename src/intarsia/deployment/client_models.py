@@ -1,4 +1,4 @@
-"""What a site and the server keep of the model of a run over sites.
+"""Keep the model of a run over sites: each site its own, the server what it can predict with.
 
 A site keeps its own: its network, or its columns' part of a linear model, in a folder that
 `intarsia predict` takes. What the server trains for it has on prepared features; it can predict on

@@ -1,4 +1,4 @@
-"""A site's part of a run: from its own table to the blocks and functions that the server may call.
+"""Do a site's steps of a run: from its own table to blocks and functions that may be called.
 
 The set-up is a sequence of steps, each a call of the server, and so is the end. What a site says in
 them is public: see `sketch`. A site refuses what its own settings do not allow.
@@ -129,7 +129,7 @@ class Work:
         state, reply = step(state, message)
         return state, codec.encode(reply)
 
-    def _described(self, message: bytes) -> Experiment:
+    def _take_experiment(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings do not allow."""
         tree = json.loads(message)
         if tree.get("protocol", 1) != PROTOCOL:
@@ -186,32 +186,32 @@ class Work:
         return found
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        self._table = table_of(self._described(message))
+        self._table = table_of(self._take_experiment(message))
         own = self._settings.table
         said = sketch(self._table, None if own is None else own.id)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        found = build(self._described(message))
+        found = build(self._take_experiment(message))
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
         self._hold(found.train[name], found.test[name])
-        return state, Dealt(self._held(), found.labels)
+        return state, Dealt(self._holdings(), found.labels)
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         assert self._table is not None
         block = encode(self._table, codec.decode(message, Encoding, Labels))
         self._table = None
         self._hold(*held_out(block, self._experiment.split))
-        return state, self._held()
+        return state, self._holdings()
 
     def _hold(self, train: Block, test: Block) -> None:
         self._blocks = {"train": train, "test": test}
         self.fingerprint = b"%08x" % checksum(self._blocks)
 
-    def _held(self) -> Held:
+    def _holdings(self) -> Held:
         return Held(Holding.of(self._blocks["train"]), Holding.of(self._blocks["test"]))
 
     def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
@@ -236,7 +236,7 @@ class Work:
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
-        self._functions = self._known()
+        self._functions = self._allow_list()
         return preprocessing.initial(self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
@@ -269,7 +269,7 @@ class Work:
         scaling = self._scaling
         return state, Scales(scaling.mean, scaling.scale) if given else Scales()
 
-    def _known(self) -> dict[tuple[str, str], ClientFunction]:
+    def _allow_list(self) -> dict[tuple[str, str], ClientFunction]:
         """Return the functions that the server may call: the allow-list."""
         found = declare_exchanges(self._algorithm, self._options, self.schemas)
         functions = [one.function for one in found]

@@ -1,4 +1,4 @@
-"""An experiment over sites on other machines → set-up, rounds, evaluation → a `Result`.
+"""Run an experiment over sites on other machines: the server's side.
 
 The server reads no table and has no key. It goes on where it was killed, within an exchange too:
 from a checkpoint of its own state, with the journal of what sites answered since.
@@ -172,16 +172,17 @@ def _go_on(
 def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
     """Return what writes down after each round who is away; in a new process nobody is."""
     known: set[ClientId] = set()
-    (folder / run_folder.AWAY).unlink(missing_ok=True)
+    away = folder / run_folder.AWAY
+    away.unlink(missing_ok=True)
 
     def noted(found: Progress) -> None:
         nonlocal known
         if caller.away != known:
             known = set(caller.away)
             if known:
-                write_atomically(folder / run_folder.AWAY, json.dumps(sorted(known)).encode())
+                write_atomically(away, json.dumps(sorted(known)).encode())
             else:
-                (folder / run_folder.AWAY).unlink(missing_ok=True)
+                away.unlink(missing_ok=True)
         if progress is not None:
             progress(found)
 
@@ -189,15 +190,7 @@ def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watche
 
 
 class AtSites:
-    """The clients of a run at sites on other machines, which its server calls.
-
-    Parameters
-    ----------
-    caller
-        Calls them.
-    folder
-        The output folder, on which nobody else works.
-    """
+    """The clients of a run at sites on other machines; nobody else works on the output folder."""
 
     sites, drawn = True, False
     truth: Structure | None = None

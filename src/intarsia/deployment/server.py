@@ -1,4 +1,4 @@
-"""A federation's server: runs in their folders, and a supervisor that keeps each of them going.
+"""Supervise the runs of a federation's server: submit their jobs, and again where one ends.
 
 A run is a folder `runs/NAME` in the server's own: `request.json` says what was asked for, and the
 output folder `out` is that of any run. NVIDIA FLARE ends a job when a process of it dies and takes
@@ -137,7 +137,7 @@ def ping(folder: Path, sites: tuple[ClientId, ...], patience: Patience) -> Path:
     return own / "out" / "result.json"
 
 
-def _measured(transport: Transport, sites: tuple[ClientId, ...], patience: Patience) -> Any:
+def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: Patience) -> Any:
     """Return the seconds of calls to all sites at once, by size, in the order that they were made.
 
     A site refuses bytes that are no call as soon as it has read them.
@@ -165,7 +165,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     out = own / "out"
     try:
         if "experiment" not in asked:
-            measured = _measured(transport, tuple(asked["sites"]), patience)
+            measured = _measure(transport, tuple(asked["sites"]), patience)
             out.mkdir(exist_ok=True)
             write_atomically(out / "result.json", json.dumps(measured).encode())
         elif run_folder.is_over_sites(out):
@@ -189,10 +189,10 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
 
 def standings(folder: Path) -> list[Standing]:
     """Return how far every run is."""
-    return [_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
+    return [_read_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
 
 
-def _standing(own: Path) -> Standing:
+def _read_standing(own: Path) -> Standing:
     out = own / "out"
     lines = Checkpoints(out).history() if out.is_dir() else []
     last: dict[str, Any] = lines[-1] if lines else {}
@@ -219,7 +219,7 @@ def _standing(own: Path) -> Standing:
 
 
 def _at_work(own: Path) -> bool:
-    return (own / _JOB).is_file() and _standing(own).state in ("running", "stopped")
+    return (own / _JOB).is_file() and _read_standing(own).state in ("running", "stopped")
 
 
 def stop_run(folder: Path, name: str) -> None:
@@ -309,15 +309,15 @@ def supervise(
                     continue
                 looked[name] = now
                 with contextlib.suppress(OSError):
-                    _kept_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
+                    _keep_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
                     own.add(name)
             elif standing.state == "stopped":
                 with contextlib.suppress(OSError):
-                    _ended(folder / "runs" / standing.name, jobs)
+                    _end_job(folder / "runs" / standing.name, jobs)
         time.sleep(pause)
 
 
-def _kept_going(
+def _keep_going(
     own: Path,
     jobs: Jobs,
     write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
@@ -330,7 +330,7 @@ def _kept_going(
         job = path.read_text(encoding="utf-8")
         status = jobs.status(job)
         if status and not status.startswith(_DONE):
-            if not fresh and not _returned(own, jobs):
+            if not fresh and not _sites_are_back(own, jobs):
                 return
             with contextlib.suppress(OSError):  # it may run in no process any more
                 jobs.abort(job)
@@ -356,7 +356,7 @@ def _hopeless(own: Path) -> bool:
         return False
     journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
     newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
-    reached = [_standing(own).round, newest]
+    reached = [_read_standing(own).round, newest]
     ends = own / _ENDS
     before: dict[str, Any] = json.loads(ends.read_bytes()) if ends.is_file() else {"reached": None}
     count = int(before["count"]) + 1 if before["reached"] == reached else 1
@@ -373,7 +373,7 @@ def _hopeless(own: Path) -> bool:
     return True
 
 
-def _ended(own: Path, jobs: Jobs) -> None:
+def _end_job(own: Path, jobs: Jobs) -> None:
     """End the job of a run, if it has one."""
     path = own / _JOB
     if path.is_file():
@@ -385,7 +385,7 @@ def _ended(own: Path, jobs: Jobs) -> None:
         path.unlink()
 
 
-def _returned(own: Path, jobs: Jobs) -> bool:
+def _sites_are_back(own: Path, jobs: Jobs) -> bool:
     """Return whether sites that a job goes on without are there again: it takes none back."""
     away = _away(own)
     if not away:

@@ -1,4 +1,4 @@
-"""A finished run's model on samples whose columns are spread over parties.
+"""Predict samples whose columns are spread over clients, by sums of what each adds.
 
 Each party has a table of its own; what it adds to a score leaves it in a sum alone, sealed as in
 the run. A linear model is a sum over columns, a network of feature blocks one over blocks up to its
@@ -115,12 +115,12 @@ def predict_federated(
     every, networks = _additive(model, described, absent)
     features = [str(name) for name in every.feature_names_in_]
     read = _read(folder, described, tables, features, missing)
-    spread = _spread(described, read, every, networks)
+    spread = _make_parties(described, read, every, networks)
     gaps = lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
     incomplete = np.isin(cells, list(gaps))
     if incomplete.any() and absent == "refuse":
-        raise _refused(spread, gaps, int(incomplete.sum()))
+        raise _refusal(spread, gaps, int(incomplete.sum()))
     scores = _scores(spread, every, gaps)
     basis = np.where(incomplete, _MEANS, _ALL).astype(object)
     if absent == "own" and networks is not None and incomplete.any():
@@ -130,7 +130,7 @@ def predict_federated(
             scores[:, at], basis[at] = own, client
     ids = spread.schema.samples.ids
     order = np.argsort(ids, kind="stable")
-    notes = spread.notes + _counts(basis)
+    notes = spread.notes + _note_basis(basis)
     found = from_scores(every, scores[:, order], ids[order].tolist(), notes)
     return replace(found, basis=basis[order].tolist())
 
@@ -212,7 +212,7 @@ def _source(
     )
 
 
-def _spread(
+def _make_parties(
     described: Experiment,
     tables: Mapping[ClientId, Table],
     every: LinearModel | ClientNetwork,
@@ -370,7 +370,7 @@ def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientI
     return own_scores(spread.engine, rows)
 
 
-def _refused(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:
+def _refusal(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:
     cell, names = next(iter(missing.items()))
     first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
     return TableError(
@@ -380,7 +380,7 @@ def _refused(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int
     )
 
 
-def _counts(basis: NDArray[Any]) -> tuple[str, ...]:
+def _note_basis(basis: NDArray[Any]) -> tuple[str, ...]:
     names, counts = np.unique(basis.astype(str), return_counts=True)
     if list(names) == [_ALL]:
         return ()

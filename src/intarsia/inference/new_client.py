@@ -1,4 +1,4 @@
-"""A new client joins a finished federation: it learns its own parts of a network, and nobody else.
+"""Let a new client join a finished run: it learns its own parts of a network, and nobody else.
 
 FLIC's paper, S1.4: the client gets what all share, the hidden layer α and the anchors, and learns
 an embedding φ of its own columns and a classifier β; α and the anchors stay as they are (how:
@@ -6,7 +6,7 @@ an embedding φ of its own columns and a classifier β; α and the anchors stay 
 embedding and classifier (no α, as in `local`) trains for the same epochs and has nothing from the
 federation. With anchors the joined one has had more passes over its rows: those of its alignment
 before, which a note of the result counts. Of a run of hyfem it takes the server's network of its
-blocks (`block_joining`).
+blocks (`new_client_hyfem`).
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _join_layers(
         _start(engine, algorithm, options)
         drawn = engine.get_states()[name].parameters
         _set_scale(engine, name, model)
-        algorithm.model.join(engine, options, _shared(model, options.shared_parts, drawn))
+        algorithm.model.join(engine, options, _shared_vector(model, options.shared_parts, drawn))
         with engine.books.unmetered():
             grades = grade_clients(engine, algorithm, options, part)
     state, books = engine.get_states()[name], engine.books
@@ -290,7 +290,7 @@ def _set_scale(engine: InProcess, name: ClientId, model: Networks) -> None:
         engine.set_states({name: evolve(engine.get_states()[name], **scale)})
 
 
-def _shared(model: Networks, parts: Sequence[str], names: Iterable[str]) -> Array:
+def _shared_vector(model: Networks, parts: Sequence[str], names: Iterable[str]) -> Array:
     """Return what all clients of a run share, as they were told it.
 
     `names` are those of the new client's parameters, of which it takes what `parts` name.

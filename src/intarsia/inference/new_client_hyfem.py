@@ -1,4 +1,4 @@
-"""A new client joins a finished run of hyfem: it downloads the extractors of its blocks (Remark 2).
+"""Let a new client join a finished run of hyfem: it takes the extractors of its blocks (Remark 2).
 
 It takes the server's network as far as it has its blocks, those of which its table has every
 column, on the federation's means and scales. With `epochs` it goes on from there on its own rows.
@@ -67,9 +67,9 @@ def join_blocks(
             'a run with algorithm.shares = "all".'
         )
     [name] = found.train
-    made_of = _made_of(server, found.train[name], scaled=options.scaling)
+    made_of = _composition_of(server, found.train[name], scaled=options.scaling)
     parts = {
-        part: {name: _standardised(server, made_of, blocks[name])}
+        part: {name: _standardise(server, made_of, blocks[name])}
         for part, blocks in (("train", found.train), ("test", found.test))
         if len(blocks[name].samples)
     }
@@ -95,7 +95,7 @@ def join_blocks(
     left = [one for one in found.train[name].features if one not in block.features]
     if left:
         notes.append(f"No block of the run has its columns {listed(left, 6)}; they are left aside.")
-    missing = sum(_missing(made_of, blocks[name]) for blocks in (found.train, found.test))
+    missing = sum(_count_missing(made_of, blocks[name]) for blocks in (found.train, found.test))
     if missing:
         notes.append(
             f"{missing:,} values of its blocks are missing; the federation's means stand in."
@@ -107,7 +107,7 @@ def join_blocks(
     )
 
 
-def _made_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
+def _composition_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
     """Return the network of the blocks whose columns a table has."""
     whole: Any = server.architecture
     held = [
@@ -123,7 +123,7 @@ def _made_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
     return whole.of(held, len(whole.blocks) / len(held) if scaled else 1.0)
 
 
-def _standardised(server: ClientNetwork, made_of: Any, block: Block) -> Block:
+def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     """Return the columns of the blocks, scaled as in the federation; missing values its means."""
     features = tuple(dict.fromkeys(name for columns in made_of.columns for name in columns))
     x = block.x.toarray() if issparse(block.x) else block.x
@@ -136,7 +136,7 @@ def _standardised(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     )
 
 
-def _missing(made_of: Any, block: Block) -> int:
+def _count_missing(made_of: Any, block: Block) -> int:
     """Return how many values of the network's columns are missing."""
     if issparse(block.x):
         return 0

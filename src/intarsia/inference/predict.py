@@ -1,4 +1,4 @@
-"""A finished run's model on a new table: a party's own columns, or all of them.
+"""Predict the rows of a new table by the model of a finished run.
 
 A linear model is one for all parties. Where each client has a network of its own, the table is that
 of the client that is named, or else of the one client whose columns it has.
@@ -136,7 +136,7 @@ def predict(
     header = table_settings(folder, client)
     kind = check_table(table, header)
     found_model = read_model(folder / "model")
-    later = _joined(folder)
+    later = _joined_folders(folder)
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(later[client], table, id, client, missing)
     names = column_names(table, header, kind)
@@ -174,7 +174,7 @@ def predict(
     block = encode(found, Encoding(levels, Labels("regression")))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     notes = _notes(_means(model), names, known, levels, block, id, settings)
-    return _applied(model, block, ids, (*taken, *notes))
+    return _apply(model, block, ids, (*taken, *notes))
 
 
 def _means(model: LinearModel | ClientNetwork) -> dict[str, float]:
@@ -183,7 +183,7 @@ def _means(model: LinearModel | ClientNetwork) -> dict[str, float]:
     return dict(zip(map(str, model.feature_names_in_), means.tolist(), strict=True))
 
 
-def _joined(folder: Path) -> dict[ClientId, Path]:
+def _joined_folders(folder: Path) -> dict[ClientId, Path]:
     """Return the folders of the clients that joined a run later, by their names."""
     return {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
 
@@ -250,7 +250,7 @@ def _estimator(
     return model[best[0]], best[0], (f"{note}if it is not.",)
 
 
-def _applied(
+def _apply(
     model: LinearModel | ClientNetwork, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
 ) -> Predictions:
     if isinstance(model, LinearRegressor) or not len(model.classes_):
@@ -310,7 +310,7 @@ def _notes(
         lacking = _columns_of(some)
         notes.append(
             f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
-            f"{what.format('its')}: {_named(lacking)}."
+            f"{what.format('its')}: {_list_names(lacking)}."
         )
     missing = np.zeros(len(block.features), int) if block.sparse else np.isnan(block.x).sum(axis=0)
     count = dict(zip(block.features, missing.tolist(), strict=True))
@@ -321,13 +321,13 @@ def _notes(
             counts[column] = max(counts[column], count[feature])
         gaps = [f"{name} ({number})" for name, number in counts.items()]
         notes.append(
-            f"Missing values and unknown levels count as {what.format('the')}: {_named(gaps)}."
+            f"Missing values and unknown levels count as {what.format('the')}: {_list_names(gaps)}."
         )
     aside = [
         name for name in names if name not in known and name != id and name not in settings.labels
     ]
     if aside:
-        notes.append(f"Columns that the model does not know are left aside: {_named(aside)}.")
+        notes.append(f"Columns that the model does not know are left aside: {_list_names(aside)}.")
     return tuple(notes)
 
 
@@ -340,6 +340,6 @@ def _by_what_they_count(
     return [(what, some) for what, some in (("{} mean", centred), ("0", others)) if some]
 
 
-def _named(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:20])
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown

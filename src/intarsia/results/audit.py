@@ -1,4 +1,4 @@
-"""What the server and the clients could read in a run, by type of message.
+"""Audit a run: what the server and the clients could read, by type of message.
 
 The figures are counted by the engine as things cross (`intarsia.engines.transcript.Crossings`); a
 transcript byte by byte is written on request (`transcript = true` in [privacy]).
@@ -31,6 +31,7 @@ _PROTECTION = {
     "masked": "additive masks modulo 2^64",
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
+_OWN_ENTRIES = "none: the total is for the owners of its entries"
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
 
@@ -170,37 +171,20 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
         }
         lines += (replace(line, clients=took_part) for line in _exchange(mode, one))
     for what, count in crossings["reveals"].items():
+        values = _numbers(count["values"]) + " of the total"
+        protection = "none: the algorithm reveals the total"
         lines.append(
-            AuditLine(
-                reader="server",
-                how="revealed",
-                function="",
-                what=what,
-                values=_numbers(count["values"]) + " of the total",
-                readable=True,
-                protection="none: the algorithm reveals the total",
-                times=count["times"],
-            )
+            AuditLine("server", "revealed", "", what, values, True, protection, count["times"])
         )
     for what, times in crossings["refreshes"].items():
-        lines.append(
-            AuditLine(
-                reader="client",
-                how="refresh",
-                function="",
-                what=what,
-                values="an owner's entries of it, which that client seals anew",
-                readable=True,
-                protection="none: the total is for the owners of its entries",
-                times=times,
-            )
-        )
-    return Audit(mode, clients, tuple(_merged(lines)))
+        values = "an owner's entries of it, which that client seals anew"
+        lines.append(AuditLine("client", "refresh", "", what, values, True, _OWN_ENTRIES, times))
+    return Audit(mode, clients, tuple(_merge(lines)))
 
 
 def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
     """Return the lines of a client function, without who took part."""
-    asked = one["kind"] == "ask"
+    asked, function, times = one["kind"] == "ask", one["function"], one["exchanges"]
     for name, layout in one["fields"].items():
         open_ = asked or mode == "plain" or layout == "counts"
         protection = "none: the server asked for it" if asked else _PROTECTION[mode]
@@ -208,45 +192,24 @@ def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
             protection = _PROTECTION["masked"]
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"
-        yield AuditLine(
-            reader="server",
-            how="reply" if asked else "contribution",
-            function=one["function"],
-            what=f"{one['reply']}.{name}",
-            values=_OF[layout],
-            readable=open_,
-            protection=protection,
-            times=one["exchanges"],
-        )
+        kind = "reply" if asked else "contribution"
+        what = f"{one['reply']}.{name}"
+        yield AuditLine("server", kind, function, what, _OF[layout], open_, protection, times)
     for name in one["plain"]:
-        yield AuditLine(
-            reader="client",
-            how="message",
-            function=one["function"],
-            what=f"{one['message']}.{name}",
-            values="what the server sends",
-            readable=True,
-            protection="none: the server wrote it",
-            times=one["exchanges"],
-        )
+        what, protection = f"{one['message']}.{name}", "none: the server wrote it"
+        values = "what the server sends"
+        yield AuditLine("client", "message", function, what, values, True, protection, times)
     for name, origin in one["opened"].items():
-        yield AuditLine(
-            reader="client",
-            how="total",
-            function=one["function"],
-            what=f"{one['message']}.{name}",
-            values=f"its own entries of {origin or 'an earlier total'}",
-            readable=True,
-            protection="none: the total is for the owners of its entries",
-            times=one["exchanges"],
-        )
+        what = f"{one['message']}.{name}"
+        values = f"its own entries of {origin or 'an earlier total'}"
+        yield AuditLine("client", "total", function, what, values, True, _OWN_ENTRIES, times)
 
 
 def _numbers(count: int) -> str:
     return f"{count:,} number{'' if count == 1 else 's'}"
 
 
-def _merged(lines: list[AuditLine]) -> list[AuditLine]:
+def _merge(lines: list[AuditLine]) -> list[AuditLine]:
     """Return lines that differ in their counts only as one, the readable ones first."""
     found: dict[tuple[Any, ...], AuditLine] = {}
     for line in lines:

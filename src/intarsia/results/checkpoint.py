@@ -162,7 +162,7 @@ class Checkpoints:
         """Return what the newest sound checkpoint holds beside the states; None without one."""
         for round in reversed(self.rounds):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found: dict[str, Any] = _checked((self._path(round) / "extra.json").read_bytes())
+                found: dict[str, Any] = _check((self._path(round) / "extra.json").read_bytes())
                 return dict(found["extra"])
         return None
 
@@ -198,7 +198,7 @@ class Checkpoints:
 
     def _read(self, round: int, classes: Sequence[type]) -> Checkpoint:
         path = self._path(round)
-        content = _checked((path / "extra.json").read_bytes())
+        content = _check((path / "extra.json").read_bytes())
         server = codec.decode((path / "server.state").read_bytes(), *classes)
         clients = _Clients(path / "clients.state", classes)
         if len(clients) != content["clients"]:
@@ -277,7 +277,7 @@ def _with_checksum(content: Mapping[str, Any]) -> bytes:
     return f"{zlib.crc32(text.encode()):08x}\n{text}\n".encode()
 
 
-def _checked(data: bytes) -> dict[str, Any]:
+def _check(data: bytes) -> dict[str, Any]:
     checksum, _, text = data.partition(b"\n")
     text = text.removesuffix(b"\n")
     if f"{zlib.crc32(text):08x}".encode() != checksum:

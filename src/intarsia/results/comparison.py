@@ -1,4 +1,4 @@
-"""What a reader sees of results: comparisons, and figures as text."""
+"""Compare results over seeds and algorithms, and write figures as text."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def alone(lock: Path, sentence: str) -> Iterator[None]:
     """
     end = time.monotonic() + _LONGEST
     while True:
-        with _opened(lock) as file:
+        with _open(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -50,7 +50,7 @@ def alone(lock: Path, sentence: str) -> Iterator[None]:
         time.sleep(0.02)
 
 
-def _opened(lock: Path) -> IO[bytes]:
+def _open(lock: Path) -> IO[bytes]:
     """Return the file to lock; one of another user's can be locked without writing."""
     try:
         return lock.open("ab")

@@ -1,4 +1,4 @@
-"""What a run came to: certificate, scores, cost, and where it was made."""
+"""The result of a run: certificate, scores, cost, and where it was made (result.json)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Score:
     loss: float  # mean over the samples, without the regularisation
     accuracy: float | None = None  # fraction of right classes; None for regression
     r2: float | None = None  # coefficient of determination; None for classes
-    macro_f1: float | None = None  # mean over the classes that are there or are said
+    macro_f1: float | None = None  # mean over the classes that are true or predicted somewhere
     samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
 
 

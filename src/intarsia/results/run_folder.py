@@ -1,4 +1,4 @@
-"""A run's output folder: claimed, cleared, started, and found again.
+"""Claim, clear, start and reopen the output folder of a run.
 
 A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
 history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds

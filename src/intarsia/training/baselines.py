@@ -1,7 +1,8 @@
 """Baselines that an algorithm is compared with: all data pooled, and each client alone.
 
-They need the pooled data, so they exist for simulations and tests only. Linear models are trained
-on the prepared features to a certified gap: by centralised dual coordinate ascent, and by
+They need the pooled data, so that they exist for simulations and tests only. Beside a federated
+model they are the centralised and the stand-alone baseline of its result: linear models on the
+prepared features, trained to a certified gap by centralised dual coordinate ascent, and by
 one-client HyFDCA where that is too slow. An algorithm on networks that says how a client learns
 alone has both by its own steps.
 
@@ -216,10 +217,10 @@ def alone(
         result = grade_scores(tested, scores(tested.x, found.w), losses.loss_code(loss), labels)
         if result is not None:
             grades[name] = result
-    return grades, _unfinished(gaps)
+    return grades, _note_unfinished(gaps)
 
 
-def _unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
+def _note_unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
     if not gaps:
         return ()
     worst = max(gaps, key=lambda name: gaps[name])
@@ -384,7 +385,7 @@ def _liblinear(
 ) -> Outcome:
     table = pooled(engine)
     y = targets(table, engine.schema("train").labels.outputs)
-    solved = [_solved(table.x, own, options, description.seed) for own in y]
+    solved = [_solve(table.x, own, options, description.seed) for own in y]
     w = np.stack([one.w for one in solved])
     info = _bounds(table.x, y, w, options)
     del table
@@ -410,7 +411,7 @@ class _Solved:
     warning: str
 
 
-def _solved(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
+def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.svm import LinearSVC

@@ -1,4 +1,4 @@
-"""The rounds of a run: who is there, when to certify, to evaluate, to save, and when to stop."""
+"""Run the rounds: who takes part, when to certify, evaluate and save, and when to stop."""
 
 from __future__ import annotations
 
@@ -178,36 +178,35 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
         phase = info.phase
         if certified and not engine.away:
             # a gap counts only where all clients are up to date
-            server, info = _certified(task, server, number, clients)
+            server, info = _certify(task, server, number, clients)
             info = replace(info, phase=info.phase or phase)
         elif absent:
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
-        standing = _judged(description, before, info)
+        standing = _judge(description, before, info)
         if standing.finished == "tolerance" and not certified:
             # a round may report the gap where it started, and end at a wider one
-            server, info = _certified(task, server, number, clients)
-            standing = _judged(description, before, info)
+            server, info = _certify(task, server, number, clients)
+            standing = _judge(description, before, info)
         evaluated = due and standing.finished is None and not engine.away
         if evaluated:
             with clock.part("evaluation"):
-                scores = _plain_scores(grade(task)[0])
+                scores = _list_scores(grade(task)[0])
             standing = replace(standing, scores=scores)
         seconds = clock.seconds["training"]
         warm = warm or (number, seconds)
+        pace = _pace(number - warm[0], seconds - warm[1])
+        now = _progress(task, standing, info, seconds, pace)
         if task.store is not None:
             with clock.part("checkpoints"):
-                task.store.append_history(
-                    _line(standing, info, engine, seconds, evaluated=evaluated)
-                )
+                task.store.append_history(_line(now, info, standing.scores if evaluated else {}))
             begin = time.perf_counter()
             if _due(description, begin - saved, taken) or standing.finished is not None:
                 _save(task, server, standing)
                 saved = time.perf_counter()
                 taken = saved - begin
         if task.progress is not None:
-            pace = _pace(number - warm[0], seconds - warm[1])
-            task.progress(_progress(description, standing, info, engine, seconds, pace))
+            task.progress(now)
     return server, standing
 
 
@@ -230,9 +229,7 @@ def _due(description: Experiment, since: float, taken: float) -> bool:
     return since >= max(description.checkpoint_seconds, taken / _WRITING)
 
 
-def _certified(
-    task: Task, server: Any, number: int, clients: Sequence[ClientId]
-) -> tuple[Any, Info]:
+def _certify(task: Task, server: Any, number: int, clients: Sequence[ClientId]) -> tuple[Any, Info]:
     """Return the objectives over all clients at the state after a round."""
     engine = task.engine
     with task.clock.part("evaluation"):
@@ -297,7 +294,7 @@ def _check_finite(number: int, info: Info) -> None:
             )
 
 
-def _judged(description: Experiment, standing: Standing, info: Info) -> Standing:
+def _judge(description: Experiment, standing: Standing, info: Info) -> Standing:
     """Decide whether training is done or has stalled."""
     gap, tolerance = info.gap_relative, description.tolerance
     if gap is not None:
@@ -339,43 +336,36 @@ def stall(description: Experiment, standing: Standing) -> str:
     )
 
 
-def _plain_scores(found: Grades | None) -> dict[str, float]:
+def _list_scores(found: Grades | None) -> dict[str, float]:
     if found is None:
         return {}
     return {key: value for key, value in dataclasses.asdict(found).items() if value is not None}
 
 
-def _line(
-    standing: Standing, info: Info, engine: InProcess | Remote, seconds: float, *, evaluated: bool
-) -> dict[str, Any]:
-    traffic = engine.books.traffic.summary()
+def _line(now: Progress, info: Info, scores: Mapping[str, float]) -> dict[str, Any]:
+    """Return a round's line of the history; `scores` are those of its evaluation, if it had one."""
     return {
-        "round": standing.round,
-        "phase": info.phase,
+        "round": now.round,
+        "phase": now.phase,
         "primal": info.primal,
         "dual": info.dual,
         "gap_relative": info.gap_relative,
-        "loss": info.primal if info.loss is None else info.loss,
-        "accuracy": standing.scores.get("accuracy") if evaluated else None,
-        "macro_f1": standing.scores.get("macro_f1") if evaluated else None,
-        "bytes": traffic["up"] + traffic["down"],
-        "exchanges": engine.books.traffic.exchanges,
-        "seconds": seconds,
+        "loss": now.loss,
+        "accuracy": scores.get("accuracy"),
+        "macro_f1": scores.get("macro_f1"),
+        "bytes": now.bytes,
+        "exchanges": now.exchanges,
+        "seconds": now.seconds,
     }
 
 
 def _progress(
-    description: Experiment,
-    standing: Standing,
-    info: Info,
-    engine: InProcess | Remote,
-    seconds: float,
-    pace: float | None,
+    task: Task, standing: Standing, info: Info, seconds: float, pace: float | None
 ) -> Progress:
-    traffic = engine.books.traffic
+    traffic = task.engine.books.traffic
     return Progress(
         round=standing.round,
-        rounds=description.rounds,
+        rounds=task.description.rounds,
         seconds=seconds,
         loss=info.primal if info.loss is None else info.loss,
         gap_relative=info.gap_relative,
@@ -383,7 +373,7 @@ def _progress(
         bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
         exchanges=traffic.exchanges,
         phase=info.phase,
-        seconds_left=_seconds_left(description, standing, pace),
+        seconds_left=_seconds_left(task.description, standing, pace),
     )
 
 

@@ -1,4 +1,4 @@
-"""Write what a finished run leaves in its folder: the model, the pictures, and last the result."""
+"""Write what a finished run leaves in its folder: pictures, audit, model, and last the result."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -365,53 +365,34 @@ def train_to_end(task: training.Task) -> Outcome:
     return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
 
 
+@dataclass(eq=False)
 class InThisProcess:
-    """The clients of a run in this process, with their tables.
+    """The clients of a run in this process, with their tables."""
 
-    Parameters
-    ----------
-    tables, secrets
-        As of `run`.
-    folder
-        The output folder.
-    fresh
-        Whether the run begins; else it goes on.
-    overwrite
-        Replace what a run before left in the folder.
-    held
-        Keeps other processes from the output folder once that is touched.
-    """
+    tables: Tables | None  # until they are read
+    folder: Path | None
+    held: ExitStack  # keeps other processes from the output folder once that is touched
+    _: KW_ONLY
+    fresh: bool  # whether the run begins; else it goes on
+    overwrite: bool = False  # what a run before left in the folder
+    secrets: Mapping[ClientId, SecretKey] | None = None
 
     sites = False
-
-    def __init__(
-        self,
-        tables: Tables | None,
-        folder: Path | None,
-        held: ExitStack,
-        *,
-        fresh: bool,
-        overwrite: bool = False,
-        secrets: Mapping[ClientId, SecretKey] | None = None,
-    ) -> None:
-        self._folder, self.drawn = folder, False
-        self.notes: tuple[str, ...] = ()
-        self.truth: Structure | None = None
-        self._tables, self._held, self._secrets = tables, held, secrets
-        self._fresh, self._overwrite = fresh, overwrite
-        self._found: Federation | None = None
-        self._scaling: Mapping[ClientId, Preparation] = {}
-        self._networks: Mapping[ClientId, Mapping[str, Any]] = {}
-        self._own_weights: Mapping[ClientId, Any] = {}
+    notes: tuple[str, ...] = ()
+    truth: Structure | None = None
+    drawn: bool = False
+    found: Federation | None = None  # until its blocks are prepared
+    scaling: Mapping[ClientId, Preparation] = field(default_factory=dict[ClientId, Preparation])
+    parameters: Mapping[ClientId, Any] = field(default_factory=dict[ClientId, Any])
 
     def build(self, description: Experiment) -> Schema:
         """Read the tables, and let the clients find out what they hold together."""
         secret = None
-        if self._folder is not None and not self._fresh:
-            run_folder.check_fingerprints(self._folder, description)
-            secret = run_folder.read_secret(self._folder)
-        found = build(description, self._tables, secret)
-        self._tables, self._found = None, found
+        if self.folder is not None and not self.fresh:
+            run_folder.check_fingerprints(self.folder, description)
+            secret = run_folder.read_secret(self.folder)
+        found = build(description, self.tables, secret)
+        self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
         return found.schema
 
@@ -421,15 +402,15 @@ class InThisProcess:
 
     def open(self, plan: Plan) -> Checkpoints | None:
         """Begin the run in its folder, or go on there."""
-        folder, found = self._folder, self._found
+        folder, found = self.folder, self.found
         if folder is None:
             return None
         assert found is not None
         fingerprint = found.fingerprint()
-        if self._fresh:
-            self._held.enter_context(run_folder.alone_in(folder))
+        if self.fresh:
+            self.held.enter_context(run_folder.alone_in(folder))
             store = run_folder.start(
-                folder, plan.description, fingerprint, overwrite=self._overwrite
+                folder, plan.description, fingerprint, overwrite=self.overwrite
             )
             run_folder.keep_secret(folder, found.secret)
         else:
@@ -439,23 +420,23 @@ class InThisProcess:
 
     def set_up(self, plan: Plan) -> Ready:
         """Prepare the blocks, each of which is there once."""
-        description, folder, found = plan.description, self._folder, self._found
+        description, folder, found = plan.description, self.folder, self.found
         assert found is not None
         schemas, parts, tested = found.schemas, found.parts, found.tested
-        self._found = found = None
+        self.found = found = None
         clients = plan.schema.clients
         sealed = replace(
             sealed_sums(description, clients, folder),
-            secrets=client_secrets(plan.algorithm, clients, folder, self._secrets),
+            secrets=client_secrets(plan.algorithm, clients, folder, self.secrets),
         )
-        if folder is not None and self._fresh:
+        if folder is not None and self.fresh:
             run_folder.keep_fingerprints(folder, description)
         states = States(description.state_megabytes * 1_000_000, folder)
         parties = LocalParties(description, parts, sealed, states, keep=description.yardsticks)
         engine, notes = set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive
         )
-        self._scaling = parties.scaling
+        self.scaling = parties.scaling
         return Ready(engine, tested, notes)
 
     def keep(self, plan: Plan, engine: Engine) -> None:
@@ -464,24 +445,20 @@ class InThisProcess:
         model = algorithm.model
         if not isinstance(engine, InProcess) or model.kind == "linear":
             return
-        states = engine.get_states().items()
-        if model.kind == "networks":
-            self._networks = {name: model.network(state) for name, state in states}
-        else:
-            self._own_weights = {name: model.own_weights(state) for name, state in states}
+        extract = model.network if model.kind == "networks" else model.own_weights
+        self.parameters = {name: extract(one) for name, one in engine.get_states().items()}
 
     def model(
         self, plan: Plan, schema: Schema, outcome: Outcome
     ) -> tuple[Model | None, tuple[str, ...]]:
         """Return the clients' models, or that of all."""
-        name, ended = plan.description.algorithm, outcome.conclusion
-        if self._networks:
-            made_of = architecture_of(plan.algorithm, plan.options, schema)
-            known = made_of, self._networks, self._scaling, ended.network
-            return client_networks(name, schema, *known), ()
-        if self._own_weights:
-            return client_models(name, schema, self._own_weights, self._scaling), ()
-        return linear_model(schema, ended, self._scaling, plan.options), ()
+        name, ended, scaling = plan.description.algorithm, outcome.conclusion, self.scaling
+        if not self.parameters:
+            return linear_model(schema, ended, scaling, plan.options), ()
+        if plan.algorithm.model.kind != "networks":
+            return client_models(name, schema, self.parameters, scaling), ()
+        made_of = architecture_of(plan.algorithm, plan.options, schema)
+        return client_networks(name, schema, made_of, self.parameters, scaling, ended.network), ()
 
 
 def _compare(plan: Plan, engine: InProcess, part: Part, outcome: Outcome) -> Outcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -174,63 +174,43 @@ def sealed_sums(
     return SealedSums(None if found is None else modes.sealing(settings, clients, found), recorder)
 
 
+@dataclass(eq=False)
 class LocalParties:
-    """The clients of a set-up in this process.
+    """The clients of a set-up in this process."""
 
-    Parameters
-    ----------
-    experiment
-        Says how to prepare, and the seed.
-    parts
-        Their blocks, by part; emptied, so that each is there once.
-    sealed, states
-        As of the engine.
-    keep
-        Whether the blocks with whole values stay beside those that count once.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        parts: Mapping[str, dict[ClientId, Block]],
-        sealed: SealedSums | None = None,
-        states: States | None = None,
-        *,
-        keep: bool = False,
-    ) -> None:
-        self._experiment, self._parts, self._keep = experiment, parts, keep
-        self._sealed, self._states = sealed or SealedSums(), states
-        self._engine: InProcess | None = None
-        self.scaling: Mapping[ClientId, preprocessing.Preparation] = {}
+    experiment: Experiment  # says how to prepare, and the seed
+    parts: Mapping[str, dict[ClientId, Block]]  # emptied, so that each block is there once
+    sealed: SealedSums = field(default_factory=SealedSums)
+    states: States | None = None
+    keep: bool = False  # blocks with whole values, beside those that count once
+    engine: InProcess | None = None
+    scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
 
     def settle(self, schemas: Mapping[str, Schema]) -> InProcess:
         """Return the engine over the blocks in the order of the schemas."""
-        settings = self._experiment.preprocessing
+        settings = self.experiment.preprocessing
         for part, schema in schemas.items():
-            blocks = self._parts[part]
+            blocks = self.parts[part]
             for name, block in blocks.items():
                 blocks[name] = settle_block(block, name, schema, settings)
-        self._engine = engine = InProcess(
-            {part: (schema, self._parts[part]) for part, schema in schemas.items()},
-            self._experiment.seed,
-            self._sealed.sealing,
-            self._sealed.recorder,
-            self._states,
-            self._sealed.secrets,
+        self.engine = engine = InProcess(
+            {part: (schema, self.parts[part]) for part, schema in schemas.items()},
+            *(self.experiment.seed, self.sealed.sealing, self.sealed.recorder),
+            *(self.states, self.sealed.secrets),
         )
-        for blocks in self._parts.values():
+        for blocks in self.parts.values():
             blocks.clear()
         engine.make_states(lambda name: preprocessing.initial(engine.block(name)))
         return engine
 
     def transform(self, step: Step) -> None:
         """Replace every block."""
-        assert self._engine is not None
-        self.scaling = states = self._engine.get_states()
-        if step == "counted once" and self._keep:
-            self._engine.count_once()
+        assert self.engine is not None
+        self.scaling = states = self.engine.get_states()
+        if step == "counted once" and self.keep:
+            self.engine.count_once()
             return
-        self._engine.transform(
+        self.engine.transform(
             lambda name, part, block: transform_block(step, states[name], part, block)
         )
 

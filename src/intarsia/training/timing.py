@@ -1,7 +1,4 @@
-"""Seconds by part of a run; a part inside another is not counted in it.
-
-How many threads the libraries compute with during a run.
-"""
+"""Measure the seconds of a run by part, and limit its threads."""
 
 from __future__ import annotations
 
