@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from intarsia.core.block import INTERCEPT, Block, Labels
+from intarsia.core.schema import Schema
+from intarsia.data.source import Source
+from intarsia.experiment.config import Experiment, Preprocessing
+from intarsia.training import setup
+
+LABELS = Labels("binary", ("no", "yes"))
+
+
+def blocks():
+    x, y = np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([-1.0, 1.0])
+    return {
+        "bank": Block(np.array([1, 2]), ("age", "income"), x, y),
+        "shop": Block(np.array([2, 1]), ("price", "age"), x[::-1, ::-1].copy()),
+    }
+
+
+class Recorder(setup.LocalParties):
+    """Takes down the steps that the clients are asked for."""
+
+    steps: tuple[str, ...] = ()
+
+    def settle(self, schemas):
+        self.steps += ("settle",)
+        return super().settle(schemas)
+
+    def transform(self, step):
+        self.steps += (step,)
+        super().transform(step)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "ages"),
+    [
+        ({}, ("settle", "prepared"), [1.0, 3.0]),
+        ({"additive": True}, ("settle", "prepared", "counted once"), [0.5, 1.5]),
+        # rows of 1, 2, 2 and the intercept, and of 3, 6, 6 and it: norms of √10 and √82
+        (
+            {"clip": 1.0, "additive": True},
+            ("settle", "prepared", "clipped", "counted once"),
+            [0.5 / 10**0.5, 1.5 / 82**0.5],
+        ),
+    ],
+)
+def test_the_set_up_is_a_list_of_steps(how, expected, ages):
+    sources = (Source(name="bank", path="bank.csv"), Source(name="shop", path="shop.csv"))
+    parties = Recorder(
+        Experiment(name="e", algorithm="hyfdca", clients=sources), {"train": blocks()}
+    )
+    schemas = {"train": Schema.of(blocks(), LABELS)}
+    settings = Preprocessing(standardise=False)
+    engine, _ = setup.set_up(parties, settings, schemas, **how)
+    assert parties.steps == expected
+    bank = engine.block("bank")
+    assert bank.x[:, bank.features.index("age")] == pytest.approx(ages, rel=1e-4)
+
+
+def test_a_schema_without_its_intercept_is_that_from_before():
+    before = Schema.of(blocks(), LABELS)
+    after = setup.with_intercept(before)
+    assert all(one.features[-1] == INTERCEPT for one in after.holdings.values())
+    again = setup.without_intercept(after)
+    names = {name: one.features for name, one in before.holdings.items()}
+    assert {name: one.features for name, one in again.holdings.items()} == names
+
+
+def test_a_block_with_an_intercept_fits_the_schema_with_one():
+    given = blocks()
+    with_it = setup.with_intercept(Schema.of(given, LABELS))
+    block = setup.settle_block(given["shop"], "shop", with_it, Preprocessing())
+    assert set(block.features) == {"price", "age", INTERCEPT}
+    assert block.samples.tolist() == [1, 2]
+    assert block.x[:, block.features.index(INTERCEPT)].tolist() == [1.0, 1.0]
+    assert block.x[:, block.features.index("age")].tolist() == [1.0, 3.0]
+
+
+def test_only_training_values_count_once():
+    shared = Schema.of(blocks(), LABELS).align("bank", blocks()["bank"])
+    assert setup.transform_block("counted once", None, "test", shared) is shared
+    once = setup.transform_block("counted once", None, "train", shared)
+    assert once.x[:, shared.features.index("age")].tolist() == [0.5, 1.5]
+    assert once.x[:, shared.features.index("income")].tolist() == [2.0, 6.0]
