@@ -302,6 +302,23 @@ def test_a_standstill_is_no_end_while_samples_are_left_out():
     assert newton.info(dataclasses.replace(stands, budget=120)).finished
 
 
+def test_short_steps_far_from_the_optimum_smooth_the_hinge_more():
+    x, y = table(1000, 30)
+    options = HyFDCA(regularisation=1e-5, frame=False)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+    weights, info = [], None
+    for number in range(1, 101):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        weights.append(server.phase.weight[0])
+        if info.gap_relative <= 1e-6:
+            break
+    # it starts at 1
+    assert min(weights) < 1
+    assert weights[-1] > 1
+    assert info.gap_relative <= 1e-6
+
+
 # -- what does not change the result
 
 

@@ -17,7 +17,7 @@ round is one Newton step:
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
    The sample doubles where steps are short or the gap stays: it then misses what bends F, such as
-   columns of which it has no row.
+   columns of which it has no row. Far from the optimum the hinge is then smoothed more, too.
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
 3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
    centre to the dual point when the inner problem is solved well enough
@@ -67,8 +67,9 @@ _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
+_LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
 _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
-_SHORT = 0.25  # step below which the samples left out are what bends F along the direction
+_SHORT = 0.25  # step below which the Hessian misses what bends F along the direction
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -189,6 +190,10 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     hinge = newton.loss == losses.HINGE
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & hinge
+    if hinge and not newton.framed:
+        # many samples change sides within a short step: a smoother inner problem, the centre stays
+        smoother = ~eager & (length < _SHORT) & (newton.gap > _FAR)
+        newton = replace(newton, weight=np.where(smoother, _fallen(newton), newton.weight))
     previous = newton.error
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
@@ -222,9 +227,8 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     moves = recentre > 0
     # the smoothing fades while the inner problems are easy
     grown = np.minimum(2 * weight, _HIGHEST)
-    fallen = np.maximum(weight / 2, _COLD if newton.framed else _COLD_CONJUGATE)
     weight = np.where(moves & (centred_at <= 2), grown, weight)
-    weight = np.where(moves & (centred_at >= 6), fallen, weight)
+    weight = np.where(moves & (centred_at >= 6), _fallen(newton), weight)
     centred_at = np.where(moves, 0, centred_at)
     move = Move(length, weight, recentre)
     point = clients.sum(move_duals, dict.fromkeys(newton.labelled, move))
@@ -271,6 +275,11 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         primal=primal,
         dual=dual,
     )
+
+
+def _fallen(newton: Newton) -> Array:
+    """Return half the weight of the smoothing, or its least, (outputs,)."""
+    return np.maximum(newton.weight / 2, _COLD if newton.framed else _LOWEST_CONJUGATE)
 
 
 def _matters(newton: Newton) -> NDArray[np.bool_]:
