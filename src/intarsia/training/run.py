@@ -276,7 +276,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
     description, algorithm, schema = plan.description, plan.algorithm, plan.schema
     units = len(schema.samples), len(schema.clients)
     return (
-        *(doubled(schema) if getattr(algorithm, "server_model", None) is not None else ()),
+        *(doubled(schema) if algorithm.model.server_model is not None else ()),
         *caveats.unsealed(description, algorithm, sites=sites),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
