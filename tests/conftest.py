@@ -28,7 +28,7 @@ def state_folder(tmp_path_factory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of the named data sets: the setting INTARSIA_DATA, else beside the project."""
-    folder = Path(os.environ.get("INTARSIA_DATA", PROJECT.parent / "shared" / "data"))
+    folder = Path(os.environ.get("INTARSIA_DATA") or PROJECT.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"the data sets are not at {folder}; set INTARSIA_DATA")
     return folder

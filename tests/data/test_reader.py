@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import sqlite3
 import uuid
 from dataclasses import replace
@@ -32,7 +31,7 @@ from intarsia.data.source import Source
 from intarsia.data.table import Table, assemble, encode, encoding_of, split
 from intarsia.errors import FederationError, TableError
 
-DATA = Path(os.environ.get("INTARSIA_DATA", Path(__file__).parents[2] / "../shared/data"))
+HOSPITALS = Path(__file__).parents[2] / "examples" / "data" / "heart"
 NAN = np.nan
 CSV = "id,age,sex,y\n1,20,F,no\n2,?,M,yes\n3,40,,no\n4,50,M,\n"
 X = [[20, 1, 0], [NAN, 0, 1], [40, NAN, NAN], [50, 0, 1]]
@@ -517,7 +516,7 @@ def test_an_official_split_is_by_its_ids() -> None:
 
 def test_the_four_hospitals_read_as_published() -> None:
     tables = {
-        name: read(Source(name=name, path=str(DATA / f"heart/{name}.csv"), label="target"))
+        name: read(Source(name=name, path=str(HOSPITALS / f"{name}.csv"), label="target"))
         for name in ("cleveland", "hungarian", "switzerland", "va")
     }
     blocks, labels = assemble(tables, LabelSettings(positive=("1", "2", "3", "4")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import dp_accounting
 import numpy as np
@@ -30,13 +31,15 @@ from intarsia.training import privacy_guarantee as guarantee
 from intarsia.training.registry import choose
 from intarsia.training.run import load, resume, run
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
+
 
 def scaled(name, folder):
     """Write a data set with features on like scales; the constants pass for public ones."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.csv"
     if not path.exists():
-        dataset = datasets.load(name)
+        dataset = datasets.load(name, folder=EXAMPLES)
         x = np.asarray(dataset.x, np.float64)
         mean = np.nanmean(x, axis=0)
         x = np.where(np.isnan(x), 0.0, (x - mean) / np.nanstd(x, axis=0))
