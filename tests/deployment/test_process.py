@@ -8,7 +8,9 @@ import pytest
 from intarsia.errors import BusyError
 from intarsia.results import lock as alone
 
-kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+pytest.importorskip("psutil")
+
+from intarsia.deployment import process as kit_process
 
 
 def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monkeypatch):

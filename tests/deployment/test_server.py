@@ -370,7 +370,9 @@ def test_a_server_whose_port_is_in_use_says_so(tmp_path, capfd):
 
 @pytest.mark.parametrize("size", [20_000_000, 20_000_001])
 def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
-    kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+    pytest.importorskip("psutil")
+    from intarsia.deployment import process as kit_process
+
     log = tmp_path / "audit.log"
     with log.open("wb") as file:
         file.truncate(size)
@@ -382,7 +384,9 @@ def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
 
 
 def test_the_folders_of_the_newest_jobs_stay(tmp_path):
-    kit_process = pytest.importorskip("intarsia.deployment.process", exc_type=ImportError)
+    pytest.importorskip("psutil")
+    from intarsia.deployment import process as kit_process
+
     jobs = [tmp_path / f"cd46f980-21d4-4605-a065-203a415aaf{number:02d}" for number in range(23)]
     others = [tmp_path / "local", tmp_path / "cd46f980", tmp_path / "storage"]
     for path in (*jobs, *others):

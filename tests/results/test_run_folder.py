@@ -25,11 +25,11 @@ from intarsia.training import run as running
 from tests.deployment import test_run as remote
 
 HOLDER = """
-import pathlib, sys, time
+import pathlib, sys
 from intarsia.results.run_folder import alone_in
 with alone_in(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
@@ -114,7 +114,9 @@ def test_a_run_that_another_process_made_meanwhile_is_not_replaced(tmp_path, mon
 
 def test_a_process_that_is_killed_gives_its_folder_back(tmp_path):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(BusyError), run_folder.alone_in(tmp_path):
