@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +56,10 @@ KINDS = {
     "partial": {"rounds": 60, "tolerance": 0.0, "method": "auto", "participation": 0.67},
     "wide": {"rounds": 20, "tolerance": 1e-12, "method": "auto", "loss": "squared_hinge"},
 }
+
+STOPPED_RUN = Path(__file__).parents[1] / "support" / "stopped_run.py"
+STEPS = 12  # about so many files are opened, made, renamed or removed in a round
+HANGS = 600  # seconds
 
 
 def write_tables(folder: Path, wide: bool) -> None:
@@ -120,40 +123,31 @@ def check_identical(one: Path, two: Path) -> None:
         assert found[key] == other[key], key
 
 
-def start(path: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "intarsia", "run", str(path), "--quiet"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
 def rounds_done(out: Path) -> int:
     history = out / "history.jsonl"
     return history.read_bytes().count(b"\n") if history.exists() else 0
 
 
-def stop(
-    process: subprocess.Popen[bytes], out: Path, moment: float, rounds: int, how: int
-) -> tuple[int, str]:
-    """Stop a run when a share of the rounds is done, and a little later; return its status."""
-    limit = time.monotonic() + 120
-    whole = moment * rounds
-    while process.poll() is None and time.monotonic() < limit:
-        if (out / "experiment.json").exists() and rounds_done(out) >= int(whole):
-            break
-    # the rest of the moment falls somewhere within a round or a checkpoint
-    later = time.monotonic() + (whole % 1) * 0.03
-    while time.monotonic() < later:
-        pass
-    process.send_signal(how)
-    _, said = process.communicate(timeout=60)
-    return process.returncode, said.decode()
+def stopped(how: str, out: Path, rounds: float, *command: object) -> tuple[int, str]:
+    """Stop a command that many rounds on, within a round by its fraction; return its status."""
+    place = [how, out, int(rounds), int(rounds % 1 * STEPS)]
+    found = subprocess.run(
+        [sys.executable, STOPPED_RUN, *map(str, place), *map(str, command), "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS,
+    )
+    return found.returncode, found.stderr
 
 
 def killed_and_resumed(folder: Path, kind: str, moment: float, rounds: int, name: str) -> Path:
     out = folder / name
-    status, said = stop(start(write_experiment(folder, kind, name)), out, moment, rounds, 9)
+    path = write_experiment(folder, kind, name)
+    status, said = stopped("SIGKILL", out, moment * rounds, "run", path)
     assert status == -signal.SIGKILL, said
     assert not (out / "result.json").exists()
-    assert rounds_done(out) <= rounds
+    assert rounds_done(out) == int(moment * rounds)
     resume(out)
     return out
 
@@ -189,10 +183,9 @@ def test_a_run_may_be_killed_twice(uninterrupted):
     folder = uninterrupted("ascent")
     out = folder / "twice"
     path = write_experiment(folder, "ascent", "twice")
-    stop(start(path), out, 0.3, 60, signal.SIGKILL)
-    command = [sys.executable, "-m", "intarsia", "resume", str(out), "--quiet"]
-    again = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    stop(again, out, 0.7, 60, signal.SIGKILL)
+    assert stopped("SIGKILL", out, 18, "run", path)[0] == -signal.SIGKILL
+    assert stopped("SIGKILL", out, 24.5, "resume", out)[0] == -signal.SIGKILL
+    assert rounds_done(out) >= 41
     assert not (out / "result.json").exists()
     resume(out)
     check_identical(folder / "whole", out)
@@ -202,7 +195,7 @@ def test_ctrl_c_says_how_to_go_on(uninterrupted):
     folder = uninterrupted("ascent")
     out = folder / "stopped"
     path = write_experiment(folder, "ascent", "stopped")
-    status, said = stop(start(path), out, 0.4, 60, signal.SIGINT)
+    status, said = stopped("SIGINT", out, 24, "run", path)
     assert status == 130
     assert f"intarsia resume {out}" in said
     assert "Traceback" not in said
