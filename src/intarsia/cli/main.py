@@ -326,7 +326,10 @@ def _train(
     screen = console()
     shown = contextlib.nullcontext() if quiet else watch.Watch(screen)
     try:
-        with _terminated_as_interrupted(), shown as show:
+        # SIGTERM, by which batch systems end a run, stops it as Ctrl-C does. `main` gives it back:
+        # were it done here, a second one would end the process before it says how to go on
+        _handle({signal.SIGTERM: signal.default_int_handler})
+        with shown as show:
             result: Result = train(show)
     except KeyboardInterrupt:
         _end_undisturbed()
@@ -346,19 +349,6 @@ def _train(
             f"are in {folder}"
         )
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM, by which batch systems end a run, stop it as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _end_undisturbed() -> None:
