@@ -24,14 +24,14 @@ def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monke
         told.set()
         raise OSError("what is said goes to the same disk")
 
-    code = "import pathlib, time; pathlib.Path('runs').touch(); time.sleep(60)"
+    code = "import pathlib, time; pathlib.Path('runs').touch(); time.sleep(3600)"
     process = kit_process.KitProcess(tmp_path, [sys.executable, "-c", code], report)
     pause = threading.Event()
     with process.running():
-        assert told.wait(10)
+        assert told.wait(600)
         assert not process.stopped()
         (tmp_path / "transfer").unlink()
-        for _ in range(400):
+        for _ in range(12_000):
             if (tmp_path / "runs").exists():
                 break
             pause.wait(0.05)
