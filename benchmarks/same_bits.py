@@ -45,6 +45,13 @@ _EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 _HEART = _EXPERIMENTS.parent / "examples" / "data" / "heart"
 _CREDIT = _EXPERIMENTS.parent / "examples" / "data" / "credit"
 _APART = "seconds|environment|memory|started"  # keys of what differs from run to run
+# The root of what simulated clients draw: 32 bytes, in the form of the package's secret files.
+_SECRET = {
+    "kind": "secret of simulations",
+    "version": 1,
+    "secret": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "checksum": "ca766398f53be67ad6f4d701cc0e5aca4211d3f9c35d5612520a2cfc43c8ab7e",
+}
 _INTERRUPTED = 3  # the exit status of a run that was to stop, and did
 
 # Ends the process after a round, as a crash would: its checkpoint is written, nothing else.
@@ -369,7 +376,7 @@ class _Recorder:
         state.mkdir(mode=0o700, parents=True)
         secret = state / "secret"
         secret.touch(mode=0o600)
-        secret.write_bytes(bytes(range(32)))
+        secret.write_text(json.dumps(_SECRET), encoding="utf-8")
         threads = ("OMP", "MKL", "OPENBLAS", "NUMBA", "VECLIB_MAXIMUM")
         self._environment = {
             **os.environ,
