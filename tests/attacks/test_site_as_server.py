@@ -31,7 +31,7 @@ from nvflare.collab.runtime.dispatch import (
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 
-from intarsia.engines.transports.nvflare import ServerSide, SiteSide
+from intarsia.engines.transports.nvflare import ServerSide, SiteSide, parent_command
 
 TESTS = Path(__file__).parents[1] / "support"
 JOB = "job"
@@ -85,6 +85,7 @@ def bank(tmp_path):
     (tmp_path / "bank" / "startup").mkdir()
     text = four_sites.site_toml("bank", described["bank"], tmp_path / "tables")
     (folder / "site.toml").write_text(text)
+    parent_command(folder.parent, client_folder.ENTRY_POINTS, server=False)
     tree = experiment.to_dict(
         four_sites.experiment_of("hyfdca", described, tmp_path / "tables", mode="masked")
     )

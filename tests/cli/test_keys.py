@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from command_line import one_error, said
-from intarsia.cli import keys as key_commands
 from intarsia.cli.main import main
 from intarsia.core.atomic_files import write_atomically
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
@@ -288,7 +287,7 @@ def test_an_experiment_trains_with_the_exchanged_key(exchanged, tmp_path, capfd,
     assert result["certificate"]["gap_relative"] <= 1e-6
     assert not any("not sealed" in note for note in result["notes"])
     assert set(loaded) == {key}
-    assert not (tmp_path / "out-masked" / "keys").exists()  # nothing was drawn for the run
+    assert not (tmp_path / "out-masked" / "keys" / "shared.key").exists()  # none was drawn
     assert main(["audit", str(tmp_path / "out-masked"), "--json"]) == 0
     assert json.loads(said(capfd)[0])["mode"] == "masked"
 
@@ -624,10 +623,6 @@ def test_without_a_command_the_order_of_the_ceremony_is_shown(capfd):
     assert out == ""
     assert "create" in err
     assert "accept" in err
-
-
-def test_public_names_exist():
-    assert key_commands.__all__ == ["app"]
 
 
 def test_a_ckks_key_never_prints_its_secret():

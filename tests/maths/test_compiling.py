@@ -38,8 +38,8 @@ def copied(folder: Path) -> Path:
 
 def test_kernels_run_where_no_folder_can_be_written_to_keep_them(tmp_path):
     package = copied(tmp_path)
-    # a file, as root may write into every folder
-    (package / "maths" / "linear" / "__pycache__").touch()
+    for module in {*package.rglob("*.py")}:  # a file, as root may write into every folder
+        (module.parent / "__pycache__").touch()
     (tmp_path / "home").touch()
     nowhere = str(tmp_path / "home" / "user")
     assert printed(tmp_path, HOME=nowhere, XDG_CACHE_HOME=nowhere) == "3.0"

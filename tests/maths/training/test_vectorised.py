@@ -277,7 +277,7 @@ def counting_features(model, batch):
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"loss": with_one_hot}, r"functional\.one_hot\(batch\[\"y\"\]\) \(test_cohort"),
+        ({"loss": with_one_hot}, r"functional\.one_hot\(batch\[\"y\"\]\) \(test_vectorised"),
         ({"loss": with_item}, r"item\(\)"),
         ({"loss": unweighted}, "with rows or features filled up"),
         ({"loss": counting_features}, "with rows or features filled up"),
@@ -294,7 +294,7 @@ def test_what_does_not_batch_is_named_and_trains_in_the_loop(given, named):
 @pytest.mark.parametrize(
     ("extra", "samples", "named"),
     [
-        (nn.Dropout(0.5), SAMPLES, "test_cohort.*random"),
+        (nn.Dropout(0.5), SAMPLES, "test_vectorised.*random"),
         (nn.BatchNorm1d(LATENT), (10, 25, 5, 15, 10), "buffer 'embedding.3.running_mean'"),
         (nn.BatchNorm1d(LATENT, track_running_stats=False), (9, 24, 4, 17, 10), "filled up"),
     ],
