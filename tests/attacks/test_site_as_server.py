@@ -14,7 +14,7 @@ import four_sites
 from intarsia.deployment import client_folder
 from intarsia.deployment.client_setup import READ
 from intarsia.engines import codec
-from intarsia.engines.remote.wire import Answer, Call
+from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
 from intarsia.experiment import config as experiment
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
@@ -89,7 +89,7 @@ def bank(tmp_path):
     tree = experiment.to_dict(
         four_sites.experiment_of("hyfdca", described, tmp_path / "tables", mode="masked")
     )
-    body = json.dumps(tree).encode()
+    body = json.dumps({**tree, "protocol": PROTOCOL}).encode()
     return folder, codec.encode(Call("ab" * 8, 1, 0, 0, 0, 0, "stage", READ, "", (), body))
 
 
