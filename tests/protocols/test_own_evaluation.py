@@ -70,7 +70,7 @@ def described(tmp_path, name, samples="disjoint"):
     lines += ["train_samples = 40", "test_samples = 15"]
     lines += ['groups = { left = ["x0", "x1"], right = ["x2", "x3"] }']
     lines += ["[partition]", 'kind = "blocks"', f'samples = "{samples}"']
-    blocks = OTHER if kind.spaces or kind.server_model is not None else SAME
+    blocks = OTHER if kind.model.own_feature_space or kind.model.server_model is not None else SAME
     for client, own in zip("ab", blocks, strict=True):
         lines += ["[[partition.client]]", f'name = "{client}"', f"blocks = {json.dumps(own)}"]
         lines += ['classes = ["0", "1", "2"]']
@@ -163,7 +163,7 @@ def test_own_linear_models_are_graded_alone_where_test_samples_are_at_both(share
     every, own = training.grade(task)
     errors = {}
     for name, state in engine.get_states().items():
-        weights, intercept = FLIC_LINEAR.own_weights(state)
+        weights, intercept = FLIC_LINEAR.model.own_weights(state)
         errors[name] = (tested[name].y - tested[name].x @ weights - intercept) ** 2
         assert own[name].loss == pytest.approx(errors[name].mean() / 2, rel=1e-9)
         spread = ((tested[name].y - tested[name].y.mean()) ** 2).sum()

@@ -34,22 +34,22 @@ def shared_functions(algorithm):
     blocks = rectangles(x, y, 2, 1)
     schema = Schema.of(blocks, BINARY)
     found = [
-        *preprocessing.FUNCTIONS,
-        *differential_privacy.FUNCTIONS,
-        *(inference.count_values, inference.add_part, inference.say_alone),
-        *evaluation.functions(algorithm.predict, 0, BINARY, part="train"),
+        *preprocessing.SENDS,
+        *differential_privacy.SENDS,
+        *inference.SENDS,
+        *evaluation.sends(
+            *(algorithm.model.predict, 0, BINARY), part="train", additive=algorithm.model.additive
+        ),
     ]
-    if algorithm.server_model is not None:
-        found += evaluation.server_functions(
-            algorithm.predict, algorithm.server_model, schema, 0, part="train"
-        )
-    return found
+    if algorithm.model.server_model is not None:
+        found += evaluation.server_sends(algorithm.model.server_model, schema, 0, part="train")
+    return [one.function for one in found]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_client_function_declares_the_classes_of_its_message_and_its_reply(name):
     algorithm = algorithm_of(name)
-    for fn in (*algorithm.client_functions, *shared_functions(algorithm)):
+    for fn in (*algorithm.disclosure.functions, *shared_functions(algorithm)):
         assert dataclasses.is_dataclass(fn.message), fn.name
         assert dataclasses.is_dataclass(fn.reply), fn.name
 
@@ -57,10 +57,10 @@ def test_every_client_function_declares_the_classes_of_its_message_and_its_reply
 @pytest.mark.parametrize("name", NAMES)
 def test_no_two_client_functions_of_a_run_have_one_name_in_calls(name):
     algorithm = algorithm_of(name)
-    every = (*algorithm.client_functions, *shared_functions(algorithm))
+    every = (*algorithm.disclosure.functions, *shared_functions(algorithm))
     counts = Counter(function_name(fn, algorithm.name) for fn in every)
     assert {one for one, count in counts.items() if count > 1} == set()
-    assert not any(fn.protocol for fn in algorithm.client_functions)
+    assert not any(fn.protocol for fn in algorithm.disclosure.functions)
     assert all(fn.protocol for fn in shared_functions(algorithm))
 
 
@@ -70,6 +70,6 @@ def test_a_message_of_another_class_is_refused_before_a_client_sees_it():
     blocks = rectangles(x, y, 2, 1)
     engine = InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
     initialise(algorithm, algorithm.hyperparameters(regularisation=0.1), engine)
-    (fn,) = [one for one in algorithm.client_functions if one.name == "objectives"]
+    (fn,) = [one for one in algorithm.disclosure.functions if one.name == "objectives"]
     with pytest.raises(CodecError, match="objectives was given a Ready, but its message is a Wei"):
         engine.ask(fn, dict.fromkeys(engine.ids, Ready()))

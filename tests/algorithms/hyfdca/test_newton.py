@@ -508,8 +508,8 @@ class Recorded:
     def sum(self, fn, messages):
         self._note(messages)
         total = self.engine.sum(fn, messages)
-        for name, field in total._fields.items():
-            self.origin[id(field)] = (total._kind.__name__, name)
+        for name, field in total.by_field.items():
+            self.origin[id(field)] = (total.reply_class.__name__, name)
             self.kept.append(field)
         return total
 
