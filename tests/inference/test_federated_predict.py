@@ -302,6 +302,7 @@ def test_blocks_that_nobody_has_count_as_means_or_a_partys_own_network_speaks(
 
 
 def test_a_run_without_a_model_of_all_is_refused(hyfem, tmp_path) -> None:
+    from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.networks import Networks
 
     folder, model, table = hyfem
@@ -312,7 +313,7 @@ def test_a_run_without_a_model_of_all_is_refused(hyfem, tmp_path) -> None:
     with pytest.raises(ExperimentError, match="a model of its own"):
         predict_federated(made, spread(tmp_path, {"north": views(table, "left", "middle")}))
     with pytest.raises(ExperimentError, match="adds up no feature blocks"):
-        replace(model.server, architecture=None).scores_of(np.zeros((1, 1)))
+        replace(model.server, architecture=Architecture()).scores_of(np.zeros((1, 1)))
     assert folder
 
 

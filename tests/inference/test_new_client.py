@@ -122,10 +122,10 @@ def test_the_stand_alone_network_is_the_joined_one_without_what_all_share(tmp_pa
     settings = {**SETTINGS, "embedding": "convolutional", "intercept": False, "rounds": 1}
     tables = {"north": images(0), "south": images(1)}
     intarsia.run(tables=tables, out=tmp_path, classes=["0", "1", "2"], test=0.0, **settings)
-    alone = {}
+    alone, init_client = {}, fedrep.LOCAL.init_client
 
     def watched(options, schema, client, block, rng):
-        made = fedrep.init_client(options, schema, client, block, rng)
+        made = init_client(options, schema, client, block, rng)
         alone.update({name: values.shape for name, values in made.parameters.items()})
         return made
 

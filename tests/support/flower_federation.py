@@ -25,8 +25,8 @@ from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience
-from intarsia.engines.remote.client import Site
 from intarsia.engines.remote.server import Remote
+from intarsia.engines.remote.site import Site
 from intarsia.engines.simulation import InProcess
 from intarsia.engines.transports import flower
 from intarsia.privacy.keys.shared_key import SharedKey

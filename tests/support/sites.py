@@ -15,8 +15,8 @@ from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience
-from intarsia.engines.remote.client import Site
 from intarsia.engines.remote.server import Remote
+from intarsia.engines.remote.site import Site
 from intarsia.engines.remote.wire import function_name
 from intarsia.errors import StaleError
 

@@ -11,9 +11,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_setup import DEAL, TRANSFORM, Work, site_in
 from intarsia.engines import codec
-from intarsia.engines.remote.wire import Answer, Call
+from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
 
 ONE_THREAD = {
+    "protocol": PROTOCOL,
     "experiment": {"name": "x", "threads": 1},
     "algorithm": {"name": "fedavg-ft"},
     "dataset": {"name": "digits"},

@@ -1,15 +1,20 @@
 """Read a query's rows as columns: any database through SQLAlchemy, DuckDB through its own package.
 
-PostgreSQL has a file of its own: `postgresql`.
+PostgreSQL is read over verified TLS, in a read-only transaction.
+Unless the url says otherwise, the server's certificate and name are verified (sslmode
+verify-full). The query is opened as a cursor, which the server grants to a single select only, and
+in a read-only transaction, so that a function that it calls cannot write either. A password comes
+from an environment variable or a password file, never from the experiment file.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 import pyarrow as pa
 from sqlalchemy import create_engine, text
@@ -17,9 +22,155 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from intarsia.data.column_types import column_of
-from intarsia.data.postgresql import check_no_password, located_files, postgresql_columns
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, shortened
+
+_FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
+_SECRETS = ("password", "sslpassword")
+
+# of the connection, unless the url sets them; a lost network is noticed within a minute
+_DEFAULTS = {
+    "sslmode": "verify-full",
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "application_name": "intarsia",
+}
+
+# what libpq or the server says when there is no connection -> what to do
+_NO_CONNECTION = {
+    "no password supplied": "no password was found: name an environment variable in url "
+    '("postgresql://reader:$BANK_PASSWORD@..."), or a password file that only you can read '
+    "(?passfile=...)",
+    "password authentication failed": "the user name or password is wrong: correct the environment "
+    "variable or the password file",
+    "translate host name": "this host is unknown: correct the host in url",
+    "resolve host": "this host is unknown: correct the host in url",
+    "server does not support SSL": "the server offers no TLS, and none but verified TLS is the "
+    'default: ask for TLS to be switched on there, or add "?sslmode=disable" to url if nobody can '
+    "listen on the way",
+    "root certificate file": "the certificate of the authority that vouches for the server is "
+    'missing: add "?sslrootcert=FILE" to url, or "?sslrootcert=system" for those that this machine '
+    "trusts",
+    "certificate verify failed": "no authority that sslrootcert names vouches for the server: "
+    "correct sslrootcert, and do not connect if it is correct",
+    "does not match host name": "the server has a certificate for another name: write in url the "
+    "name that is in its certificate",
+    "no pg_hba.conf entry": "the server lets this user in neither from here nor this way: ask its "
+    "administrator",
+    "does not exist": "correct the names of database and user in url",
+    "Connection refused": "no server listens there: correct host and port in url",
+    "timeout expired": "no answer within connect_timeout: check host, port and the network",
+}
+
+# SQLSTATE, or the class that its first two characters are -> what to do
+_NO_ROWS = {
+    "42P01": "there is no such table for this user: correct its name, with its schema if needed",
+    "42703": "there is no such column: correct its name",
+    "42501": "the user may not read this: grant it select",
+    "57014": "the server took too long: simplify the query, or raise statement_timeout",
+    "08": "the connection was lost before all rows had come: try again",
+    "57P": "the connection was lost before all rows had come: try again",
+    "22": "a value cannot be converted: correct the query",
+}
+_SELECT_ONLY = (
+    "only one select is run, in a read-only transaction: write a select that changes nothing"
+)
+_WRITES = ("25", "42601", "42P11", "0A000")  # no read-only transaction, or no select
+
+
+def located_files(url: str, folder: Path) -> str:
+    """Return a url whose parameters that name a file are absolute from a folder."""
+    start, mark, rest = url.partition("?")
+    if not mark:
+        return url
+    given = [
+        (key, _located(value, folder) if key in _FILES else value)
+        for key, value in parse_qsl(rest, keep_blank_values=True)
+    ]
+    return f"{start}?{urlencode(given, safe='/$:{}', quote_via=quote)}"
+
+
+def _located(value: str, folder: Path) -> str:
+    if not value or value == "system" or value.startswith("$"):
+        return value
+    return str((folder / Path(value).expanduser()).resolve())
+
+
+def check_no_password(written: str, url: URL, source: Source) -> None:
+    """Raise if a url holds a password as it was written, and not as a variable.
+
+    Raises
+    ------
+    TableError
+        If it does; the error does not repeat it.
+    """
+    login = written.partition("://")[2].rpartition("@")[0]
+    secrets = [login.partition(":")[2]]
+    secrets += [value for key, value in parse_qsl(written.partition("?")[2]) if key in _SECRETS]
+    if any(secret and "$" not in secret for secret in secrets):
+        user = url.username or "reader"
+        raise source.error(
+            "url holds a password, which would stand in files and be passed on",
+            f'name an environment variable ("postgresql://{user}:$BANK_PASSWORD@..."), or a '
+            "password file (?passfile=...)",
+        )
+
+
+def postgresql_columns(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
+    """Return the names of the columns that a select gives, and the columns.
+
+    Raises
+    ------
+    TableError
+        If there is no connection, no permission or no such table, the query does not select, or
+        the connection is lost on the way.
+    """
+    if url.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise source.error(
+            f"url names the driver {url.drivername!r}, whose TLS is not checked here",
+            'write "postgresql://..."',
+        )
+    url = url.set(drivername="postgresql+psycopg")
+    missing = {key: value for key, value in _DEFAULTS.items() if key not in url.query}
+    try:
+        engine = create_engine(url.update_query_dict(missing))
+    except ImportError as error:
+        raise source.error(
+            "url names a PostgreSQL server but the package psycopg is not installed",
+            'run pip install "intarsia[postgresql]"',
+        ) from error
+    try:
+        with closing(engine.raw_connection()) as pooled:
+            connection: Any = pooled.driver_connection
+            connection.read_only = True
+            with connection.cursor("rows") as cursor:  # by its name, a cursor at the server
+                cursor.execute(query)
+                names, rows = [one.name for one in cursor.description], cursor.fetchall()
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        raise _sentence(getattr(error, "orig", None) or error, source) from None
+    finally:
+        engine.dispose()
+    return names, [column_of([row[at] for row in rows]) for at in range(len(names))]
+
+
+def _sentence(error: BaseException, source: Source) -> TableError:
+    """Return what went wrong and what to do, with the server's own words."""
+    state = getattr(error, "sqlstate", None)
+    words = first_line(error)
+    if state is None:
+        told = str(error)
+        advice = next((say for part, say in _NO_CONNECTION.items() if part in told), None)
+        if advice is not None:
+            return source.error(f"{words}", f"{advice}")
+    if state is not None and state.startswith(_WRITES):
+        advice = _SELECT_ONLY
+    else:
+        known = (_NO_ROWS.get((state or "08")[:length]) for length in (5, 3, 2))
+        advice = next((say for say in known if say is not None), "correct the query")
+    return source.error(f"the query {shortened(source.query)} failed ({words})", f"{advice}")
+
 
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 

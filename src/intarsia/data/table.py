@@ -1,12 +1,6 @@
-"""Encode the clients' tables as blocks: one-hot levels and labels that all of them agree on.
+"""One client's table as its source says it, and its split into a training and a test part.
 
-A `Table` is what one party's source says. What all parties must agree on before numbers can be
-compared (which levels a categorical column has, which class is +1) is an `Encoding`; it is public.
-
-Rules: a categorical value that is missing is missing in all its one-hot columns; a column that is
-missing in every row is kept, of the kind that it has at the other parties; a constant column is
-kept; a label that is missing makes a sample without a label; where one party's ids were generated
-(its rows belong to it alone), all ids become text.
+It becomes a block of numbers by `encoding`, once all clients agree.
 """
 
 from __future__ import annotations
@@ -19,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Labels, Values
-from intarsia.data.labels import LabelColumn, LabelSettings, encode_labels, meaning
-from intarsia.data.parsing import ascending
+from intarsia.core.block import Block, ClientId, Values
+from intarsia.data.labels import LabelColumn
 from intarsia.errors import ExperimentError, FederationError, TableError
 
 
@@ -52,107 +45,6 @@ class Table:
     def numeric(self) -> tuple[str, ...]:
         """Return the names of the columns of `values`."""
         return tuple(name for name in self.columns if name not in self.categorical)
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """What all parties agree on before their tables become numbers; public."""
-
-    levels: Mapping[str, tuple[str, ...]]  # categorical column -> its levels at any party
-    labels: Labels
-    codes: Mapping[str, float] = field(default_factory=dict[str, float])  # class -> stored value
-
-
-def encoding_of(
-    tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
-) -> Encoding:
-    """Return what the parties agree on: the union of levels, and what the labels mean.
-
-    Raises
-    ------
-    FederationError
-        If a column is categorical at one party and numeric at another, nobody has a label, or the
-        labels do not fit the task.
-    """
-    if not tables:
-        raise FederationError("There is no client; describe at least one table.")
-    holders: dict[str, ClientId] = {}
-    levels: dict[str, set[str]] = {}
-    for client, table in tables.items():
-        for column, category in table.categorical.items():
-            levels.setdefault(column, set()).update(category.levels)
-            holders.setdefault(column, client)
-    for client, table in tables.items():
-        for position, column in enumerate(table.numeric):
-            if column in levels and not _empty(table, position):
-                raise FederationError(
-                    f"Column {column!r} is categorical at client {holders[column]!r} (first level: "
-                    f"{min(levels[column], default='')!r}) but numeric at client {client!r}; list "
-                    "it in categorical at both, or correct the values of one."
-                )
-    labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
-    labels, codes = meaning(labelled, settings or LabelSettings(), tables)
-    return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
-
-
-def encode(table: Table, encoding: Encoding) -> Block:
-    """Return a party's block; a level that the encoding does not know counts as missing.
-
-    Raises
-    ------
-    TableError
-        If a label is not one of the classes, or two columns get the same name.
-    """
-    expanded = {c: encoding.levels[c] for c in table.columns if c in encoding.levels}
-    for column, category in table.categorical.items():
-        if column not in expanded:
-            raise TableError(
-                f"Client {table.client!r}: column {column!r} is categorical (first level: "
-                f"{category.levels[0]!r}) but numeric elsewhere; correct its values or leave it "
-                "out."
-            )
-    for position, column in enumerate(table.numeric):
-        if column in expanded and not _empty(table, position):
-            raise TableError(
-                f"Client {table.client!r}: column {column!r} is numeric but categorical elsewhere "
-                f"(first level: {expanded[column][0]!r}); list it in categorical or correct its "
-                "values."
-            )
-    features: dict[str, tuple[str, ...]] = {
-        column: tuple(f"{column}={level}" for level in expanded[column])
-        if column in expanded
-        else (column,)
-        for column in table.columns
-    }
-    groups = {
-        name: tuple(feature for column in columns for feature in features[column])
-        for name, columns in table.groups.items()
-    }
-    return Block(
-        table.samples,
-        tuple(name for names in features.values() for name in names),
-        _one_hot(table, features, expanded) if expanded else table.values,
-        None
-        if table.labels is None
-        else encode_labels(table.labels, table.client, encoding.labels, encoding.codes),
-        groups,
-        shapes=table.shapes,
-    )
-
-
-def assemble(
-    tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
-) -> tuple[dict[ClientId, Block], Labels]:
-    """Return every party's block, and what the labels mean.
-
-    Raises
-    ------
-    FederationError
-        If the tables do not fit together: kinds of a column, kinds of ids, labels.
-    """
-    tables = _same_ids(tables)
-    encoding = encoding_of(tables, settings)
-    return {client: encode(table, encoding) for client, table in tables.items()}, encoding.labels
 
 
 def split(
@@ -198,38 +90,6 @@ def _fraction(sample: Any, key: bytes) -> float:
     content = sample if isinstance(sample, bytes) else str(sample).encode()  # bytes: a pseudonym
     digest = hashlib.blake2b(content, key=key, digest_size=7).digest()  # exact in a float
     return int.from_bytes(digest, "big") / 2**56
-
-
-def _empty(table: Table, position: int) -> bool:
-    if not isinstance(table.values, np.ndarray):
-        return False
-    return bool(np.isnan(table.values[:, position]).all())
-
-
-def _one_hot(
-    table: Table,
-    features: Mapping[str, tuple[str, ...]],
-    expanded: Mapping[str, tuple[str, ...]],
-) -> Array:
-    x = np.zeros((len(table.samples), sum(map(len, features.values()))))
-    numeric = {name: position for position, name in enumerate(table.numeric)}
-    start = 0
-    for column in table.columns:
-        stop = start + len(features[column])
-        if column not in expanded:
-            x[:, start] = table.values[:, numeric[column]]
-        elif column not in table.categorical:  # missing in every row
-            x[:, start:stop] = np.nan
-        else:
-            category = table.categorical[column]
-            place = {level: start + at for at, level in enumerate(expanded[column])}
-            target = np.array([place.get(level, -1) for level in category.levels] + [-1], np.intp)
-            where = target[category.codes]
-            known = np.flatnonzero(where >= 0)
-            x[known, where[known]] = 1.0
-            x[where < 0, start:stop] = np.nan
-        start = stop
-    return x
 
 
 def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:

@@ -17,10 +17,10 @@ import numpy as np
 from intarsia.core.block import Labels
 from intarsia.core.settings import hyperparameters
 from intarsia.data.dataset import Dataset
+from intarsia.data.encoding import encode, encoding_of
 from intarsia.data.labels import LabelColumn, LabelSettings, encode_labels, meaning
 from intarsia.data.reader import read
 from intarsia.data.source import Source
-from intarsia.data.table import encode, encoding_of
 from intarsia.datasets import digits, images, synthetic, tabular
 from intarsia.datasets.files import home_of
 from intarsia.datasets.herigraph import herigraph

@@ -18,7 +18,8 @@ import numpy as np
 from intarsia.core.algorithm import ClientFunction, RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.table import Encoding, Table, encode
+from intarsia.data.encoding import Encoding, encode
+from intarsia.data.table import Table
 from intarsia.deployment import client_models
 from intarsia.deployment.client_folder import (
     SiteSettings,
@@ -31,7 +32,7 @@ from intarsia.deployment.client_folder import (
 from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.table_metadata import Held, sketch
 from intarsia.engines import codec
-from intarsia.engines.remote.client import Site
+from intarsia.engines.remote.site import Site
 from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, function_name
 from intarsia.errors import ExperimentError, StaleError, VersionError
 from intarsia.experiment import config as experiment

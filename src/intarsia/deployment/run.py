@@ -21,15 +21,15 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
+from intarsia.data.encoding import Encoding
 from intarsia.data.labels import notes_on_labels
-from intarsia.data.table import Encoding
 from intarsia.deployment.client_models import Scales, server_model, told
 from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
 from intarsia.deployment.table_metadata import Held, Sketch, agreed
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, Patience, Transport
-from intarsia.engines.remote.journal import Journal
 from intarsia.engines.remote.server import Remote
+from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import KEEP, PROTOCOL
 from intarsia.engines.transcript import Transcript
 from intarsia.errors import (

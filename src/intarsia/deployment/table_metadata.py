@@ -14,8 +14,9 @@ import numpy as np
 
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Holding
+from intarsia.data.encoding import Encoding, encoding_of
 from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
-from intarsia.data.table import Category, Encoding, Table, encoding_of
+from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
 
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers

@@ -16,12 +16,7 @@ from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.linear_combination import CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Totals, from_record, to_record
-from intarsia.engines.sums.sealed import (
-    SealedField,
-    SealedRecord,
-    SealedTotal,
-    layouts,
-)
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, layouts
 from intarsia.engines.sums.secure import LockedCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientFunction,
-    RandomKey,
-    SecretKey,
-    Visit,
-    evolve,
-)
+from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit, evolve
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec

@@ -34,13 +34,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
-from intarsia.core.settings import (
-    hyperparameters,
-    read_text,
-    read_toml,
-    toml_text,
-    wrong_value,
-)
+from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
 from intarsia.data.source import Source
 from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest

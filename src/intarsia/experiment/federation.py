@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
+from intarsia.data.encoding import assemble
 from intarsia.data.labels import notes_on_labels
 from intarsia.data.reader import read
 from intarsia.data.source import Source
-from intarsia.data.table import Table, assemble, split
+from intarsia.data.table import Table, split
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import entity_alignment, feature_dictionary

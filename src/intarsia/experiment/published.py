@@ -6,13 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from intarsia.core.settings import (
-    Fraction,
-    check_ranges,
-    hyperparameters,
-    toml_text,
-    wrong_value,
-)
+from intarsia.core.settings import Fraction, check_ranges, hyperparameters, toml_text, wrong_value
 from intarsia.errors import ExperimentError, nearest
 
 _IN_PERCENT = "divide percent by 100"

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.encoding import Encoding, encode
 from intarsia.data.source import Format, Source
-from intarsia.data.table import Encoding, Table, encode
+from intarsia.data.table import Table
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.experiment.config import Experiment

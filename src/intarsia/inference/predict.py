@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.data.encoding import Encoding, encode
 from intarsia.data.source import Source
-from intarsia.data.table import Encoding, encode
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference.new_table import (
     NAMED,

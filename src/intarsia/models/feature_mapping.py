@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array, Block, Labels
+from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
-from intarsia.data.table import Encoding, encode
 from intarsia.errors import TableError, listed
 
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block

@@ -38,12 +38,7 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
-from intarsia.protocols.evaluation import (
-    Grades,
-    evaluate,
-    grade_scores,
-    whole_samples,
-)
+from intarsia.protocols.evaluation import Grades, evaluate, grade_scores, whole_samples
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
 

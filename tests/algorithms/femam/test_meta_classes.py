@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
-from intarsia.algorithms.flic.anchors import meta_of  # noqa: E402
+from intarsia.algorithms.flic.initial_anchors import meta_of  # noqa: E402
 from intarsia.algorithms.networks import client_network  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402

@@ -15,13 +15,13 @@ from intarsia.algorithms.flic import algorithm as flic  # noqa: E402
 from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402  after the skip
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
-from intarsia.algorithms.networks import client_network, label_scaling, parameter_sharing, targets  # noqa: E402  after the skip
-from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
-    HETFEDREP,
-    LOCAL,
-    HetFedRep,
-    Local,
+from intarsia.algorithms.networks import (  # noqa: E402  after the skip
+    client_network,
+    label_scaling,
+    parameter_sharing,
+    targets,
 )
+from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.core.algorithm import Release  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402

@@ -21,12 +21,7 @@ from command_line import one_error, said  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_trainings  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.client_network import embedded  # noqa: E402
-from intarsia.algorithms.personalised.fedrep import (  # noqa: E402
-    HETFEDREP,
-    LOCAL,
-    HetFedRep,
-    Local,
-)
+from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402

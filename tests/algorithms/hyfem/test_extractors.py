@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.hyfem.extractors import extractor, module_of  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 
-HERE = "test_extractors"
+HERE = __name__
 
 
 def scaled(shape, width):

@@ -23,10 +23,7 @@ from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
-from intarsia.maths.matching.neuron_assignment import (  # noqa: E402
-    BetaBernoulli,
-    SquaredDistance,
-)
+from intarsia.maths.matching.neuron_assignment import BetaBernoulli, SquaredDistance  # noqa: E402
 from intarsia.training import run as running  # noqa: E402
 from tests.algorithms.hyfem.test_hyfem import SMALL, clients, networks, run, started  # noqa: E402
 from tests.algorithms.hyfem.test_hyfem_run import SETTINGS, tables, whole  # noqa: E402

@@ -25,11 +25,7 @@ from intarsia.maths.training.local_training import batch_order  # noqa: E402
 from intarsia.privacy.keys.shared_key import SharedKey  # noqa: E402
 from intarsia.privacy.secure_aggregation import setup as modes  # noqa: E402
 from intarsia.privacy.settings import Privacy  # noqa: E402
-from intarsia.protocols.evaluation import (  # noqa: E402
-    CROSS_ENTROPY,
-    evaluate_own,
-    evaluate_server,
-)
+from intarsia.protocols.evaluation import CROSS_ENTROPY, evaluate_own, evaluate_server  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 WIDTHS = {"u": 2, "v": 3, "w": 4}

@@ -251,7 +251,7 @@ def test_a_module_of_the_users_own_that_is_elsewhere_is_named(tmp_path, monkeypa
 
 def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
     document = (Path(__file__).parents[3] / "docs" / "hyfem.md").read_text(encoding="utf-8")
-    lines = document.split("## Who holds what")[1].split("```toml\n")[1].split("```")[0]
+    lines = document.split("## Which client has what")[1].split("```toml\n")[1].split("```")[0]
     assert 10 <= len(lines.splitlines()) <= 12
     rng = np.random.default_rng(0)
     for client, columns in (

@@ -27,10 +27,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import InProcess  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
-from intarsia.maths.matching.neuron_assignment import (  # noqa: E402
-    BetaBernoulli,
-    SquaredDistance,
-)
+from intarsia.maths.matching.neuron_assignment import BetaBernoulli, SquaredDistance  # noqa: E402
 
 BLOCKS = ("a", "b", "c")
 HELD = (("a", "b"), ("b", "c"), ("a", "c"))

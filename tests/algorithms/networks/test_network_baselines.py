@@ -10,7 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
-from intarsia.algorithms.networks import client_network, label_scaling, parameter_sharing, targets  # noqa: E402
+from intarsia.algorithms.networks import (  # noqa: E402
+    client_network,
+    label_scaling,
+    parameter_sharing,
+    targets,
+)
 from intarsia.algorithms.personalised import fedhenn  # noqa: E402
 from intarsia.algorithms.personalised.ditto import DITTO, Ditto  # noqa: E402
 from intarsia.algorithms.personalised.fedhenn import FEDHENN, FedHeNN  # noqa: E402

@@ -12,7 +12,7 @@ import sites
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.engines.remote.caller import Caller, Patience
-from intarsia.engines.remote.journal import Journal
+from intarsia.engines.remote.server_journal import Journal
 from intarsia.errors import AbsentError
 
 OPTIONS = FEDAVG.hyperparameters(loss="logistic", regularisation=0.1, local_steps=5)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intarsia.engines.remote.journal import Journal
+from intarsia.engines.remote.server_journal import Journal
 from intarsia.errors import CheckpointError
 
 CALL = b"what was asked"

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import csr_array
 
+from intarsia.data.encoding import assemble
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import read, table_from
 from intarsia.data.source import Source
-from intarsia.data.table import assemble, split
+from intarsia.data.table import split
 from intarsia.errors import UserError
 from intarsia.experiment.config import load
 

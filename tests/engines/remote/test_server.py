@@ -16,7 +16,7 @@ from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.remote.journal import Journal
+from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.engines.simulation import InProcess
 from intarsia.errors import AbsentError, SiteError, TableError

@@ -35,7 +35,7 @@ from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.algorithm import Disclosure, RandomKey, asks, sums
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, check_ranges
+from intarsia.core.settings import Count, CountOrZero, check_ranges
 
 _WITHOUT_END = 2**31  # rounds of the one level
 
@@ -52,8 +52,8 @@ class FeSEM(NetworkOptions):
     cluster_on: Literal["all", "last"] = "all"
     weights: Literal["samples", "equal"] = "samples"
     proximal: float = 0.0  # λ, of λ/2 ‖w_i - Θ_k‖²
-    local_epochs: int = 10
-    final_epochs: int = 0  # at all clients after the last round
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 0  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
     def __post_init__(self) -> None:
@@ -72,8 +72,8 @@ class Ifca(NetworkOptions):
 
     clusters: Count = 5  # K
     weights: Literal["samples", "equal"] = "samples"
-    local_epochs: int = 10
-    final_epochs: int = 0  # at all clients after the last round
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 0  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
+from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative, Positive
 from intarsia.errors import ExperimentError, listed, nearest
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
@@ -65,8 +65,8 @@ class FeMAM(NetworkOptions):
     local_epochs: Count = 2
     final_epochs: CountOrZero = 0  # of the last level, each client for itself, after the last round
     optimiser: Literal["sgd", "adam"] = "sgd"
-    rate: float = 0.01
-    batch: int = 32
+    rate: Positive = 0.01
+    batch: Count = 32
     layer: bool = False  # a hidden layer between embedding and classifier
 
     def __post_init__(self) -> None:

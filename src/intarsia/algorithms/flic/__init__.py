@@ -1,8 +1,8 @@
 """FLIC: clients with different features, aligned through class anchors in a latent space.
 
 Read `algorithm` first: hyperparameters, the round, and where anchors and layers are averaged.
-`objective` holds the terms that a client minimises, `anchors` how anchors start, `barycentre` their
-Wasserstein average, and `linear` the closed form for linear models.
+`objective` holds the terms that a client minimises, `initial_anchors` how anchors start,
+`barycentre` their Wasserstein average, and `linear` the closed form for linear models.
 """
 
 from typing import TYPE_CHECKING

@@ -21,7 +21,7 @@ At the end all clients take the last α and anchors and go through step 1 once m
 
 Where labels are numbers, l is half the squared error and the anchors lie along a line, µ_y =
 N(y a + (1-y) b, e·I) with a and b learned as the v_c are: see `objective`. With `meta_classes`
-(S1.4) groups of classes have an anchor together: `anchors`, `objective`.
+(S1.4) groups of classes have an anchor together: `initial_anchors`, `objective`.
 
 With `anchor_covariance` = "learned" an anchor is N(v_c, L_c L_cᵀ), and step 2 moves the triangular
 L_c too. The server averages the L_c, as Algorithm S2 does (line 29), which is one descent step to
@@ -91,7 +91,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from intarsia.algorithms.flic import anchors, barycentre, objective
+from intarsia.algorithms.flic import barycentre, initial_anchors, objective
 from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Architecture
@@ -219,8 +219,8 @@ def init_client(
         )
     made = sharing.init_client(options, schema, client, block, rng, release=release)
     kind = made.parameters["anchors.means"].dtype
-    parameters = {**made.parameters, **anchors.blank(options, schema, kind)}
-    meta = anchors.meta_of(options, schema.labels)
+    parameters = {**made.parameters, **initial_anchors.blank(options, schema, kind)}
+    meta = initial_anchors.meta_of(options, schema.labels)
     return evolve(made, parameters=parameters, anchors=meta)
 
 
@@ -287,7 +287,7 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
         If the anchors do not fit the labels.
     """
     check_clients(schema, "flic")
-    given = anchors.drawn(options, schema, rng.fold_in("anchors"))
+    given = initial_anchors.drawn(options, schema, rng.fold_in("anchors"))
     return sharing.start(options, schema, rng, given=given)
 
 

@@ -28,13 +28,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    Seat,
-    Server,
-    Shared,
-)
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
@@ -48,7 +42,7 @@ from intarsia.core.algorithm import (
     evolve,
     sums,
 )
-from intarsia.core.settings import Count, NotNegative
+from intarsia.core.settings import Count, NotNegative, Positive
 from intarsia.maths.training.local_training import LocalTraining
 
 
@@ -61,9 +55,9 @@ class PFedMe(NetworkOptions):
     steps: Count = 5  # K, on one batch
     step_size: NotNegative = 0.005  # η, of w
     mixing: NotNegative = 1.0  # β
-    rate: float = 0.05  # of the steps of θ
+    rate: Positive = 0.05  # of the steps of θ
     optimiser: Literal["adam", "sgd"] = "sgd"
-    batch: int = 20
+    batch: Count = 20
 
 
 @lru_cache(maxsize=32)

@@ -1,7 +1,7 @@
 """The engine whose clients are processes on other machines, over a transport that may fail.
 
-Read `server` first: the engine. `caller` repeats lost calls until a deadline, `journal` keeps
-answers since a checkpoint, `client` is a site's side and keeps its last answer, so that a repeated
+Read `server` first: the engine. `caller` repeats lost calls until a deadline, `server_journal`
+keeps answers since a checkpoint, `site` is a client's side and keeps its last answer: a repeated
 call gets the same one. `wire` defines calls and answers.
 """
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from intarsia.engines.remote.caller import Patience as Patience
     from intarsia.engines.remote.caller import Transport as Transport
-    from intarsia.engines.remote.client import Shelf as Shelf
-    from intarsia.engines.remote.client import Site as Site
-    from intarsia.engines.remote.client import Workplace as Workplace
     from intarsia.engines.remote.server import Remote as Remote
+    from intarsia.engines.remote.site import Shelf as Shelf
+    from intarsia.engines.remote.site import Site as Site
+    from intarsia.engines.remote.site import Workplace as Workplace
 else:
     from intarsia.core.lazy_names import lazy_names
 

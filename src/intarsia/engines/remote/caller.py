@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
-from intarsia.engines.remote.journal import Journal
+from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, raised
 from intarsia.errors import AbsentError, CodecError, ExperimentError
 

@@ -17,13 +17,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Index, Schema
 from intarsia.engines import codec
-from intarsia.engines.sums.sealed import (
-    SealedField,
-    SealedRecord,
-    SealedTotal,
-    counts_of,
-    layouts,
-)
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, counts_of, layouts
 
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it

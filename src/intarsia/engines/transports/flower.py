@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from intarsia.core.block import ClientId
-from intarsia.engines.remote.client import Site
+from intarsia.engines.remote.site import Site
 from intarsia.errors import AbsentError, FederationError
 
 _CALL, _NAME = "call", "name"
