@@ -20,7 +20,7 @@ from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksKeys, CkksSe
 from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
-from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealer, Stream
+from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealer, Stream
 
 __all__ = ["measure_all"]
 
@@ -69,7 +69,7 @@ class Scheme:
         self,
         name: str,
         sealer: Sealer,
-        adder: Adder,
+        adder: Aggregator,
         *,
         limit: float,
         stated: float,

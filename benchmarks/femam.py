@@ -28,7 +28,7 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.core.algorithm import evolve
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 
 CLIENTS, IMAGES, CLASSES, SIDE, EPOCHS, BATCH = 50, 900, 100, 32, 2, 32
 STEPS = CLIENTS * EPOCHS * -(-IMAGES // BATCH)
@@ -120,7 +120,7 @@ class Rounds:
     def __init__(self, blocks: dict[str, Block], options: FeMAM) -> None:
         labels = Labels("multiclass", tuple(str(one) for one in range(CLASSES)))
         schema = Schema.of(blocks, labels)
-        self._engine = InProcess({"train": (schema, blocks)}, 0)
+        self._engine = Simulation({"train": (schema, blocks)}, 0)
         self._engine.make_states(
             lambda name: FEMAM.init_client(
                 options, schema, name, self._engine.block(name), self._engine.client_key(name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from intarsia.core.algorithm import Algorithm, Conclusion
+from intarsia.core.algorithm import Algorithm, FinalResult
 from intarsia.engines.client_states import States
 from intarsia.errors import ConvergenceError
 from intarsia.experiment.config import Experiment
@@ -61,7 +61,7 @@ def runs(description: Experiment, finals: Iterable[int] = ()) -> dict[int | None
     return each
 
 
-def _came(task: training.Task, conclusion: Conclusion, truth: Structure | None) -> dict[str, Any]:
+def _came(task: training.Task, conclusion: FinalResult, truth: Structure | None) -> dict[str, Any]:
     """Return how the clients' models do, and what structure was found."""
     _, own = training.grade(task)
     scores = {

@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--units 3,8] [--seeds N] [--rounds N] [--write]
 
 mfeat in its six views, dealt as experiments/hyfem-mfeat.toml says: six clients hold three views and
-five or six classes each. A seed is that of the deal and of all that is drawn in training. Grades
+five or six classes each. A seed is that of the deal and of all that is drawn in training. Scores
 are those of the validation rows. Beside each width that was grown, a common start at that width.
 """
 

@@ -25,7 +25,7 @@ from intarsia.algorithms.hyfem.matching import classifier_of
 from intarsia.algorithms.hyfem.network import Composition, parts_of
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.maths.matching.matched_classifiers import aggregate, project
 from intarsia.maths.matching.neuron_matching import match
 from intarsia.maths.training.torch_import import torch
@@ -85,7 +85,7 @@ def _row(hidden: int, arguments: argparse.Namespace) -> list[str]:
     blocks = _federation(arguments.clients, arguments.features, arguments.seed)
     options = HyFEM(hidden=(hidden,))
     schema = Schema.of(blocks, Labels("multiclass", tuple(map(str, range(_CLASSES)))))
-    engine = InProcess({"train": (schema, blocks)}, arguments.seed)
+    engine = Simulation({"train": (schema, blocks)}, arguments.seed)
     server = HYFEM.init_server(options, schema, engine.key("init"))
     engine.make_states(
         lambda name: HYFEM.init_client(
@@ -137,7 +137,7 @@ class _Timed:
         return found
 
 
-def _classifier(engine: InProcess, whole: Composition, name: str) -> Any:
+def _classifier(engine: Simulation, whole: Composition, name: str) -> Any:
     state = engine.states[name]
     return classifier_of(whole, parts_of(state.made_of, state.parameters), state.classes)
 

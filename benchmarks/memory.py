@@ -23,7 +23,7 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 
 __all__ = ["measure_all"]
 
@@ -148,7 +148,7 @@ def _train(
     schema: Schema, blocks: dict[ClientId, Block], loss: str, rate: float, seed: int
 ) -> float:
     """Train to a gap of 1e-6, take the blocks, and return the gap."""
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     blocks.clear()
     engine.count_once()
     options = HyFDCA(loss=loss, regularisation=rate)

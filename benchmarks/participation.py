@@ -32,7 +32,7 @@ from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
@@ -88,7 +88,7 @@ class Bench:
     ) -> Run:
         """Train as `intarsia run` does; at the rounds `looks`, evaluate a run that ends there."""
         options = algorithm.hyperparameters(**description.hyperparameters)
-        engine = InProcess({"train": (self.schema, self.blocks)}, description.seed)
+        engine = Simulation({"train": (self.schema, self.blocks)}, description.seed)
         engine.count_once()
         clients: tuple[ClientId, ...] = tuple(engine.ids)
         last, found = limit or description.rounds, Run()
@@ -124,7 +124,7 @@ class Bench:
         self,
         algorithm: Algorithm,
         description: Experiment,
-        engine: InProcess,
+        engine: Simulation,
         server: Any,
         found: Run,
     ) -> None:

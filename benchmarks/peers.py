@@ -86,10 +86,10 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
     import torch
 
     from intarsia import __version__
-    from intarsia.core.algorithm import cohort_function
+    from intarsia.core.algorithm import vectorised_function
     from intarsia.core.block import Block, Labels
     from intarsia.core.schema import Schema
-    from intarsia.engines.simulation import InProcess
+    from intarsia.engines.simulation import Simulation
     from intarsia.maths.training import vectorised
     from intarsia.maths.training.local_training import Learner, LocalTraining
     from intarsia.maths.training.optimisers import SGD
@@ -114,7 +114,7 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
         batch_size=batch,
     )
 
-    @cohort_function
+    @vectorised_function
     def train(visits: Any) -> Any:
         learners = [
             Learner(
@@ -139,7 +139,7 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
         ids = np.arange(SAMPLES) + client * SAMPLES
         blocks[f"c{client}"] = Block(ids, names, x.astype(np.float64), y.astype(np.float64))
     labels = Labels("multiclass", tuple(str(k) for k in range(CLASSES)))
-    clients = InProcess({"train": (Schema.of(blocks, labels), blocks)}, 0)
+    clients = Simulation({"train": (Schema.of(blocks, labels), blocks)}, 0)
     weights = np.concatenate([v.detach().numpy().ravel() for v in model.parameters()])
     for number in range(rounds):
         clients.begin_round(number + 1)

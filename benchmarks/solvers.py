@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
-from intarsia.core.algorithm import Info, RandomKey
+from intarsia.core.algorithm import RandomKey, RoundMetrics
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.maths.jit import reassociated
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
@@ -75,7 +75,7 @@ def federated(
     """
     algorithm = hyfdca.HYFDCA
     schema = one.schema()
-    engine = InProcess({"train": (schema, one.blocks)}, seed, sealed)
+    engine = Simulation({"train": (schema, one.blocks)}, seed, sealed)
     engine.count_once()
     order = _order(schema.features.ids, one.features)
     run, smallest, since = Run(), np.inf, 0
@@ -123,7 +123,7 @@ def federated(
     return run
 
 
-def _worth_a_look(run: Run, info: Info, best: float, levels: tuple[float, ...]) -> bool:
+def _worth_a_look(run: Run, info: RoundMetrics, best: float, levels: tuple[float, ...]) -> bool:
     """Return whether P(w) may be at the next level, which only an evaluation can tell.
 
     The objective that a round reports is exact, or that of the round before.
@@ -141,7 +141,7 @@ def _order(have: Any, want: Any) -> Any:
     return np.array([place[name] for name in np.asarray(want).tolist()])
 
 
-def _weights(server: Any, engine: InProcess, order: Any) -> Array:
+def _weights(server: Any, engine: Simulation, order: Any) -> Array:
     """Return the model that the run would end with now; leave no trace of having looked."""
     states = engine.get_states()
     with engine.books.unmetered():
@@ -151,14 +151,14 @@ def _weights(server: Any, engine: InProcess, order: Any) -> Array:
     return np.ascontiguousarray(conclusion.weights[:, order])
 
 
-def _duals(one: Problem, schema: Schema, engine: InProcess) -> Array:
+def _duals(one: Problem, schema: Schema, engine: Simulation) -> Array:
     alpha = np.zeros((1, len(schema.samples)))
     for name, state in engine.get_states().items():
         alpha[:, schema.samples.own(name)] = state.alpha
     return np.ascontiguousarray(alpha[:, _order(schema.samples.ids, one.samples)])
 
 
-def _bytes(engine: InProcess) -> int:
+def _bytes(engine: Simulation) -> int:
     return sum(engine.books.traffic.up.values()) + sum(engine.books.traffic.down.values())
 
 

@@ -84,20 +84,20 @@ def run(
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> Result:
-    """Train across parties, beside the two yardsticks.
+    """Train across clients, beside the two baselines.
 
     Parameters
     ----------
     experiment
         An experiment, or the path of its TOML file.
     tables
-        The parties' tables by name, instead: pandas or polars DataFrames, matrices x, or pairs
+        The clients' tables by name, instead: pandas or polars DataFrames, matrices x, or pairs
         (x, y); see `intarsia.data.dataframe` for what their rows and columns mean.
     id
-        The column with the ids that parties share; None: the rows belong to each party alone;
-        "row" for matrices: row i is the same sample at all parties.
+        The column with the ids that clients share; None: the rows belong to each client alone;
+        "row" for matrices: row i is the same sample at all clients.
     label
-        The column with the labels; a DataFrame without it is a party without labels.
+        The column with the labels; a DataFrame without it is a client without labels.
     id_type, categorical, exclude, missing
         As in an experiment file, for all tables that have these columns.
     table_settings
@@ -351,7 +351,7 @@ def _described(
         if shared or own:
             key = next(iter(shared), "table_settings")
             raise ExperimentError(
-                f"{key} is given, but the parties' tables are described in the experiment; set it "
+                f"{key} is given, but the clients' tables are described in the experiment; set it "
                 "there, or pass tables."
             )
         if not isinstance(experiment, Experiment):

@@ -2,9 +2,9 @@
 
 IntarsiaError
 ├── UserError                  the user can mend it; the command line exits with status 2
-│   ├── TableError             a party's table cannot become a Block
+│   ├── TableError             a client's table cannot become a Block
 │   ├── ExperimentError        an experiment file or a setting is wrong
-│   ├── FederationError        the parties do not fit together
+│   ├── FederationError        the clients do not fit together
 │   ├── CheckpointError        an output folder cannot be resumed or read
 │   ├── BusyError              another process works in the folder of a run or of a site
 │   ├── VersionError           the server and a site have versions whose calls differ
@@ -60,7 +60,7 @@ class UserError(IntarsiaError):
 
 
 class TableError(UserError, ValueError):
-    """A party's table cannot become a Block."""
+    """A client's table cannot become a Block."""
 
 
 class ExperimentError(UserError, ValueError):
@@ -68,7 +68,7 @@ class ExperimentError(UserError, ValueError):
 
 
 class FederationError(UserError, ValueError):
-    """The parties' tables do not fit together."""
+    """The clients' tables do not fit together."""
 
 
 class CheckpointError(UserError):

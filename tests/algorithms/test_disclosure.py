@@ -14,7 +14,7 @@ from intarsia.core.algorithm import Release
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import split
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.protocols import differential_privacy, evaluation, preprocessing
 from intarsia.results import audit
 from intarsia.training.registry import BASELINES, algorithm_named
@@ -163,7 +163,7 @@ def crossed(name):
     for run in runs:
         blocks, labels = make(run.kind)
         schema = Schema.of(blocks, labels)
-        engine = InProcess({"train": (schema, blocks)}, 0)
+        engine = Simulation({"train": (schema, blocks)}, 0)
         clients = Listening(engine)
         used = algorithm.private(NOISE) if run.noise else algorithm
         server = initialise(used, used.hyperparameters(**run.options), engine, clients)
@@ -192,7 +192,7 @@ def test_what_all_runs_share_is_declared():
     for intercept, (make, kind) in enumerate([(grid, ""), (networks, "")]):
         blocks, labels = make(kind)
         schema = Schema.of(blocks, labels)
-        engine = InProcess({"train": (schema, blocks)}, 0)
+        engine = Simulation({"train": (schema, blocks)}, 0)
         engine.make_states(lambda name, engine=engine: preprocessing.initial(engine.block(name)))
         schemas = {"train": schema}
         preprocessing.prepare(engine, schemas, standardise=True, rng=engine.key())

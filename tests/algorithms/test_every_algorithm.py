@@ -15,7 +15,7 @@ from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, layouts
 from intarsia.errors import SealedError
 from intarsia.training.registry import ALGORITHMS
@@ -66,7 +66,7 @@ def some_there(number, clients):
 class Watched:
     """Clients that write every message, reply and state, and read them back, on the way."""
 
-    def __init__(self, engine: InProcess, algorithm: Algorithm):
+    def __init__(self, engine: Simulation, algorithm: Algorithm):
         self.engine = engine
         self.states = algorithm.states
         self.seen: set[str] = set()
@@ -122,7 +122,7 @@ def trained(algorithm, options, kind, *, through=None, seed=0, cut=None):
     made = algorithm.hyperparameters(**options)
 
     def engine_over():
-        return InProcess({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
+        return Simulation({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
 
     engine = engine_over()
     clients = through(engine, algorithm) if through else engine
@@ -273,7 +273,7 @@ def test_vectors_reach_clients_sealed(algorithm, options):
 def test_the_loss_falls(algorithm, options, kind):
     blocks, labels = federation(algorithm, kind)
     made = algorithm.hyperparameters(**options)
-    engine = InProcess({"train": (Schema.of(blocks, labels), blocks)}, 0)
+    engine = Simulation({"train": (Schema.of(blocks, labels), blocks)}, 0)
     conclusion = train(algorithm, engine, initialise(algorithm, made, engine), 30)
     assert conclusion.info.primal is not None
     assert conclusion.info.primal < len(conclusion.weights)  # the hinge at w = 0 is 1
@@ -284,7 +284,7 @@ def test_the_models_objective_is_the_one_that_is_reported(algorithm, options):
     blocks, labels = federation(algorithm, "dense")
     made = algorithm.hyperparameters(**options)
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     conclusion = train(algorithm, engine, initialise(algorithm, made, engine), ROUNDS)
     x, y = table(60, 8)
     w = np.empty(8)
@@ -299,7 +299,7 @@ def test_the_models_objective_is_the_one_that_is_reported(algorithm, options):
 def test_client_scores_add_up_to_the_models(algorithm, options):
     blocks, labels = federation(algorithm, "dense")
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     server = initialise(algorithm, algorithm.hyperparameters(**options), engine)
     conclusion = train(algorithm, engine, server, 3)
     total = np.zeros((1, len(schema.samples)))
@@ -328,7 +328,7 @@ def test_hyperparameters_are_frozen_and_by_keyword(algorithm, options):
 def test_a_single_client_can_train(algorithm, options):
     x, y = table(40, 5)
     schema = Schema.of({"only": block(x, y, range(40), range(5))}, BINARY)
-    engine = InProcess({"train": (schema, {"only": block(x, y, range(40), range(5))})}, 0)
+    engine = Simulation({"train": (schema, {"only": block(x, y, range(40), range(5))})}, 0)
     server = initialise(algorithm, algorithm.hyperparameters(**options), engine)
     conclusion = train(algorithm, engine, server, ROUNDS)
     assert conclusion.weights.shape == (1, 5)

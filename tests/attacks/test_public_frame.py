@@ -23,7 +23,7 @@ from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import CodecError, KeyMaterialError
 from intarsia.experiment import config as experiment
 from intarsia.privacy.keys.secret_file import drawn_once
@@ -55,7 +55,7 @@ def works(request, monkeypatch):
     return request.param == "public"
 
 
-class Watched(InProcess):
+class Watched(Simulation):
     """Takes down what each client is given, and the words of its keys."""
 
     def __init__(self, *given, **named):
@@ -150,7 +150,7 @@ def off_by(engine, attacker, x):
 
 
 def three(x, y):
-    """Return three parties as in experiments/credit.toml: rows at several, some columns too."""
+    """Return three clients as in experiments/credit.toml: rows at several, some columns too."""
     rng = np.random.default_rng(1)
     columns = {"bank": range(6), "telecom": range(5, 11), "retailer": [0, *range(10, 15)]}
     return {

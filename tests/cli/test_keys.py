@@ -29,7 +29,7 @@ NAMES = ("bank", "phone", "shop")  # bank is the keeper
 
 @dataclass
 class Parties:
-    """Three parties in three folders, and the server's folder of all that it forwarded."""
+    """Three clients in three folders, and the server's folder of all that it forwarded."""
 
     folder: Path
 
@@ -44,7 +44,7 @@ class Parties:
         return self.folder / "server"
 
     def heard(self, name: str) -> str:
-        """Return what a party reads out: from its own identity, not from the forwarded card."""
+        """Return what a client reads out: from its own identity, not from the forwarded card."""
         return f"{name}={self.keys(name).identity().fingerprint}"
 
     def create(self, names=NAMES) -> None:
@@ -631,7 +631,7 @@ def test_a_ckks_key_never_prints_its_secret():
 
 
 def test_a_run_made_with_one_party_s_key_file_resumes_with_another_s(exchanged, tmp_path):
-    """All parties' files hold one key: what one sealed, another opens."""
+    """All clients' files hold one key: what one sealed, another opens."""
     file = write_experiment(tmp_path, "masked", exchanged.keys("phone").shared_file)
     first = run(file)
     shutil.rmtree(tmp_path / "out-masked")

@@ -50,7 +50,7 @@ id = "customer"
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
-    """Two parties: customers 0-89 at the bank, 30-119 at the shop; the shop's column decides."""
+    """Two clients: customers 0-89 at the bank, 30-119 at the shop; the shop's column decides."""
     rng = np.random.default_rng(0)
     age, income, basket = rng.normal(size=(3, 120))
     label = (0.5 * age + 2.0 * basket > 0).astype(int)
@@ -450,7 +450,7 @@ def test_predict_after_run_knows_the_parties_columns(experiment, capfd):
     assert len(rows) == 90
     assert rows[0]["id"] == "30"
     assert "age, income" in err
-    # The basket decides: its party alone predicts well with the federation's model.
+    # The basket decides: its client alone predicts well with the federation's model.
     basket = {
         row["customer"]: float(row["basket"])
         for row in csv.DictReader(io.StringIO((experiment.parent / "shop.csv").read_text()))

@@ -38,7 +38,7 @@ label = "default"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return a folder with a party's table and an experiment, as the working directory."""
+    """Return a folder with a client's table and an experiment, as the working directory."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 2))
     y = (x[:, 0] > 0).astype(int)

@@ -14,7 +14,7 @@ from intarsia.core.feature_blocks import doubled, feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import FederationError
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -119,7 +119,7 @@ def engine_over(blocks, mode):
             secret = CkksKeys.create(parameters(2.0**22, len(blocks))).secret_bytes()
             keys = replace(keys, ckks=secret)
         sealing = replace(modes.sealing(Privacy(mode=mode), list(blocks), keys), long=1)
-    engine = InProcess({"train": (Schema.of(blocks, LABELS), blocks)}, 0, sealing)
+    engine = Simulation({"train": (Schema.of(blocks, LABELS), blocks)}, 0, sealing)
     engine.set_states(dict.fromkeys(blocks, Kept()))
     return engine
 

@@ -17,7 +17,7 @@ from intarsia.inspection.overlap import class_counts
 
 
 def schema(classes: tuple[str, ...], samples: int) -> Schema:
-    """Return the schema of two parties that have the same labelled samples."""
+    """Return the schema of two clients that have the same labelled samples."""
     ids = np.arange(samples)
     blocks = {name: Block(ids, (name,), np.zeros((samples, 1)), ids * 0.0) for name in "ab"}
     return Schema.of(blocks, Labels("multiclass", classes, "ill"))

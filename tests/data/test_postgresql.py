@@ -1,4 +1,4 @@
-"""A party's table in PostgreSQL, read from a server that the tests start."""
+"""A client's table in PostgreSQL, read from a server that the tests start."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ import sites
 from intarsia.deployment import client_models
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import CheckpointError
 from intarsia.inference.predict import predict
 from intarsia.training import run as running
 
-PATIENCE = Patience(seconds=60.0, deadline=60.0)
+PATIENCE = RetryPolicy(seconds=60.0, deadline=60.0)
 
 
 def both(folder, algorithm, mode="masked", more=""):

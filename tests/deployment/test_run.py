@@ -18,7 +18,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.remote.wire import Answer
 from intarsia.errors import (
     AbsentError,
@@ -35,11 +35,11 @@ from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 
 NAMES = ("bank", "telecom", "retailer", "post")
-HASTY = Patience(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
+HASTY = RetryPolicy(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
 
 
 def write_tables(folder):
-    """Write four parties' tables: rows and columns overlap in part, one column is categorical."""
+    """Write four clients' tables: rows and columns overlap in part, one column is categorical."""
     x, y = federations.table(60, 5)
     rng = np.random.default_rng(1)
     rows = {
@@ -233,7 +233,7 @@ def test_a_site_that_is_offline_for_50_rounds_catches_up(tmp_path):
             raise ConnectionRefusedError
         return deliver(data)
 
-    patience = Patience(deadline=10.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    patience = RetryPolicy(deadline=10.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
     result = remote_running.run_over(
         description, sites.Lines(found, line), NAMES, tmp_path / "sites", patience=patience
     )
@@ -267,7 +267,7 @@ def test_a_round_without_a_site_goes_on_without_it_in_another_process(tmp_path, 
                 raise Killed
         return deliver(data)
 
-    patience = Patience(deadline=5.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
+    patience = RetryPolicy(deadline=5.0, pause=0.5, probe=0.2, absent="continue", quorum=3)
     with pytest.raises(Killed):
         remote_running.run_over(
             description, sites.Lines(found, line), NAMES, out, patience=patience
@@ -406,7 +406,7 @@ def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
             sites.Lines(found, line),
             NAMES,
             tmp_path / "sites",
-            patience=Patience(deadline=0.5),
+            patience=RetryPolicy(deadline=0.5),
         )
 
 

@@ -14,7 +14,7 @@ from intarsia.cli.main import main
 from intarsia.deployment import federation_file
 from intarsia.deployment import server as federation_server
 from intarsia.deployment.client_setup import site_in
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError
 from tests.deployment import test_run as remote
 
@@ -100,7 +100,7 @@ def turns(folder, jobs, number=1):
 def asked(folder):
     remote.write_tables(folder)
     description = remote.described(folder)
-    return federation_server.request(folder, description, remote.NAMES, Patience())
+    return federation_server.request(folder, description, remote.NAMES, RetryPolicy())
 
 
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
@@ -239,10 +239,10 @@ def test_a_run_at_work_is_not_replaced_until_it_is_stopped(tmp_path):
     again = {"overwrite": True, "alive": True}
     turns(tmp_path, jobs)
     with pytest.raises(ExperimentError, match="is running; stop it"):
-        federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+        federation_server.request(tmp_path, description, remote.NAMES, RetryPolicy(), **again)
     federation_server.stop_run(tmp_path, "four")
     turns(tmp_path, jobs)
-    federation_server.request(tmp_path, description, remote.NAMES, Patience(), **again)
+    federation_server.request(tmp_path, description, remote.NAMES, RetryPolicy(), **again)
     assert federation_server.standings(tmp_path)[0].state == "waiting"
 
 
@@ -264,7 +264,9 @@ def test_a_name_that_is_no_folder_of_a_run_is_refused(tmp_path, name):
     kept.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ExperimentError, match=r"experiment\.name"):
-        federation_server.request(tmp_path, description, remote.NAMES, Patience(), overwrite=True)
+        federation_server.request(
+            tmp_path, description, remote.NAMES, RetryPolicy(), overwrite=True
+        )
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -336,7 +338,7 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
 def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):
     (tmp_path / "site.toml").write_text('[site]\nname = "one"\n')
     lines = sites.Lines({"one": site_in(tmp_path)})
-    path = federation_server.ping(tmp_path, ("one",), Patience())
+    path = federation_server.ping(tmp_path, ("one",), RetryPolicy())
     federation_server.run_in_job(tmp_path, federation_server.PING, lines)
     found = json.loads(path.read_text())["seconds"]
     assert {name: len(one) for name, one in found.items()} == {"small": 30, "8 MB": 30}

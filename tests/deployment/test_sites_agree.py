@@ -1,4 +1,4 @@
-"""Sites whose tables do not go together are refused as parties in one place are."""
+"""Sites whose tables do not go together are refused as clients in one place are."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import sites
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
-from intarsia.deployment.table_metadata import Sketch
+from intarsia.deployment.table_metadata import TableMetadata
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.errors import VersionError
@@ -18,8 +18,8 @@ from intarsia.results import run_folder
 from tests.deployment.test_run import HASTY, NAMES, described, set_up
 
 OLDER = dataclasses.make_dataclass(
-    "Sketch",
-    [(one.name, one.type) for one in dataclasses.fields(Sketch) if one.name != "protocol"],
+    "TableMetadata",
+    [(one.name, one.type) for one in dataclasses.fields(TableMetadata) if one.name != "protocol"],
     frozen=True,
 )
 
@@ -48,7 +48,7 @@ def test_a_site_of_an_older_version_is_refused_by_its_name(tmp_path):
         if client != "telecom" or codec.decode(data, Call).function != READ:
             return answer
         found = codec.decode(answer, Answer)
-        own = vars(codec.decode(found.body, Sketch))
+        own = vars(codec.decode(found.body, TableMetadata))
         body = codec.encode(OLDER(**{k: v for k, v in own.items() if k != "protocol"}))
         return codec.encode(dataclasses.replace(found, body=body))
 

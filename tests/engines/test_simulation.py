@@ -17,13 +17,13 @@ from intarsia.core.algorithm import (
     PerSample,
     PerSelected,
     client_function,
-    cohort_function,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import SealedField
 from intarsia.errors import SealedError, TableError
 
@@ -96,7 +96,7 @@ def fail(state, block, message, rng):
 
 
 def engine_over(blocks, seed=0):
-    return InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, seed)
+    return Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, seed)
 
 
 def overlapping():
@@ -386,7 +386,7 @@ def test_each_part_has_blocks_and_an_index_of_its_own():
         name: replace(one, samples=one.samples + 100).take(np.arange(2))
         for name, one in blocks.items()
     }
-    engine = InProcess(
+    engine = Simulation(
         {
             "train": (Schema.of(blocks, BINARY), blocks),
             "test": (Schema.of(later, BINARY), later),
@@ -408,7 +408,7 @@ class Mean:
 def test_a_function_for_several_clients_gives_each_its_own_answer():
     calls = []
 
-    @cohort_function
+    @vectorised_function
     def own_mean(visits):
         calls.append(len(visits))
         found = []
@@ -421,7 +421,7 @@ def test_a_function_for_several_clients_gives_each_its_own_answer():
 
     x, y = table(30, 4)
     blocks = rectangles(x, y, 3, 1)
-    engines = [InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0) for _ in range(2)]
+    engines = [Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0) for _ in range(2)]
     together = engines[0].ask(own_mean, dict.fromkeys(blocks, Ask()))
     apart = engines[1].ask(replace(own_mean, together=None), dict.fromkeys(blocks, Ask()))
     assert calls == [3, 1, 1, 1]
@@ -437,7 +437,7 @@ def test_a_function_for_several_clients_gives_each_its_own_answer():
 def test_a_function_for_several_clients_gets_as_many_as_fit_into_memory(monkeypatch):
     calls = []
 
-    @cohort_function
+    @vectorised_function
     def numbered(visits):
         calls.append(len(visits))
         return [
@@ -446,7 +446,7 @@ def test_a_function_for_several_clients_gets_as_many_as_fit_into_memory(monkeypa
 
     x, y = table(30, 4)
     blocks = rectangles(x, y, 3, 1)
-    engine = InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
+    engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
     monkeypatch.setattr("intarsia.engines.simulation._TOGETHER_BYTES", 900)
     messages = dict.fromkeys(blocks, Ask())
     first = engine.ask(numbered, messages)  # blocks of 10 x 4 x 8 = 320 bytes

@@ -65,7 +65,7 @@ def test_the_parties_share_the_same_rows_as_with_plain_ids(ids):
     assert sizes(found.schema) == sizes(plain.schema)
     assert found.schema.holdings["bank"].samples.dtype == f"S{WIDTH}"
     for name, block in plain.train.items():
-        # the rows of a party stay in its order: the numbers and the labels are those of the ids
+        # the rows of a client stay in its order: the numbers and the labels are those of the ids
         np.testing.assert_array_equal(found.train[name].x, block.x)
     place = {one: row for row, one in enumerate(found.train["bank"].samples.tolist())}
     for name, row in zip(

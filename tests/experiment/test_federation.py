@@ -139,7 +139,7 @@ def test_a_client_of_no_use_is_one_sentence():
 
 
 def written(folder, **tables):
-    """Return the experiment of parties with CSV files and an id column where it is not None."""
+    """Return the experiment of clients with CSV files and an id column where it is not None."""
     clients = []
     for name, (text, settings) in tables.items():
         (folder / f"{name}.csv").write_text(text)
@@ -153,7 +153,7 @@ def test_an_id_that_a_party_forgot_is_named(tmp_path):
     described = written(tmp_path, a=(a, {"label": "y"}), b=(b, {"id": "no"}))
     with pytest.raises(FederationError, match=r"'a' has no id, .* column 'no', .* client 'b'; set"):
         federation.build(described)
-    # rows that belong to one party alone: no column of the others' id, or it is left out
+    # rows that belong to one client alone: no column of the others' id, or it is left out
     labels = (a, {"label": "y", "exclude": ["no"]})
     described = written(tmp_path, a=labels, b=(b.replace("z", "y"), {"id": "no", "label": "y"}))
     assert len(rows(federation.build(described).train)) == 4

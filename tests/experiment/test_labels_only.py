@@ -1,4 +1,4 @@
-"""A party with ids and labels only, and a label column that is a feature elsewhere."""
+"""A client with ids and labels only, and a label column that is a feature elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_the_baselines_cannot_do_they_say(tables):
 def test_columns_are_needed_somewhere_and_without_labels(tables):
     with pytest.raises(FederationError, match="No client has a feature column"):
         intarsia.run(tables={"bank": tables["bank"]}, **SETTINGS)
-    with pytest.raises(TableError, match="a party without labels needs at least one"):
+    with pytest.raises(TableError, match="a client without labels needs at least one"):
         intarsia.run(tables={**tables, "shop": tables["shop"][["id"]]}, **SETTINGS)
 
 

@@ -48,7 +48,7 @@ def fitted(classes: int, loss: str = "logistic"):
 
 
 def run(folder: Path, model, *, mode: str = "plain", clients: tuple[str, ...] = ("bank", "shop")):
-    """Write what a finished run of two parties leaves."""
+    """Write what a finished run of two clients leaves."""
     made = finished(folder / "run", 0, 0.8)
     write_model(model, made / "model")
     told = [
@@ -169,7 +169,7 @@ def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) 
     np.testing.assert_allclose(found.scores, pooled(model, table)[:, 0], rtol=0, atol=1e-12)
     assert found.basis == ["all"] * 4 + ["means"] * 2
     assert any("all 4, means 2" in note for note in found.notes)
-    # one party alone: all of its rows lack the same
+    # one client alone: all of its rows lack the same
     alone = predict_federated(folder, {"bank": tables["bank"]}, absent="mean")
     np.testing.assert_allclose(
         alone.scores, pooled(model, PEOPLE[["age", "sex"]])[:, 0], rtol=0, atol=1e-12
@@ -182,7 +182,7 @@ def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) 
     [
         ({"shoe": "bank.csv"}, {}, "no client 'shoe'"),
         ({"bank": "none.csv"}, {}, "none.csv"),
-        ({}, {}, "No party has a table"),
+        ({}, {}, "No client has a table"),
         ({"bank": "bank.csv", "shop": "shop.csv"}, {"absent": "mine"}, "absent is 'mine'"),
         ({"bank": "bank.csv", "shop": "shop.csv"}, {"absent": "own"}, "one linear model"),
         ({"bank": "other.csv"}, {}, "the model knows none"),
@@ -313,7 +313,9 @@ def test_a_run_without_a_model_of_all_is_refused(hyfem, tmp_path) -> None:
     with pytest.raises(ExperimentError, match="a model of its own"):
         predict_federated(made, spread(tmp_path, {"north": views(table, "left", "middle")}))
     with pytest.raises(ExperimentError, match="adds up no feature blocks"):
-        replace(model.server, architecture=Architecture()).scores_of(np.zeros((1, 1)))
+        replace(model.server, architecture=Architecture(hidden=2, latent=2)).scores_of(
+            np.zeros((1, 1))
+        )
     assert folder
 
 

@@ -36,7 +36,7 @@ CENTRES = 2 * np.random.default_rng(0).normal(size=(3, 4))
 
 
 def table(name, width, rows=60, seed=0):
-    """Return a party's DataFrame: its own linear map of what tells the three classes apart."""
+    """Return a client's DataFrame: its own linear map of what tells the three classes apart."""
     rng = np.random.default_rng([seed, width])
     y = np.arange(rows) % 3
     x = (CENTRES[y] + rng.normal(size=(rows, 4))) @ rng.normal(size=(4, width))

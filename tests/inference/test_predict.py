@@ -258,7 +258,7 @@ def test_more_classes_give_the_best_one(tmp_path, capfd):
 
 @pytest.fixture
 def numbers(tmp_path: Path) -> Path:
-    """score = 1·x1 + 2·x2 + … + 12·x12 - 3; the party "web" had a file without an ending."""
+    """score = 1·x1 + 2·x2 + … + 12·x12 - 3; the client "web" had a file without an ending."""
     names = [str(at) for at in range(1, 13)]
     fitted = LinearRegressor.from_weights(
         {name: float(name) for name in names},

@@ -45,7 +45,7 @@ WIDTHS = {"north": 2, "south": 5, "west": 3}
 
 
 def frames(kinds=("p", "q", "r")):
-    """Return three parties' DataFrames with columns of their own."""
+    """Return three clients' DataFrames with columns of their own."""
     rng = np.random.default_rng(0)
     made = {}
     for name, width in WIDTHS.items():

@@ -1,8 +1,8 @@
 """Attacks on what the server of a real run has: they succeed in the clear, and fail when sealed.
 
-Two hospitals' patients, each with two tables of different features: the parties' files are written,
+Two hospitals' patients, each with two tables of different features: the clients' files are written,
 an experiment is run as the command line runs it, and each attack reads the run's transcript, the
-public Schema and the experiment; nothing else. What it finds is compared with the attacked party's
+public Schema and the experiment; nothing else. What it finds is compared with the attacked client's
 table, standardised.
 
 Overman, Blum and Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", AAAI 2024,

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from federations import BINARY, rectangles, table
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
@@ -21,7 +21,7 @@ def clip_all(blocks, clip, *, mode="plain"):
     settings = Privacy(mode=mode)
     keys = modes.keys(settings, schema.clients, None, "test")
     sealing = None if keys is None else modes.sealing(settings, schema.clients, keys)
-    engine = InProcess({"train": (schema, blocks)}, 0, sealing)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
     preprocessing.prepare(
         engine, {"train": schema}, standardise=False, rng=engine.key("preparation")

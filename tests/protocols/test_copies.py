@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from federations import BINARY, block
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
@@ -30,7 +30,7 @@ def noted(blocks, mode):
         keys = modes.keys(settings, schema.clients, None, "copies")
         # as if there were thousands of rows: short arrays are sealed exactly in each mode
         sealing = replace(modes.sealing(settings, schema.clients, keys), long=1)
-    engine = InProcess({"train": (schema, blocks)}, 0, sealing)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
     return preprocessing.prepare(
         engine, {"train": schema}, standardise=False, rng=engine.key("preparation")

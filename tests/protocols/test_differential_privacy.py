@@ -18,7 +18,7 @@ from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.algorithm import Release
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
@@ -191,7 +191,7 @@ def recorded(algorithm, options, blocks, rounds):
     keys = modes.keys(settings, schema.clients, None, "test")
     records = Records()
     sealing = modes.sealing(settings, schema.clients, keys)
-    engine = InProcess({"train": (schema, blocks)}, 0, sealing, records)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing, records)
     server = initialise(algorithm, options, engine)
     return records.crossed, train(algorithm, engine, server, rounds, tolerance=1e-9).weights
 

@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, r2_score
 from federations import BINARY, block, rectangles, table
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
 from intarsia.protocols.evaluation import CROSS_ENTROPY, evaluate, grade_scores, grading_loss
 
@@ -26,7 +26,7 @@ def predict(state, one):
 def graded(blocks, w, labels=BINARY, loss=losses.LOGISTIC, part="train"):
     """Return the grades of pooled weights, (outputs, columns), over all and by client."""
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks), "test": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks), "test": (schema, blocks)}, 0)
     engine.set_states(
         {
             name: SimpleNamespace(w=w[:, [int(f[1:]) for f in engine.block(name).features]])

@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import FederationError
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -38,7 +38,7 @@ def checked(blocks, labels, mode="plain"):
     if mode == "masked":
         keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
-    engine = InProcess({"train": (schema, blocks)}, 0, sealing)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
     preprocessing.check_agreement(engine, schema, engine.key("labels"))
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
@@ -87,7 +87,7 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
     schema = Schema.of(blocks, CLASSES)
     opened, sent = [], []
 
-    class Watched(InProcess):
+    class Watched(Simulation):
         def sum(self, fn, messages):
             sent.extend(messages.values())
             return super().sum(fn, messages)

@@ -19,7 +19,7 @@ from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.source import Source  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.experiment import config as experiment  # noqa: E402
 from intarsia.experiment import federation  # noqa: E402
 from intarsia.training import loop as training  # noqa: E402
@@ -155,7 +155,7 @@ def test_own_linear_models_are_graded_alone_where_test_samples_are_at_both(share
     tested = blocks({"a": np.arange(40, 50), "b": np.arange(50 - shared, 60 - shared)})
     parts = {"train": learnt, "test": tested}
     labels = Labels("regression")
-    engine = InProcess({part: (Schema.of(own, labels), own) for part, own in parts.items()}, 0)
+    engine = Simulation({part: (Schema.of(own, labels), own) for part, own in parts.items()}, 0)
     options = FlicLinear(latent=2, rank=1)
     description = named("flic-linear", rounds=2)
     task = training.Task(description, FLIC_LINEAR, options, engine, "test", None, Clock())

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from federations import BINARY, block, names, rectangles, table
 from intarsia.core.block import INTERCEPT, Block
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.protocols import preprocessing
 from intarsia.protocols.preprocessing import add_intercept
 
@@ -19,7 +19,7 @@ def prepared(blocks, test=None, *, standardise=True):
     parts = {"train": (Schema.of(blocks, BINARY), blocks)}
     if test is not None:
         parts["test"] = (Schema.of(test, BINARY), test)
-    engine = InProcess(parts, 0)
+    engine = Simulation(parts, 0)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
     schemas = {part: schema for part, (schema, _) in parts.items()}
     notes = preprocessing.prepare(
@@ -221,7 +221,7 @@ def test_the_server_learns_counts_of_conflicts_and_constant_features_only():
     x, y = skewed()
     blocks = rectangles(x, y, 2, 2, shared_rows=4, shared_columns=1)
     schema = Schema.of(blocks, BINARY)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
     opened = []
 

@@ -11,7 +11,7 @@ from intarsia.results.result import Metrics, Result, Score
 
 
 def schema(**parties: tuple[range, str]) -> Schema:
-    """Return the schema of parties that hold the given samples and one-letter features."""
+    """Return the schema of clients that hold the given samples and one-letter features."""
     blocks = {
         name: Block(
             np.array(samples), tuple(features), np.zeros((len(samples), len(features))),
@@ -153,7 +153,7 @@ def test_figures_read_well(shown, expected):
 
 
 def held_blocks(held, *, groups=None, label=True):
-    """Return parties that hold named blocks of two columns each."""
+    """Return clients that hold named blocks of two columns each."""
     blocks = {}
     for place, (client, names) in enumerate(held.items()):
         own = {name: (f"{name}1", f"{name}2") for name in names}

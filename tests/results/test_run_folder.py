@@ -17,7 +17,7 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import server as federation_server
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import BusyError, CheckpointError
 from intarsia.results import lock as alone
 from intarsia.results import run_folder
@@ -146,7 +146,7 @@ def test_a_run_over_sites_is_worked_on_by_one_server(tmp_path):
 
 def test_a_job_that_comes_while_another_works_on_its_run_is_to_come_again(tmp_path):
     description = remote.described(tmp_path)
-    own = federation_server.request(tmp_path, description, remote.NAMES, Patience())
+    own = federation_server.request(tmp_path, description, remote.NAMES, RetryPolicy())
     with run_folder.alone_in(own / "out"), pytest.raises(BusyError):
         federation_server.run_in_job(tmp_path, description.name, sites.Lines({}))
     assert json.loads((own / "failure.json").read_text())["again"]

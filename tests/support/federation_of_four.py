@@ -19,13 +19,13 @@ import four_sites
 import sites
 from intarsia.deployment import server as federation_server
 from intarsia.engines import codec
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.experiment import config as experiment
 from intarsia.results import result
 from intarsia.training import run as running
 
 TESTS = Path(__file__).parent
-PATIENCE = Patience(seconds=15.0, deadline=45.0)
+PATIENCE = RetryPolicy(seconds=15.0, deadline=45.0)
 
 
 def free_port():
@@ -50,7 +50,7 @@ def intarsia(*words):
 class Federation:
     """The kits, and the processes that run from them.
 
-    `place` runs a command where a party is: on this machine, or in a network of its own.
+    `place` runs a command where a client is: on this machine, or in a network of its own.
     """
 
     def __init__(self, folder, server="localhost", place=lambda name: []):

@@ -10,10 +10,10 @@ from scipy.sparse import csr_array, issparse
 from scipy.special import expit
 from sklearn.svm import LinearSVC
 
-from intarsia.core.algorithm import Algorithm, Conclusion, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult, SecretKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
 
 BINARY = Labels("binary", ("no", "yes"))
@@ -70,11 +70,11 @@ def secrets_of(clients):
 def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
     """Return an engine over the clients and the server's state after the set-up."""
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
+    engine = Simulation({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
     return engine, initialise(algorithm, options, engine)
 
 
-def initialise(algorithm: Algorithm, options, engine: InProcess, clients=None):
+def initialise(algorithm: Algorithm, options, engine: Simulation, clients=None):
     """Return the server's state after the set-up; `clients` stands in for the engine."""
     schema = engine.schema("train")
     if algorithm.model.additive:
@@ -93,14 +93,14 @@ def initialise(algorithm: Algorithm, options, engine: InProcess, clients=None):
 
 def train(
     algorithm: Algorithm,
-    engine: InProcess,
+    engine: Simulation,
     server,
     rounds: int,
     *,
     tolerance: float = 0.0,
     present: Callable[[int], Sequence[str] | None] = lambda number: None,
     first: int = 1,
-) -> Conclusion:
+) -> FinalResult:
     """Run rounds until the gap is within the tolerance; return the conclusion with all clients."""
     number = first - 1
     for number in range(first, first + rounds):

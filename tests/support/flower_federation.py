@@ -24,10 +24,10 @@ from federations import BINARY, rectangles, table
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.remote.caller import Caller, Patience
+from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.site import Site
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.engines.transports import flower
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -136,7 +136,7 @@ def in_simulation(name: str, mode: str, where: str) -> dict[str, object]:
 
     def main(grid, context) -> None:
         line = flower.line_to(grid, list(blocks), 300.0)
-        patience = Patience(seconds=300.0, deadline=300.0)
+        patience = RetryPolicy(seconds=300.0, deadline=300.0)
         caller = Caller(RUN, tuple(blocks), line, patience)
         sealing = sealing_of(mode, list(blocks), where)
         added = None if sealing is None else sites.without_keys(sealing)
@@ -157,7 +157,7 @@ def in_process(name: str, mode: str, where: str) -> dict[str, object]:
     """Return what the server has after the same run in this process."""
     blocks = blocks_of(name)
     parts = {"train": (schema_of(name, blocks), blocks)}
-    kind = InProcess if mode != "plain" or name == "hyfdca" else OneByOne
+    kind = Simulation if mode != "plain" or name == "hyfdca" else OneByOne
     sealing, secrets = sealing_of(mode, list(blocks), where), sites.in_run(blocks, RUN)
     engine = kind(parts, 0, sealing, secrets=secrets)
     algorithm = kind_of(Named(name))

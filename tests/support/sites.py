@@ -14,13 +14,13 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
-from intarsia.engines.remote.caller import Caller, Patience
+from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.site import Site
 from intarsia.engines.remote.wire import function_name
 from intarsia.errors import StaleError
 
-HASTY = Patience(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
+HASTY = RetryPolicy(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
 
 
 RUN = "5e" * 8

@@ -19,7 +19,7 @@ WEIGHT = 1e-2
 
 
 def grid(samples=160, features=6, seed=0, sparse=False):
-    """Return 2 × 2 parties of one table, the whole table and its labels."""
+    """Return 2 × 2 clients of one table, the whole table and its labels."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(samples, features))
     if sparse:
@@ -172,7 +172,7 @@ def test_a_wrong_hyperparameter_is_one_sentence(algorithm, key, value):
     assert str(value) in str(caught.value)
 
 
-# -- yardsticks
+# -- baselines
 
 
 def table(samples=200, features=5, outputs=1, scale=1.0):
@@ -221,7 +221,7 @@ def test_a_yardstick_that_does_not_converge_is_said(monkeypatch):
     monkeypatch.setattr(yardsticks, "_by_newton", fail)
     monkeypatch.setattr(yardsticks.optimum, "__kwdefaults__", {"tolerance": 1e-5, "epochs": 1})
     found = trained("hyfdca", "hinge")
-    assert "centralised yardstick did not converge" in found.notes[-2]
+    assert "centralised baseline did not converge" in found.notes[-2]
     assert "stand-alone models of 4 clients did not converge" in found.notes[-1]
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import intarsia
-from intarsia.core.algorithm import Info
+from intarsia.core.algorithm import RoundMetrics
 from intarsia.data.source import Source
 from intarsia.errors import ConvergenceError
 from intarsia.experiment.config import Experiment
 from intarsia.training import loop as training
 from intarsia.training import participation
 from intarsia.training import registry as catalogue
-from intarsia.training.loop import Standing
+from intarsia.training.loop import TrainingState
 
 NAMES = tuple("abcd")
 
@@ -87,23 +87,23 @@ def test_one_client_at_a_time_trains(name):
 
 
 def judged(standing, gap=None, primal=1.0, finished=False, **settings):
-    info = Info(primal=primal, gap_relative=gap, finished=finished)
+    info = RoundMetrics(primal=primal, gap_relative=gap, finished=finished)
     return training._judge(described(**settings), standing, info)
 
 
 def test_the_tolerance_stops():
-    assert judged(Standing(round=3), 1e-6).finished == "tolerance"
-    assert judged(Standing(round=3), 2e-6).finished is None
+    assert judged(TrainingState(round=3), 1e-6).finished == "tolerance"
+    assert judged(TrainingState(round=3), 2e-6).finished is None
 
 
 def test_without_a_tolerance_training_goes_on_to_the_rounding():
-    assert judged(Standing(round=3), 1e-11, tolerance=0.0).finished is None
-    assert judged(Standing(round=3), 1e-13, tolerance=0.0).finished == "algorithm"
-    assert judged(Standing(round=3), -1e-16, tolerance=0.0).finished == "algorithm"
+    assert judged(TrainingState(round=3), 1e-11, tolerance=0.0).finished is None
+    assert judged(TrainingState(round=3), 1e-13, tolerance=0.0).finished == "algorithm"
+    assert judged(TrainingState(round=3), -1e-16, tolerance=0.0).finished == "algorithm"
 
 
 def test_a_gap_that_stays_ends_training():
-    standing = Standing(round=400, best=1e-3, best_round=50, first=1.0)
+    standing = TrainingState(round=400, best=1e-3, best_round=50, first=1.0)
     assert judged(standing, 1e-3).finished == "stalled"
     assert judged(replace(standing, best=5e-11), 5e-11, tolerance=1e-14).finished == "algorithm"
     assert judged(replace(standing, best_round=300), 1e-3).finished == "rounds"
@@ -154,14 +154,14 @@ def test_an_objective_that_is_no_number_is_an_error(primal):
 
 
 def test_a_bound_may_be_infinite_but_not_undefined():
-    training._check_finite(7, Info(primal=1.0, dual=-math.inf, gap_relative=math.inf))
+    training._check_finite(7, RoundMetrics(primal=1.0, dual=-math.inf, gap_relative=math.inf))
     with pytest.raises(ConvergenceError, match="gap is nan in round 7"):
-        training._check_finite(7, Info(primal=1.0, gap_relative=math.nan))
+        training._check_finite(7, RoundMetrics(primal=1.0, gap_relative=math.nan))
 
 
 def test_the_algorithm_or_the_limit_stops():
-    assert judged(Standing(round=7), finished=True).finished == "algorithm"
-    assert judged(Standing(round=7), rounds=7).finished == "rounds"
+    assert judged(TrainingState(round=7), finished=True).finished == "algorithm"
+    assert judged(TrainingState(round=7), rounds=7).finished == "rounds"
 
 
 def test_a_run_to_its_limit_says_how_far_it_came():
@@ -261,16 +261,16 @@ def test_the_time_left_is_shown_once_a_round_s_length_is_known():
     assert training._pace(4, 6.0) == 1.5
     experiment = described(rounds=100, evaluate_every=10, tolerance=1e-6)
     left = training._seconds_left
-    assert left(experiment, Standing(round=20), None) is None
-    assert left(experiment, Standing(round=5), 2.0) is None  # the first gap may tell more
-    assert left(experiment, Standing(round=20), 2.0) == 160.0  # to the limit of rounds
+    assert left(experiment, TrainingState(round=20), None) is None
+    assert left(experiment, TrainingState(round=5), 2.0) is None  # the first gap may tell more
+    assert left(experiment, TrainingState(round=20), 2.0) == 160.0  # to the limit of rounds
     # from 1 to 1e-3 in 20 rounds: 20 more to 1e-6, also in a round without a gap
-    falling = Standing(round=20, first=1.0, best=1e-3, best_round=20)
+    falling = TrainingState(round=20, first=1.0, best=1e-3, best_round=20)
     assert left(experiment, falling, 2.0) == pytest.approx(40.0)
     assert left(experiment, replace(falling, round=25), 2.0) == pytest.approx(30.0)
     assert left(experiment, replace(falling, round=99), 2.0) == pytest.approx(2.0)
     assert left(experiment, replace(falling, finished="tolerance"), None) == 0.0
-    assert left(replace(experiment, tolerance=0.0), Standing(round=5), 2.0) == 190.0
+    assert left(replace(experiment, tolerance=0.0), TrainingState(round=5), 2.0) == 190.0
 
 
 @pytest.mark.parametrize(

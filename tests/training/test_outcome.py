@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from intarsia.algorithms.linear.cocoa import CoCoA
-from intarsia.core.algorithm import Conclusion, Info
+from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.data.source import Source
 from intarsia.experiment.config import Experiment
 from intarsia.training.outcome import Cost, Outcome, result_of
@@ -30,11 +30,11 @@ EXPERIMENT = Experiment(
     ],
 )
 def test_a_certificate_above_the_tolerance_is_explained(finished, gap, note):
-    info = Info(primal=1.0, dual=1.0 - gap, gap_relative=gap)
+    info = RoundMetrics(primal=1.0, dual=1.0 - gap, gap_relative=gap)
     found = result_of(
         EXPERIMENT,
         CoCoA(),
-        Outcome(7, finished, Conclusion(info), None, {}),
+        Outcome(7, finished, FinalResult(info), None, {}),
         Cost(datetime.now(UTC), seconds={}),
     )
     assert (note in found.notes[0]) if note else not found.notes

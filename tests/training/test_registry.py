@@ -12,7 +12,7 @@ from federations import BINARY, initialise, rectangles, table
 from intarsia.core.algorithm import Ready
 from intarsia.core.schema import Schema
 from intarsia.engines.remote.wire import function_name
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import CodecError
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.training.registry import _PERSONAL, ALGORITHMS
@@ -68,7 +68,7 @@ def test_a_message_of_another_class_is_refused_before_a_client_sees_it():
     algorithm = ALGORITHMS["cocoa"]
     x, y = table(12, 3)
     blocks = rectangles(x, y, 2, 1)
-    engine = InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
+    engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
     initialise(algorithm, algorithm.hyperparameters(regularisation=0.1), engine)
     (fn,) = [one for one in algorithm.disclosure.functions if one.name == "objectives"]
     with pytest.raises(CodecError, match="objectives was given a Ready, but its message is a Wei"):

@@ -63,7 +63,7 @@ HANGS = 600  # seconds
 
 
 def write_tables(folder: Path, wide: bool) -> None:
-    """Write three parties that share customers and a column; wide: more than 128 columns."""
+    """Write three clients that share customers and a column; wide: more than 128 columns."""
     rng = np.random.default_rng(8)
     customers, columns = 240, 150 if wide else 18
     x = rng.normal(size=(customers, columns))

@@ -30,7 +30,7 @@ def pooled(kind="binary", seed=0):
 
 
 def write(folder, name, x, y, rows, columns, ids=str):
-    """Write a party's table; y None: without labels."""
+    """Write a client's table; y None: without labels."""
     label = [] if y is None else ["y"]
     lines = [",".join(["id", *(f"f{c}" for c in columns), *label])]
     for i in rows:
@@ -62,7 +62,7 @@ def experiment(folder, clients, *, loss="logistic", **settings):
 
 
 def standardised(x):
-    """Return what the parties train on: standardised features and a regularised intercept."""
+    """Return what the clients train on: standardised features and a regularised intercept."""
     return np.hstack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones((len(x), 1))])
 
 

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from intarsia.deployment import resume_over, run_over
-from intarsia.engines.remote import Patience
+from intarsia.engines.remote import RetryPolicy
 from intarsia.engines.transports import line_to
 from intarsia.experiment import load
 
@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     clients = str(config["clients"]).split()
     out, wait = Path(str(config["out"])), float(config["wait"])
     line = line_to(grid, clients, wait)
-    patience = Patience(seconds=wait, deadline=wait)
+    patience = RetryPolicy(seconds=wait, deadline=wait)
     if (out / "experiment.json").exists():
         result = resume_over(out, line, patience=patience)
     else:

@@ -14,7 +14,7 @@ from intarsia.cli.console import put, say
 from intarsia.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from intarsia.deployment.server import Standing
+    from intarsia.deployment.server import TrainingState
 
 
 app = typer.Typer(
@@ -267,7 +267,7 @@ def _connected(kit: Path) -> dict[str, bool] | None:
     return {name: name in there for name in sites_of(kit)[0]}
 
 
-def _line(one: Standing) -> str:
+def _line(one: TrainingState) -> str:
     numbers = [f"round {one.round}"]
     numbers += [] if one.loss is None else [f"loss {one.loss:.6g}"]
     numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]

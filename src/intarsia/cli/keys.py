@@ -1,4 +1,4 @@
-"""The commands `intarsia keys ...`: how parties come to share keys that no server has.
+"""The commands `intarsia keys ...`: how clients come to share keys that no server has.
 
 What is forwarded (cards, wrapped keys) may go over any channel, the server's or e-mail. What must
 not go over the same channel are the fingerprints: people read them to one another, by telephone,
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Exchange the keys that the clients share and the server never has.",
     rich_markup_mode="rich",
-    epilog="In this order: every party runs create and card and sends the card to the others; the "
-    "first party by name runs share and sends each party its file; the others run accept; all "
+    epilog="In this order: every client runs create and card and sends the card to the others; the "
+    "first client by name runs share and sends each client its file; the others run accept; all "
     "compare what show prints.",
 )
 
 Folder = Annotated[
     Path,
-    typer.Option("--folder", "-d", metavar="DIR", help="The party's own folder of keys."),
+    typer.Option("--folder", "-d", metavar="DIR", help="The client's own folder of keys."),
 ]
 Cards = Annotated[list[Path], typer.Argument(metavar="CARD...")]
 Confirmed = Annotated[
@@ -42,7 +42,7 @@ Confirmed = Annotated[
     typer.Option(
         "--confirm",
         metavar="NAME=FINGERPRINT",
-        help="What the party was heard to read as the fingerprint of its card; once per card.",
+        help="What the client was heard to read as the fingerprint of its card; once per card.",
     ),
 ]
 WithCkks = Annotated[bool, typer.Option("--ckks", help='Draw keys for the mode "ckks" as well.')]
@@ -91,9 +91,9 @@ def create(
         typer.Option("--replace", help="Replace an identity; all must confirm the new card."),
     ] = False,
 ) -> None:
-    """Make this party's identity, once.
+    """Make this client's identity, once.
 
-    NAME is the party's name in the experiment. The private half stays in the folder, readable by
+    NAME is the client's name in the experiment. The private half stays in the folder, readable by
     its owner only.
     """
     from intarsia.privacy.keys.keyring import KeyFolder
@@ -112,7 +112,7 @@ def card(
         typer.Option("--out", "-o", metavar="FILE", help="Write here, not to standard output."),
     ] = None,
 ) -> None:
-    """Print this party's card, to be forwarded, and its fingerprint, to be read out.
+    """Print this client's card, to be forwarded, and its fingerprint, to be read out.
 
     The fingerprint goes to standard error: send the card, but say the fingerprint by telephone.
     """
@@ -125,7 +125,7 @@ def card(
     else:
         write_atomically(out, f"{own.announce()}\n".encode())
         say(f"card of {own.name!r}: {out}")
-    say(f"fingerprint, to be read to the other parties by telephone: {own.fingerprint}")
+    say(f"fingerprint, to be read to the other clients by telephone: {own.fingerprint}")
 
 
 @app.command()
@@ -141,10 +141,10 @@ def share(
     folder: Folder = _KEYS,
     out: Out = None,
 ) -> None:
-    """Draw the shared key and wrap it for the other parties.
+    """Draw the shared key and wrap it for the other clients.
 
-    CARD... are the cards of all other parties. The party that comes first by name does this. Each
-    party gets a file that only it can open.
+    CARD... are the cards of all other clients. The client that comes first by name does this. Each
+    client gets a file that only it can open.
     """
     _share(cards, confirm, rotate, ckks, (range, error), folder, out)
 
@@ -171,12 +171,12 @@ def rotate(
 def accept(
     wrapped: Annotated[Path, typer.Argument(metavar="WRAPPED")],
     sender: Annotated[
-        Path, typer.Option("--from", metavar="CARD", help="The card of the party that wrapped it.")
+        Path, typer.Option("--from", metavar="CARD", help="The card of the client that wrapped it.")
     ],
     confirm: Confirmed = None,
     folder: Folder = _KEYS,
 ) -> None:
-    """Open the file that was wrapped for this party, and keep the shared key in it.
+    """Open the file that was wrapped for this client, and keep the shared key in it.
 
     WRAPPED is the file. A generation that is not newer than the one in use is refused.
     """
@@ -187,7 +187,7 @@ def accept(
     known = _confirmed([sender], confirm, me.card)
     if not known or known[0] == me.card:
         raise KeyMaterialError(
-            f"{sender} is this party's own card; give that of the party that wrapped the key."
+            f"{sender} is this client's own card; give that of the client that wrapped the key."
         )
     try:
         found = place.accept(wrapped.read_bytes(), known[0])
@@ -202,7 +202,7 @@ def accept(
 
 @app.command()
 def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
-    """Show what this party has: fingerprints, generation, files; never a secret."""
+    """Show what this client has: fingerprints, generation, files; never a secret."""
     from intarsia.privacy.keys.keyring import KeyFolder
 
     place = KeyFolder(folder)
@@ -283,12 +283,12 @@ def _share(
 
 
 def _tell(shared_file: Path, ckks_file: Path, drawn: Drawn) -> None:
-    """Say what is in use now, for the parties to compare."""
+    """Say what is in use now, for the clients to compare."""
     say(f"shared key, generation {drawn.shared.generation}: {shared_file}")
-    say(f"fingerprint, the same at all parties: {drawn.shared.fingerprint}")
+    say(f"fingerprint, the same at all clients: {drawn.shared.fingerprint}")
     if drawn.ckks is not None:
         say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {ckks_file}")
-        say(f"fingerprint, the same at all parties: {drawn.ckks.fingerprint}")
+        say(f"fingerprint, the same at all clients: {drawn.ckks.fingerprint}")
 
 
 def _confirmed(files: Sequence[Path], heard: Sequence[str] | None, own: Card) -> list[Card]:
@@ -305,7 +305,7 @@ def _confirmed(files: Sequence[Path], heard: Sequence[str] | None, own: Card) ->
         found = _card(file)
         if found.name in cards:
             raise KeyMaterialError(
-                f"Two cards bear the name {found.name!r} ({file} is the second); a party has one "
+                f"Two cards bear the name {found.name!r} ({file} is the second); a client has one "
                 "card and a name of its own: find out which is whose."
             )
         cards[found.name] = found
@@ -315,13 +315,13 @@ def _confirmed(files: Sequence[Path], heard: Sequence[str] | None, own: Card) ->
             f"--confirm names {', '.join(map(repr, unknown))}, but the cards are those of "
             f"{', '.join(map(repr, sorted(cards)))}; confirm each card under the name in it."
         )
-    # The sentence does not give the fingerprint that would do: it must come from the party.
+    # The sentence does not give the fingerprint that would do: it must come from the client.
     missing = [card.name for card in cards.values() if card != own and card.name not in said]
     if missing:
         names = ", ".join(map(repr, missing))
         raise KeyMaterialError(
             f"Nobody has confirmed the card of {names}, so that whoever forwarded it may have "
-            "replaced it; let the party read its fingerprint to you by telephone and add "
+            "replaced it; let the client read its fingerprint to you by telephone and add "
             f"--confirm '{missing[0]}=FINGERPRINT'."
         )
     return [one.confirm(said[one.name]) if one != own else one for one in cards.values()]
@@ -334,7 +334,7 @@ def _heard(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not heard.strip():
             raise KeyMaterialError(
                 f"--confirm {text!r} is not of the form NAME=FINGERPRINT; put the fingerprint that "
-                "the party read behind its name, in quotes."
+                "the client read behind its name, in quotes."
             )
         if name in found:
             raise KeyMaterialError(f"--confirm gives {name!r} twice; give what was heard, once.")

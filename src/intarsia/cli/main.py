@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Train models across parties whose tables overlap only in part. No row leaves a party.",
+    help="Train models across clients whose tables overlap only in part. No row leaves a client.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -174,7 +174,7 @@ def run(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train, with the two yardsticks beside the result.
+    """Train, with the two baselines beside the result.
 
     FILE is the experiment file (TOML); it names the output folder.
     """
@@ -216,7 +216,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare finished runs over seeds, against both yardsticks and published figures.
+    """Compare finished runs over seeds, against both baselines and published figures.
 
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
@@ -251,7 +251,7 @@ def embeddings(
     """Draw where clients' samples lie in the latent space that they are embedded in.
 
     Each DIR is the output folder of a finished run of flic or another algorithm on networks, and a
-    panel of the picture. It reads the parties' tables: for simulations, or where all are in one
+    panel of the picture. It reads the clients' tables: for simulations, or where all are in one
     place.
     """
     from intarsia.inference.latent_space import latent_of

@@ -41,7 +41,7 @@ def predict(
         typer.Option(
             "--absent",
             metavar="RULE",
-            help="What stands for columns that no party has of a row: refuse, mean or own.",
+            help="What stands for columns that no client has of a row: refuse, mean or own.",
         ),
     ] = None,
     missing: Missing = None,
@@ -49,12 +49,12 @@ def predict(
     """Write the score and the label of every row of a table.
 
     DIR is the output folder of a finished run; TABLE is a CSV, Parquet, libsvm or npz file with a
-    party's own columns, or with all of them. The output is CSV: id, score, label, and for networks
+    client's own columns, or with all of them. The output is CSV: id, score, label, and for networks
     and the logistic loss the probability of the second of two classes, or of the label.
 
-    With --federated each TABLE is that of one party (NAME=FILE), rows with one id are one sample,
-    and what the parties add to its score leaves them in a sum, sealed as in the run. The output has
-    a further column, basis: all, means, or the party whose own network speaks.
+    With --federated each TABLE is that of one client (NAME=FILE), rows with one id are one sample,
+    and what the clients add to its score leaves them in a sum, sealed as in the run. The output has
+    a further column, basis: all, means, or the client whose own network speaks.
     """
     import io
 
@@ -83,16 +83,16 @@ def predict(
 def _prediction_tables(
     tables: list[str], out: Path | None, federated: bool, alone: str | None, absent: str | None
 ) -> dict[str, Path]:
-    """Return the files by the name of their party; the one file without --federated by ""."""
+    """Return the files by the name of their client; the one file without --federated by ""."""
     if federated and alone is not None:
         raise ExperimentError("--id and --client are for one table, and --federated for several.")
     if not federated and (len(tables) > 1 or absent is not None):
-        raise ExperimentError("Several tables, and --absent, are for parties: add --federated.")
+        raise ExperimentError("Several tables, and --absent, are for clients: add --federated.")
     named: dict[str, Path] = {}
     for one in tables:
         name, _, file = one.partition("=") if federated else ("", "", one)
         if not file or (federated and (not name or name in named)):
-            raise ExperimentError(f"{one!r} is no NAME=FILE; give each party's table once.")
+            raise ExperimentError(f"{one!r} is no NAME=FILE; give each client's table once.")
         named[name] = Path(file)
         if out is not None:
             _check_output(out, Path(file))

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Algorithm as Algorithm
     from intarsia.core.algorithm import ClientFunction as ClientFunction
     from intarsia.core.algorithm import Clients as Clients
-    from intarsia.core.algorithm import Conclusion as Conclusion
     from intarsia.core.algorithm import Counts as Counts
-    from intarsia.core.algorithm import Info as Info
+    from intarsia.core.algorithm import FinalResult as FinalResult
     from intarsia.core.algorithm import Layout as Layout
     from intarsia.core.algorithm import PerBlock as PerBlock
     from intarsia.core.algorithm import PerFeature as PerFeature
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import RandomKey as RandomKey
     from intarsia.core.algorithm import Ready as Ready
     from intarsia.core.algorithm import Release as Release
+    from intarsia.core.algorithm import RoundMetrics as RoundMetrics
     from intarsia.core.algorithm import Sealed as Sealed
     from intarsia.core.algorithm import SecretKey as SecretKey
     from intarsia.core.algorithm import ServerModel as ServerModel
     from intarsia.core.algorithm import client_function as client_function
-    from intarsia.core.algorithm import cohort_function as cohort_function
     from intarsia.core.algorithm import evolve as evolve
     from intarsia.core.algorithm import secret_function as secret_function
+    from intarsia.core.algorithm import vectorised_function as vectorised_function
     from intarsia.core.block import Block as Block
     from intarsia.core.block import ClientId as ClientId
     from intarsia.core.block import Labels as Labels

@@ -136,7 +136,7 @@ class Sealed(Protocol):
 
 M = TypeVar("M")
 # state, block, message, rng (a SecretKey for a function that is secret): what a call is given
-Visit = tuple[Any, Block, M, Any]
+ClientCall = tuple[Any, Block, M, Any]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class ClientFunction:
     call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
     part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
     secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
-    together: Callable[[Sequence[Visit[Any]]], Sequence[tuple[Any, Any]]] | None = None
+    together: Callable[[Sequence[ClientCall[Any]]], Sequence[tuple[Any, Any]]] | None = None
     message: type = object  # the class of what `call` is given; object: not declared
     reply: type = object
     protocol: str = ""  # which every run shares; "": the function is its algorithm's own
@@ -191,8 +191,8 @@ def secret_function(
     return replace(client_function(call), secret=True)
 
 
-def cohort_function(
-    together: Callable[[Sequence[Visit[Any]]], Sequence[tuple[Any, Any]]],
+def vectorised_function(
+    together: Callable[[Sequence[ClientCall[Any]]], Sequence[tuple[Any, Any]]],
 ) -> ClientFunction:
     """Return the client function that a Python function defines for several clients at once."""
 
@@ -233,7 +233,7 @@ def evolve(state: T, **changes: Any) -> T:
 
 
 class Clients(Protocol):
-    """The server's view of the parties; every engine provides one."""
+    """The server's view of the clients; every engine provides one."""
 
     @property
     def ids(self) -> Sequence[ClientId]:
@@ -259,7 +259,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Info:
+class RoundMetrics:
     """What the server knows after a round; goes to the history as it is."""
 
     finished: bool = False  # the algorithm has nothing left to do
@@ -271,10 +271,10 @@ class Info:
 
 
 @dataclass(frozen=True)
-class Conclusion:
-    """What a run ends with: the last Info and what the server may keep of the model."""
+class FinalResult:
+    """What a run ends with: the last RoundMetrics and what the server may keep of the model."""
 
-    info: Info
+    info: RoundMetrics
     weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
     # of models at several levels: for each level the number of the model that a client has there,
     # by client; those without one are left out
@@ -444,9 +444,9 @@ class Algorithm:
     init_server: Callable[[Any, Schema, RandomKey], Any]
     init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
     setup: Callable[[Any, Clients, RandomKey], Any]
-    round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, Info]]
-    conclude: Callable[[Any, Clients, RandomKey], Conclusion]
+    round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
+    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
+    conclude: Callable[[Any, Clients, RandomKey], FinalResult]
     states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
     model: Model
     disclosure: Disclosure

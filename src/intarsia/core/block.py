@@ -1,6 +1,6 @@
-"""A party's table as a `Block`, and what is public about all parties as a `Schema`.
+"""A client's table as a `Block`, and what is public about all clients as a `Schema`.
 
-A `Block` never leaves its party. A `Schema` holds index sets only: who holds which samples and
+A `Block` never leaves its client. A `Schema` holds index sets only: who holds which samples and
 features, and which samples have a label. Samples with the same owners form a cell, and so do
 features; every sum over clients is laid out cell by cell, so that nobody pads to the whole.
 """
@@ -82,7 +82,7 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One party's rectangle: its samples, its features, their values, its labels.
+    """One client's rectangle: its samples, its features, their values, its labels.
 
     Raises
     ------

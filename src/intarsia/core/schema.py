@@ -155,7 +155,7 @@ def _compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What is public about one party: its samples, features and feature blocks, which labels."""
+    """What is public about one client: its samples, features and feature blocks, which labels."""
 
     samples: NDArray[Any]  # (samples,) ids
     features: tuple[str, ...]
@@ -179,12 +179,12 @@ class Schema:
 
     @classmethod
     def of(cls, blocks: Mapping[ClientId, Block], labels: Labels) -> Schema:
-        """Return the schema of the given parties.
+        """Return the schema of the given clients.
 
         Raises
         ------
         FederationError
-            If there is no party, or ids are text at one party and numbers at another.
+            If there is no client, or ids are text at one client and numbers at another.
         """
         if not blocks:
             raise FederationError("There is no client; a federation needs at least one.")
@@ -203,7 +203,7 @@ class Schema:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return the names of the parties, in the order given."""
+        """Return the names of the clients, in the order given."""
         return tuple(self.holdings)
 
     @cached_property

@@ -71,7 +71,7 @@ def _absent(value: Any) -> bool:
 
 
 def generated_ids(rows: int, source: Source) -> NDArray[np.str_]:
-    """Return the ids of rows that belong to one party alone, "<client>:<row>" from 0."""
+    """Return the ids of rows that belong to one client alone, "<client>:<row>" from 0."""
     if source.id_type is not None:
         raise source.error(
             f"id_type is {source.id_type!r} but there is no id", "set id or remove id_type"
@@ -191,7 +191,7 @@ def feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array 
     own = _Column.of(column, name, source)
     if (own.category or name in source.categorical) and own.kind != "nothing":
         encoded = own.levels()
-        # without levels the other parties say what kind it is
+        # without levels the other clients say what kind it is
         return encoded if encoded.levels else np.full(len(column), np.nan)
     if own.kind == "time":
         raise _date(own, str(own.first))
@@ -350,7 +350,7 @@ def table_of_columns(columns: pa.Table, source: Source) -> Table:
     if not columns.num_rows:
         raise source.error(
             f"the table has {len(names)} columns but 0 rows",
-            "a party needs at least one row: check the file or the query, or leave this client out",
+            "a client needs one row at least: check the file or the query, or leave the client out",
         )
     chosen = feature_columns(names, source)
     column = {name: columns.column(position) for position, name in enumerate(names)}
@@ -460,7 +460,7 @@ def _check_shapes(
     if not rows:
         raise source.error(
             f"the table has {width} columns but 0 rows",
-            "a party needs at least one row: check the file, or leave this client out",
+            "a client needs at least one row: check the file, or leave this client out",
         )
 
 

@@ -1,13 +1,14 @@
 """Take DataFrames, arrays and sparse matrices in memory as the clients' tables.
 
-A party's table is a pandas or polars DataFrame; a matrix x (samples, features), dense or sparse; or
-a pair (x, y) of a matrix and its labels. Settings for all parties apply where they fit: a DataFrame
-without the label column is a party without labels. A party's own settings go before them; they are
-those of `Source`, and for a matrix `labels`, `samples` (ids) and `names` (of the features).
+A client's table is a pandas or polars DataFrame; a matrix x (samples, features), dense or sparse;
+or a pair (x, y) of a matrix and its labels. Settings for all clients apply where they fit: a
+DataFrame without the label column is a client without labels. A client's own settings go before
+them; they are those of `Source`, and for a matrix `labels`, `samples` (ids) and `names` (of the
+features).
 
-Rows of a matrix belong to its party alone, unless it has `samples`, or `id="row"` says that row i
-is the same sample at all parties. A matrix without `names` has the features x0, x1, …: the same at
-all parties where the rows are its own, and its own ("bank:x0") where they are shared.
+Rows of a matrix belong to its client alone, unless it has `samples`, or `id="row"` says that row i
+is the same sample at all clients. A matrix without `names` has the features x0, x1, …: the same at
+all clients where the rows are its own, and its own ("bank:x0") where they are shared.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ def sources_of(
     shared: Settings | None = None,
     own: Mapping[ClientId, Settings] | None = None,
 ) -> tuple[Source, ...]:
-    """Return the description of every party's table, without the values.
+    """Return the description of every client's table, without the values.
 
     Parameters
     ----------
     tables
-        The parties' tables by name.
+        The clients' tables by name.
     shared
-        Settings for all parties: id, id_type, label, categorical, exclude, missing.
+        Settings for all clients: id, id_type, label, categorical, exclude, missing.
     own
-        Settings by party.
+        Settings by client.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def tables_of(
     sources: Sequence[Source],
     own: Mapping[ClientId, Settings] | None = None,
 ) -> dict[ClientId, Table]:
-    """Return every party's table as its description says.
+    """Return every client's table as its description says.
 
     Raises
     ------
@@ -142,7 +143,7 @@ def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Sour
     if columns is None and kept.get("id") not in (None, "row"):
         raise ExperimentError(
             f"Table {name!r} is a matrix and has no column {kept['id']!r}; pass its ids as samples "
-            'in table_settings, or id="row" where row i is the same sample at all parties.'
+            'in table_settings, or id="row" where row i is the same sample at all clients.'
         )
     if kept.get("id") is None and "samples" not in own:
         kept.pop("id_type", None)

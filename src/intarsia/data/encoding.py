@@ -25,9 +25,9 @@ from intarsia.errors import FederationError, TableError
 
 @dataclass(frozen=True)
 class Encoding:
-    """What all parties agree on before their tables become numbers; public."""
+    """What all clients agree on before their tables become numbers; public."""
 
-    levels: Mapping[str, tuple[str, ...]]  # categorical column -> its levels at any party
+    levels: Mapping[str, tuple[str, ...]]  # categorical column -> its levels at any client
     labels: Labels
     codes: Mapping[str, float] = field(default_factory=dict[str, float])  # class -> stored value
 
@@ -35,12 +35,12 @@ class Encoding:
 def encoding_of(
     tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
 ) -> Encoding:
-    """Return what the parties agree on: the union of levels, and what the labels mean.
+    """Return what the clients agree on: the union of levels, and what the labels mean.
 
     Raises
     ------
     FederationError
-        If a column is categorical at one party and numeric at another, nobody has a label, or the
+        If a column is categorical at one client and numeric at another, nobody has a label, or the
         labels do not fit the task.
     """
     if not tables:
@@ -65,7 +65,7 @@ def encoding_of(
 
 
 def encode(table: Table, encoding: Encoding) -> Block:
-    """Return a party's block; a level that the encoding does not know counts as missing.
+    """Return a client's block; a level that the encoding does not know counts as missing.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _one_hot(
 def assemble(
     tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
 ) -> tuple[dict[ClientId, Block], Labels]:
-    """Return every party's block, and what the labels mean.
+    """Return every client's block, and what the labels mean.
 
     Raises
     ------

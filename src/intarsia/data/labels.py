@@ -26,7 +26,7 @@ OTHER = "other"  # what the classes are called that positive does not name, wher
 
 @dataclass(frozen=True, eq=False)
 class LabelColumn:
-    """One party's labels as its source says them."""
+    """One client's labels as its source says them."""
 
     name: str
     values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
@@ -34,7 +34,7 @@ class LabelColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings:
-    """What the experiment says about the labels of all parties.
+    """What the experiment says about the labels of all clients.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def meaning(
     """
     if not columns:
         raise FederationError(
-            f"No client has a label column (clients: {listed(clients)}); at least one party needs "
+            f"No client has a label column (clients: {listed(clients)}); at least one client needs "
             "labels: set label at that client."
         )
     first, name = next((client, column.name) for client, column in columns.items())
@@ -289,7 +289,7 @@ def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
 
 
 def _label_among_features(schema: Schema) -> tuple[str, ...]:
-    """Return a note where one party's label column is a feature at another.
+    """Return a note where one client's label column is a feature at another.
 
     Names are public, so that every engine can say it; whether the values agree nobody may see.
     """

@@ -19,8 +19,8 @@ sql
     psycopg: over verified TLS, one select in a read-only transaction, and no written-out password.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
-belong to the party alone unless npz has `samples`, or `id = "row"` says that row i is the same
-sample at all parties.
+belong to the client alone unless npz has `samples`, or `id = "row"` says that row i is the same
+sample at all clients.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def located(source: Source, folder: Path) -> Source:
 
 
 def read(source: Source) -> Table:
-    """Return one party's table.
+    """Return one client's table.
 
     Raises
     ------
@@ -364,7 +364,7 @@ def _matrix(
     if source.id not in (None, "row", "samples" if source.format == "npz" else "row"):
         raise source.error(
             f"id is {source.id!r} but a {source.format} file has no id column",
-            'set id = "row" where row i is the same sample at all parties, or remove id',
+            'set id = "row" where row i is the same sample at all clients, or remove id',
             "number the rows by --id row, or leave --id out",
         )
     if source.id == "samples" and samples is None:

@@ -15,7 +15,7 @@ Format = Literal["csv", "parquet", "libsvm", "npz", "sql"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where one party's table is, and what its columns mean.
+    """Where one client's table is, and what its columns mean.
 
     Raises
     ------
@@ -29,9 +29,9 @@ class Source:
     separator: str | None = None  # csv; None: "," (tab for .tsv), or what divides the header
     url: str | None = None  # sql: an SQLAlchemy url
     query: str | None = None  # sql
-    id: str | None = None  # None: the rows belong to this party alone; libsvm, npz: "row"
+    id: str | None = None  # None: the rows belong to this client alone; libsvm, npz: "row"
     id_type: Literal["integer", "text"] | None = None  # None: integer if every id is a whole number
-    label: str | None = None  # None: a party without labels (libsvm, npz: those of the file)
+    label: str | None = None  # None: a client without labels (libsvm, npz: those of the file)
     features: tuple[str, ...] | None = None  # None: every other column
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def feature_columns(
     Raises
     ------
     TableError
-        If the source names a column that the table does not have, or no feature is left at a party
+        If the source names a column that the table does not have, or no feature is left at a client
         without labels.
     """
     asked = {
@@ -145,7 +145,7 @@ def feature_columns(
     if not chosen and source.label is None and not labelled:
         raise source.error(
             f"no feature column is left (columns: {listed(names)})",
-            "a party without labels needs at least one: add a column to features, or name its "
+            "a client without labels needs at least one: add a column to features, or name its "
             "label column",
         )
     return chosen

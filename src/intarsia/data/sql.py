@@ -277,7 +277,7 @@ def query_table(source: Source) -> pa.Table:
     if not columns or not len(columns[0]):
         raise source.error(
             f"the query {shortened(source.query)} returned no rows",
-            "a party needs at least one row: check its conditions",
+            "a client needs at least one row: check its conditions",
         )
     return pa.Table.from_arrays(columns, names=names)
 

@@ -28,7 +28,7 @@ class Category:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One party's table as its source says it, before the parties agree on an `Encoding`."""
+    """One client's table as its source says it, before the clients agree on an `Encoding`."""
 
     client: ClientId
     samples: NDArray[Any]  # (samples,) int64 or str
@@ -50,7 +50,7 @@ class Table:
 def split(
     block: Block, test: float = 0.2, salt: str = "", ids: NDArray[Any] | None = None
 ) -> tuple[Block, Block]:
-    """Return the train and the test part of a block; all parties decide alike without talking.
+    """Return the train and the test part of a block; all clients decide alike without talking.
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is below
     `test`. With `ids`, the test part is exactly the samples with these ids.
@@ -95,7 +95,7 @@ def _fraction(sample: Any, key: bytes) -> float:
 def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
     """Return tables whose ids have one type.
 
-    Ids that were generated are text and belong to one party alone, so the other parties' whole
+    Ids that were generated are text and belong to one client alone, so the other clients' whole
     numbers become text beside them.
     """
     own = {client: table for client, table in tables.items() if not table.generated}

@@ -146,7 +146,7 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
     table = read(source)
     encoding = encoding_of({table.client: table}, settings)
     block = encode(table, encoding)
-    # the group of a party without groups is its own name; here the table is no party
+    # the group of a client without groups is its own name; here the table is no client
     groups = {name: some for name, some in block.groups.items() if name != source.name}
     shapes = {name: shape for name, shape in block.shapes.items() if name in groups}
     dataset = Dataset(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import Algorithm, Conclusion, Info
+from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
@@ -58,7 +58,7 @@ class Scales:
     scale: Any = None  # (features,)
 
 
-def told(schema: Schema, conclusion: Conclusion) -> dict[ClientId, Ended]:
+def told(schema: Schema, conclusion: FinalResult) -> dict[ClientId, Ended]:
     """Return what each site is told: of a linear model the weights of its own features."""
     weights, gap = conclusion.weights, conclusion.info.gap_relative
     if weights is None:
@@ -88,7 +88,7 @@ def model_of_site(
     if ended.weights is None:
         return None
     weights = _spread(schema, client, ended.weights)
-    conclusion = Conclusion(Info(gap_relative=ended.gap), weights)
+    conclusion = FinalResult(RoundMetrics(gap_relative=ended.gap), weights)
     return linear_model(schema, conclusion, own, options)
 
 
@@ -131,7 +131,7 @@ def server_model(
     algorithm: Algorithm,
     options: Any,
     schema: Schema,
-    conclusion: Conclusion,
+    conclusion: FinalResult,
     scales: Mapping[ClientId, Scales],
 ) -> tuple[Model | None, tuple[str, ...]]:
     """Return the server's model, and a note where sites keep to themselves what it lacks."""

@@ -66,7 +66,7 @@ class Dealt:
 
 @dataclass(frozen=True)
 class Settled:
-    """What all parties know before the first exchange."""
+    """What all clients know before the first exchange."""
 
     schemas: Mapping[str, Schema]
     kept: Any  # (the client's training samples,) bool: those with a label anywhere

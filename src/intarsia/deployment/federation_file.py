@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters, read_toml
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError
 
 _TABLES: Final = ["federation", "patience", "site"]
@@ -75,7 +75,7 @@ class FederationFile:
     sites: tuple[str, ...]
     server: str = "localhost"
     port: int = 8702
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
         if len(set(self.sites)) != len(self.sites) or not self.sites:
@@ -118,7 +118,9 @@ def load(path: Path) -> FederationFile:
         for one in sites
     ):
         raise ExperimentError(f"{path}: each [[site]] has a name and nothing else.")
-    patience: Patience = hyperparameters(Patience, tree.get("patience", {}), f"{path}: [patience]")
+    patience: RetryPolicy = hyperparameters(
+        RetryPolicy, tree.get("patience", {}), f"{path}: [patience]"
+    )
     own: dict[str, Any] = {"sites": tuple(one["name"] for one in sites), "patience": patience}
     for key in own:
         if key in tree.get("federation", {}):
@@ -159,7 +161,7 @@ def is_of_server(kit: Path) -> bool:
     return (kit / "local" / _SITES).is_file()
 
 
-def sites_of(kit: Path) -> tuple[tuple[str, ...], Patience]:
+def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
     """Return the sites of a server's kit, and how long it waits for them.
 
     Raises
@@ -174,5 +176,5 @@ def sites_of(kit: Path) -> tuple[tuple[str, ...], Patience]:
             "provision` wrote."
         )
     found = json.loads(path.read_text(encoding="utf-8"))
-    patience: Patience = hyperparameters(Patience, found["patience"], f"{path}: patience")
+    patience: RetryPolicy = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")
     return tuple(found["sites"]), patience

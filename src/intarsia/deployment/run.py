@@ -25,9 +25,9 @@ from intarsia.data.encoding import Encoding
 from intarsia.data.labels import notes_on_labels
 from intarsia.deployment.client_models import Scales, server_model, told
 from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
-from intarsia.deployment.table_metadata import Held, Sketch, agreed
+from intarsia.deployment.table_metadata import Held, TableMetadata, agreed
 from intarsia.engines import codec
-from intarsia.engines.remote.caller import Caller, Patience, Transport
+from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import KEEP, PROTOCOL
@@ -79,7 +79,7 @@ def run_over(
     clients: Sequence[ClientId],
     folder: Path,
     *,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
     progress: Watcher | None = None,
     overwrite: bool = False,
 ) -> Result:
@@ -122,7 +122,7 @@ def resume_over(
     folder: Path,
     transport: Transport,
     *,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
     progress: Watcher | None = None,
 ) -> Result:
     """Go on with a run over sites, to the same bits.
@@ -140,7 +140,7 @@ def resume_over(
 
 
 def _go_on(
-    folder: Path, transport: Transport, patience: Patience | None, progress: Watcher | None
+    folder: Path, transport: Transport, patience: RetryPolicy | None, progress: Watcher | None
 ) -> Result:
     """Go on with a run over sites, from its beginning too; nobody else works on it."""
     description = run_folder.describe(folder)
@@ -159,7 +159,7 @@ def _go_on(
     choose(description)  # imports torch, if the algorithm needs it
     journal = Journal(folder / run_folder.JOURNAL)
     caller = Caller(
-        known["run"], tuple(known["clients"]), transport, patience or Patience(), journal
+        known["run"], tuple(known["clients"]), transport, patience or RetryPolicy(), journal
     )
     try:
         with timing.limited(description.threads):
@@ -223,7 +223,7 @@ class AtSites:
             labels = next(iter(dealt.values())).labels
             self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
         else:
-            sketches = self._stage(READ, said, Sketch)
+            sketches = self._stage(READ, said, TableMetadata)
             encoding = _agree(sketches, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
@@ -353,7 +353,7 @@ class AtSites:
         return found
 
 
-def _agree(sketches: Mapping[ClientId, Sketch], description: Experiment) -> Encoding:
+def _agree(sketches: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:
     """Return the encoding that fits the tables of all sites."""
     if len({one.whole_ids for one in sketches.values() if not one.generated}) > 1:
         raise FederationError(

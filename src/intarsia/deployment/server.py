@@ -23,7 +23,7 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
-from intarsia.engines.remote.caller import Patience, Transport
+from intarsia.engines.remote.caller import RetryPolicy, Transport
 from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError, nearest
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -70,7 +70,7 @@ State = Literal["waiting", "running", "stopped", "finished", "failed"]
 
 
 @dataclass(frozen=True)
-class Standing:
+class TrainingState:
     """How far a run is."""
 
     name: str
@@ -87,7 +87,7 @@ def request(
     folder: Path,
     description: Experiment,
     sites: tuple[ClientId, ...],
-    patience: Patience,
+    patience: RetryPolicy,
     *,
     overwrite: bool = False,
     alive: bool = False,
@@ -127,7 +127,7 @@ def request(
     return own
 
 
-def ping(folder: Path, sites: tuple[ClientId, ...], patience: Patience) -> Path:
+def ping(folder: Path, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Path:
     """Ask for a measurement of how long calls to all sites take; return where it will be."""
     own = folder / "runs" / PING
     shutil.rmtree(own, ignore_errors=True)
@@ -137,7 +137,7 @@ def ping(folder: Path, sites: tuple[ClientId, ...], patience: Patience) -> Path:
     return own / "out" / "result.json"
 
 
-def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: Patience) -> Any:
+def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Any:
     """Return the seconds of calls to all sites at once, by size, in the order that they were made.
 
     A site refuses bytes that are no call as soon as it has read them.
@@ -161,7 +161,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     """
     own = folder / "runs" / name
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
-    patience: Patience = hyperparameters(Patience, asked["patience"], "[patience]")
+    patience: RetryPolicy = hyperparameters(RetryPolicy, asked["patience"], "[patience]")
     out = own / "out"
     try:
         if "experiment" not in asked:
@@ -187,12 +187,12 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
         raise
 
 
-def standings(folder: Path) -> list[Standing]:
+def standings(folder: Path) -> list[TrainingState]:
     """Return how far every run is."""
     return [_read_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
 
 
-def _read_standing(own: Path) -> Standing:
+def _read_standing(own: Path) -> TrainingState:
     out = own / "out"
     lines = Checkpoints(out).history() if out.is_dir() else []
     last: dict[str, Any] = lines[-1] if lines else {}
@@ -206,7 +206,7 @@ def _read_standing(own: Path) -> Standing:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
-    return Standing(
+    return TrainingState(
         own.name,
         state,
         last.get("round", 0),

@@ -1,4 +1,4 @@
-"""What a site says of its table before the parties agree on an encoding, and after: public things.
+"""What a site says of its table before the clients agree on an encoding, and after: public things.
 
 A sketch has the columns' names and kinds, the levels of categorical columns and the classes of the
 labels. No value of a numeric column is in it, and of labels that are numbers to predict only that
@@ -23,7 +23,7 @@ _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that
 
 
 @dataclass(frozen=True)
-class Sketch:
+class TableMetadata:
     """A table without its rows."""
 
     columns: tuple[str, ...]
@@ -41,13 +41,13 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Held:
-    """What a party holds, to train and to test on."""
+    """What a client holds, to train and to test on."""
 
     train: Holding
     test: Holding
 
 
-def sketch(table: Table, id: str | None) -> Sketch:
+def sketch(table: Table, id: str | None) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name."""
     labels = table.labels
     numbers = False
@@ -63,7 +63,7 @@ def sketch(table: Table, id: str | None) -> Sketch:
         for at, name in enumerate(table.numeric)
         if isinstance(table.values, np.ndarray) and bool(np.isnan(table.values[:, at]).all())
     ]
-    return Sketch(
+    return TableMetadata(
         table.columns,
         tuple(empty),
         {name: one.levels for name, one in table.categorical.items()},
@@ -77,15 +77,15 @@ def sketch(table: Table, id: str | None) -> Sketch:
     )
 
 
-def agreed(sketches: Mapping[ClientId, Sketch], settings: LabelSettings) -> Encoding:
-    """Return what the parties agree on; FederationError where their tables do not fit together."""
+def agreed(sketches: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> Encoding:
+    """Return what the clients agree on; FederationError where their tables do not fit together."""
     return encoding_of(
         {client: _table(client, one) for client, one in sketches.items()},
         settings,
     )
 
 
-def _table(client: ClientId, one: Sketch) -> Table:
+def _table(client: ClientId, one: TableMetadata) -> Table:
     """Return a table of one row with the same columns."""
     numeric = [name for name in one.columns if name not in one.levels]
     values = np.array([[np.nan if name in one.empty else 0.0 for name in numeric]])

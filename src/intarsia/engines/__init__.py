@@ -8,7 +8,7 @@ into bytes; `communication_log` counts them, and `transcript` is the server's vi
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from intarsia.engines.simulation import InProcess as InProcess
+    from intarsia.engines.simulation import Simulation as Simulation
     from intarsia.engines.transcript import Recorder as Recorder
     from intarsia.engines.transcript import Transcript as Transcript
     from intarsia.engines.transcript import read_transcript as read_transcript

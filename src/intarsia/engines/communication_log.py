@@ -1,7 +1,7 @@
 """Communication of one run: bytes by message, exchanges with clients, and the totals' records.
 
-It is the server's side of every engine: `InProcess` and `Remote` make each ask and each sum an
-`Exchange`, and have their `Bookkeeping` under the name `books`.
+It is the server's side of every engine: `Simulation` and `Remote` make each ask and each sum an
+`Exchange`, and have their `CommunicationLog` under the name `books`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def split(message: Any) -> Split:
     return Split(tuple(sealed), plain, type(message))
 
 
-class Bookkeeping:
+class CommunicationLog:
     """What the server holds, and what crossed.
 
     Parameters
@@ -203,7 +203,7 @@ class Exchange:
 
     def __init__(
         self,
-        books: Bookkeeping,
+        books: CommunicationLog,
         kind: Literal["ask", "sum"],
         fn: ClientFunction,
         messages: Mapping[ClientId, Any],

@@ -1,7 +1,7 @@
 """Simulation engine: run every client in this process, one after the other.
 
 Totals are sealed here too (reading one raises), bytes are counted as the codec would write them,
-and client state lives with the engine's parties, never with the server.
+and client state lives with the engine's clients, never with the server.
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, SecretKey, Visit, evolve
+from intarsia.core.algorithm import (
+    Algorithm,
+    ClientCall,
+    ClientFunction,
+    RandomKey,
+    SecretKey,
+    evolve,
+)
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
-from intarsia.engines.communication_log import Bookkeeping, Exchange
+from intarsia.engines.communication_log import CommunicationLog, Exchange
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
-from intarsia.engines.sums.secure import LockedTotals
+from intarsia.engines.sums.secure import SecureTotals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, IntarsiaError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 
 
-class InProcess:
+class Simulation:
     """The in-process engine over aligned blocks.
 
     Parameters
@@ -70,9 +77,9 @@ class InProcess:
         self._states.begin(dict.fromkeys(names).items())
         geometry = Geometry(self._schemas)
         self._totals: Totals = (
-            PlainTotals(geometry) if sealing is None else LockedTotals(geometry, sealing)
+            PlainTotals(geometry) if sealing is None else SecureTotals(geometry, sealing)
         )
-        self.books = Bookkeeping(names, self._totals, recorder)
+        self.books = CommunicationLog(names, self._totals, recorder)
 
     @property
     def ids(self) -> Sequence[ClientId]:
@@ -232,7 +239,7 @@ class InProcess:
             self._states.replace(client, state)
         return [reply for _, reply in answers]
 
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> Visit[Any]:
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> ClientCall[Any]:
         stream = fn.stream or fn.name
         words = (self._seed, self.books.round, self.books.exchange, client, stream)
         key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)

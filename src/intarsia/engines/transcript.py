@@ -157,7 +157,7 @@ class Transcript:
 
     def record(self, crossed: Crossed) -> None:
         """Append one record."""
-        # its owner's alone: in the mode plain it holds what parties sent
+        # its owner's alone: in the mode plain it holds what clients sent
         with open(self._path, "ab", buffering=0, opener=_for_the_owner) as file:
             append(self._path, file.fileno(), framed(codec.encode(crossed)))
 

@@ -1,6 +1,6 @@
 """Check that the clients' tables fit together before training.
 
-The same for parties in one place and, as far as it is public, for sites.
+The same for clients in one place and, as far as it is public, for sites.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from intarsia.experiment.entity_alignment import Names
 
 
 def check_features(blocks: Mapping[ClientId, Block]) -> None:
-    """Refuse parties that hold labels only, all of them."""
+    """Refuse clients that hold labels only, all of them."""
     if not any(block.features for block in blocks.values()):
         raise FederationError(
             f"No client has a feature column (clients: {listed(blocks)}); a model needs at least "
-            "one: add a party with columns, or a column to features."
+            "one: add a client with columns, or a column to features."
         )
 
 
@@ -63,7 +63,7 @@ def check_forgotten_ids(
 ) -> None:
     """Refuse a client without an id whose table has the others' id column, as a feature.
 
-    `parties` are each one's feature columns, the column of its ids, and whether it has ids of its
+    `clients` are each one's feature columns, the column of its ids, and whether it has ids of its
     own making instead.
 
     Raises

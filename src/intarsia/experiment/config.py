@@ -141,12 +141,12 @@ class Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """How the parties find out which samples and features they share."""
+    """How the clients find out which samples and features they share."""
 
     ids: Literal["plain", "pseudonyms", "psi"] = "plain"
     normalise: tuple[Rule, ...] = ()  # in this order, to text ids
     key: str | None = None  # file of the clients' shared key; None: privacy.key, else drawn
-    dictionary: str | None = None  # file: the parties' columns as features, their units and types
+    dictionary: str | None = None  # file: the clients' columns as features, their units and types
 
     def __post_init__(self) -> None:
         if self.key is not None and self.ids == "plain":
@@ -181,7 +181,7 @@ class Partition:
 class Experiment:
     """Everything that a run is made from.
 
-    Either `dataset` and `partition` (a simulation) or `clients` (real parties).
+    Either `dataset` and `partition` (a simulation) or `clients` (real clients).
 
     Raises
     ------
@@ -229,12 +229,12 @@ class Experiment:
         if self.dataset is not None and self.clients:
             raise ExperimentError(
                 f"The experiment has [dataset] and {len(self.clients)} [[client]] tables; describe "
-                "a simulation ([dataset] and [partition]) or real parties ([[client]]), not both."
+                "a simulation ([dataset] and [partition]) or real clients ([[client]]), not both."
             )
         if self.dataset is None and not self.clients:
             raise ExperimentError(
                 "The experiment has no [dataset] and 0 [[client]] tables; describe a simulation "
-                "([dataset] and [partition]) or real parties ([[client]])."
+                "([dataset] and [partition]) or real clients ([[client]])."
             )
         if self.clients and self.partition is not None:
             raise ExperimentError(
@@ -254,7 +254,7 @@ def load(
     """Return the experiment that a TOML file describes.
 
     `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
-    client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
+    client by its name or its number from 0); a value is read as TOML, else as text. `clients` are
     those of a federation whose tables lie elsewhere: a file without data means all of them.
 
     Raises

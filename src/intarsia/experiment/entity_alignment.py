@@ -5,7 +5,7 @@ plain
 pseudonyms
     Under a key of all clients: see `privacy.pseudonyms` for who learns what.
 psi
-    Of two parties: shared rows under a key of both, all others under a key of the party; see
+    Of two clients: shared rows under a key of both, all others under a key of the client; see
     `privacy.intersection` for who learns what.
 """
 
@@ -30,25 +30,25 @@ Ids = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """What stands for each party's samples in everything public; the ids stay with the party."""
+    """What stands for each client's samples in everything public; the ids stay with the client."""
 
     public: Mapping[ClientId, Ids]
     ids: Mapping[ClientId, Ids]  # in the same order
 
     def id_of(self, client: ClientId, name: Any) -> Any:
-        """Return a party's own id of one of its samples."""
+        """Return a client's own id of one of its samples."""
         return self.ids[client][np.flatnonzero(self.public[client] == name)[0]].item()
 
 
 def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[ClientId, Ids]:
-    """Return the parties' ids after the declared rules; plain ids without rules stay as they are.
+    """Return the clients' ids after the declared rules; plain ids without rules stay as they are.
 
     Raises
     ------
     TableError
-        If an id is malformed, or two ids of a party become one.
+        If an id is malformed, or two ids of a client become one.
     FederationError
-        If one party has whole numbers and another has text.
+        If one client has whole numbers and another has text.
     """
     if settings.ids == "plain" and not settings.normalise:
         return ids
@@ -66,20 +66,20 @@ def public_names(
     secret: bytes,
     generated: Collection[ClientId] = (),
 ) -> Names:
-    """Return what stands for the samples of all parties.
+    """Return what stands for the samples of all clients.
 
     Parameters
     ----------
     secret
         32 bytes that the clients keep and the server does not have; here they stand for the keys
-        of single parties, and for the shared key where the settings name no file.
+        of single clients, and for the shared key where the settings name no file.
     generated
-        The parties whose rows have no ids and belong to them alone.
+        The clients whose rows have no ids and belong to them alone.
 
     Raises
     ------
     ExperimentError
-        If "psi" is to align more or fewer than two parties, or one without ids.
+        If "psi" is to align more or fewer than two clients, or one without ids.
     KeyMaterialError
         If the key file is wrong.
     """
@@ -114,7 +114,7 @@ def _intersected(
 ) -> dict[ClientId, Ids]:
     if len(ids) != 2:
         raise ExperimentError(
-            f'[alignment] ids is "psi", which aligns two parties, but there are {len(ids)} '
+            f'[alignment] ids is "psi", which aligns two clients, but there are {len(ids)} '
             'clients; set ids = "pseudonyms".'
         )
     for name in generated:

@@ -52,7 +52,7 @@ Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The parties of an experiment, before any exchange."""
+    """The clients of an experiment, before any exchange."""
 
     train: Mapping[ClientId, Block]
     test: Mapping[ClientId, Block]  # the same clients; blocks may be empty
@@ -81,7 +81,7 @@ class Federation:
         return {"train": dict(self.train), **({"test": dict(self.test)} if self.tested else {})}
 
     def fingerprint(self) -> str:
-        """Return a checksum of everything the parties hold."""
+        """Return a checksum of everything the clients hold."""
         total = 0
         for blocks in (self.train, self.test):
             total = checksum(blocks, total)
@@ -108,7 +108,7 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
 def build(
     experiment: Experiment, tables: Tables | None = None, secret: bytes | None = None
 ) -> Federation:
-    """Return the parties that an experiment describes (or that the given tables are).
+    """Return the clients that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
     is called here, so that nobody else keeps them in memory. `secret` is that of the federation
@@ -157,7 +157,7 @@ def build(
 def parties(
     experiment: Experiment, tables: Tables | None = None
 ) -> tuple[dict[ClientId, Block], Labels]:
-    """Return all that the parties hold, test samples and unlabelled ones too.
+    """Return all that the clients hold, test samples and unlabelled ones too.
 
     With their own ids, normalised: this is for those who see all tables anyway.
 
@@ -176,9 +176,9 @@ def parties(
 def aligned(
     experiment: Experiment, tables: Tables | None, *, some: bool = False
 ) -> dict[ClientId, Table]:
-    """Return the parties' tables with the features' names and units, and normalised ids.
+    """Return the clients' tables with the features' names and units, and normalised ids.
 
-    `some`: parties that the dictionary names need not be there.
+    `some`: clients that the dictionary names need not be there.
     """
     settings = experiment.alignment
     sources = {source.name: source for source in experiment.clients}
@@ -210,7 +210,7 @@ def aligned(
 def _own(
     experiment: Experiment, tables: Tables | None, secret: bytes
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
-    """Return the train and the test blocks of the parties' own tables."""
+    """Return the train and the test blocks of the clients' own tables."""
     found = aligned(experiment, tables)  # steps 1 to 5
     names = entity_alignment.public_names(
         experiment.alignment,
@@ -233,17 +233,17 @@ def _own(
 
 
 def table_of(experiment: Experiment) -> Table:
-    """Return the table of the only party that an experiment describes, for a site of its own.
+    """Return the table of the only client that an experiment describes, for a site of its own.
 
     Raises
     ------
     UserError
-        If the table cannot be read, or its ids need the other parties to be hidden.
+        If the table cannot be read, or its ids need the other clients to be hidden.
     """
     settings = experiment.alignment
     if settings.ids == "psi":
         raise ExperimentError(
-            '[alignment] ids is "psi", which two parties run together; across sites set ids = '
+            '[alignment] ids is "psi", which two clients run together; across sites set ids = '
             '"pseudonyms".'
         )
     ((name, table),) = aligned(experiment, None, some=True).items()
@@ -262,7 +262,7 @@ def _rows_key(settings: Alignment) -> bytes:
 
 
 def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
-    """Return what a party trains on, and what it is tested on; TableError if none is left."""
+    """Return what a client trains on, and what it is tested on; TableError if none is left."""
     train, test = split(block, settings.test, settings.salt)
     if settings.validation:
         train, test = split(train, settings.validation, _validation(settings))

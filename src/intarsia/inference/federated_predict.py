@@ -1,6 +1,6 @@
 """Predict samples whose columns are spread over clients, by sums of what each adds.
 
-Each party has a table of its own; what it adds to a score leaves it in a sum alone, sealed as in
+Each client has a table of its own; what it adds to a score leaves it in a sum alone, sealed as in
 the run. A linear model is a sum over columns, a network of feature blocks one over blocks up to its
 first layer. Where nobody has some of a sample's columns, a rule says what stands for them, and each
 row of the output says what it rests on:
@@ -10,7 +10,7 @@ refuse
 mean
     Their means over the training samples ("means" in the output).
 own
-    The network of a party that has the sample says it alone (the party's name in the output).
+    The network of a client that has the sample says it alone (the client's name in the output).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from intarsia.core.schema import Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import aligned
@@ -69,9 +69,9 @@ _ALL, _MEANS = "all", "means"
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """The parties over their new tables, and whose columns are whose."""
+    """The clients over their new tables, and whose columns are whose."""
 
-    engine: InProcess
+    engine: Simulation
     schema: Schema
     holders: Mapping[str, tuple[ClientId, ...]]  # of each feature of the model, or feature block
     notes: tuple[str, ...]
@@ -83,19 +83,19 @@ def predict_federated(
     absent: str = "refuse",
     missing: Sequence[str] = (),
 ) -> Predictions:
-    """Return the predictions of a finished run for all samples of the parties' new tables.
+    """Return the predictions of a finished run for all samples of the clients' new tables.
 
     Parameters
     ----------
     folder
         The output folder of the run: of a linear model, or of `hyfem`.
     tables
-        A file by the name of the party (CSV, Parquet, libsvm or npz); columns, ids and units are as
-        in the run.
+        A file by the name of the client (CSV, Parquet, libsvm or npz); columns, ids and units are
+        as in the run.
     absent
         What stands for columns that nobody has of a sample.
     missing
-        What counts as missing in these tables, beside what did in the party's of the run.
+        What counts as missing in these tables, beside what did in the client's of the run.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def predict_federated(
         If a table cannot be read or has no column of the model, or a sample lacks columns and
         `absent` is "refuse".
     ExperimentError
-        If the run has no such party, or its model cannot be added up.
+        If the run has no such client, or its model cannot be added up.
     """
     folder = Path(folder)
     if absent not in ABSENT:
@@ -139,11 +139,11 @@ def predict_federated(
 def _additive(
     model: Model, described: Experiment, absent: str
 ) -> tuple[LinearModel | ClientNetwork, Networks | None]:
-    """Return the model of all parties, and where there are some their own networks."""
+    """Return the model of all clients, and where there are some their own networks."""
     if isinstance(model, LinearClassifier | LinearRegressor):
         if absent == "own":
             raise ExperimentError(
-                "absent is 'own', but the run has one linear model for all parties and none of "
+                "absent is 'own', but the run has one linear model for all clients and none of "
                 'their own; use "mean" or "refuse".'
             )
         return model, None
@@ -164,10 +164,10 @@ def _read(
     features: Sequence[str],
     missing: Sequence[str],
 ) -> dict[ClientId, Table]:
-    """Return the parties' new tables, read and aligned as those of the run were."""
+    """Return the clients' new tables, read and aligned as those of the run were."""
     if not tables:
         raise ExperimentError(
-            "No party has a table; give one or more as NAME=FILE, e.g. bank=bank.csv."
+            "No client has a table; give one or more as NAME=FILE, e.g. bank=bank.csv."
         )
     known = {source.name: source for source in described.clients}
     if not known:
@@ -192,7 +192,7 @@ def _read(
 def _source(
     known: Source, path: Path, kind: Format, names: Sequence[str], features: Sequence[str]
 ) -> Source:
-    """Return how a party's table was read, for a new one with columns of these names."""
+    """Return how a client's table was read, for a new one with columns of these names."""
     there = set(names)
     leave = {known.id, known.label}
     columns = [name for name in known.features or names if name in there and name not in leave]
@@ -219,7 +219,7 @@ def _make_parties(
     every: LinearModel | ClientNetwork,
     networks: Networks | None,
 ) -> _Spread:
-    """Return the parties, each with its part of the model."""
+    """Return the clients, each with its part of the model."""
     features = [str(name) for name in every.feature_names_in_]
     notes: list[str] = []
     blocks: dict[ClientId, Block] = {}
@@ -236,7 +236,7 @@ def _make_parties(
         gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
         if gaps:
             notes.append(
-                f"{gaps} rows of {name!r} lack values; where no other party has one, its mean "
+                f"{gaps} rows of {name!r} lack values; where no other client has one, its mean "
                 "stands for it, or 0 where training did not centre it."
             )
     with advice_for_new_tables():
@@ -244,7 +244,7 @@ def _make_parties(
     # fresh keys: masks of a key that was used before would tell the difference of two sums
     privacy = replace(described.privacy, key="", transcript=False)
     sealed = sealed_sums(replace(described, privacy=privacy), schema.clients, None)
-    engine = InProcess({"train": (schema, blocks)}, described.seed, sealed.sealing)
+    engine = Simulation({"train": (schema, blocks)}, described.seed, sealed.sealing)
     engine.begin_round(0)
     engine.make_states(lambda name: _party(engine.block(name), every, networks, name))
     named = features if networks is None else _composition(every).blocks
@@ -253,7 +253,7 @@ def _make_parties(
 
 
 def _block(table: Table, features: Sequence[str]) -> Block:
-    """Return a party's table as the model's features; a level that it does not know is missing."""
+    """Return a client's table as the model's features; a level that it does not know is missing."""
     known, levels = known_columns_of(features, table.columns)
     if not known:
         raise TableError(
@@ -292,7 +292,7 @@ def _columns(block: Block, table: Table) -> set[str]:
 def _whole_blocks(
     every: LinearModel | ClientNetwork, block: Block
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return the feature blocks that a party holds whole, by their columns; None: linear."""
+    """Return the feature blocks that a client holds whole, by their columns; None: linear."""
     if isinstance(every, LinearClassifier | LinearRegressor):
         return None
     made_of = _composition(every)
@@ -314,7 +314,7 @@ def _party(
     networks: Networks | None,
     name: ClientId,
 ) -> Party:
-    """Return what a party predicts with; the model of all is known to all."""
+    """Return what a client predicts with; the model of all is known to all."""
     if isinstance(every, LinearClassifier | LinearRegressor):
         place = {str(name): at for at, name in enumerate(every.feature_names_in_)}
         own = [place[feature] for feature in block.features]
@@ -362,7 +362,7 @@ def _speakers(spread: _Spread, missing: Mapping[int, tuple[str, ...]]) -> dict[i
 
 
 def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientId, Array]:
-    """Return what each party's own network says of the samples that it speaks for."""
+    """Return what each client's own network says of the samples that it speaks for."""
     samples = spread.schema.samples
     rows: dict[ClientId, NDArray[np.int64]] = {}
     for name in set(speakers.values()):
@@ -375,9 +375,9 @@ def _refusal(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int
     cell, names = next(iter(missing.items()))
     first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
     return TableError(
-        f"Of {count} of {len(spread.schema.samples)} samples no party has all that the model needs "
-        f"(first: {first!s}, of which nobody has {listed(names, 5)}); add the tables that have it, "
-        "or choose what stands for it: --absent mean, or for hyfem --absent own."
+        f"Of {count} of {len(spread.schema.samples)} samples no client has all that the model "
+        f"needs (first: {first!s}, of which nobody has {listed(names, 5)}); add the tables "
+        "that have it, or choose what stands for it: --absent mean, or for hyfem --absent own."
     )
 
 

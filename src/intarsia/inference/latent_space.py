@@ -26,7 +26,7 @@ def latent_of(
     Parameters
     ----------
     folder
-        The output folder of a run of networks whose parties' tables are there.
+        The output folder of a run of networks whose clients' tables are there.
     clients
         Their names; none: the first three.
     most
@@ -85,5 +85,5 @@ def latent_of(
 
 
 def _train(described: Experiment) -> Mapping[ClientId, Block]:
-    """Return the parties' training samples, with the features as their tables have them."""
+    """Return the clients' training samples, with the features as their tables have them."""
     return federation.build(described).train

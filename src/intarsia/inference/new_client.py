@@ -18,13 +18,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia.core.algorithm import Algorithm, Conclusion, Info, evolve
+from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
 from intarsia.data.labels import OTHER, LabelSettings
 from intarsia.data.source import Source
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, listed
 from intarsia.experiment.config import Alignment, Experiment
 from intarsia.experiment.federation import Federation, Tables, build
@@ -255,7 +255,7 @@ def _join_layers(
     with clock.part("preprocessing"):
         parties = LocalParties(experiment, found.parts)
         engine, notes = set_up(parties, experiment.preprocessing, found.schemas)
-    assert isinstance(engine, InProcess)
+    assert isinstance(engine, Simulation)
     [name] = engine.ids
     with clock.part("training"):
         _start(engine, algorithm, options)
@@ -278,11 +278,13 @@ def _join_layers(
         *({name: network(state)}, parties.scaling),
     )
     said = (*notes, *_notes(options, tested=found.tested))
-    outcome = Outcome(0, "algorithm", Conclusion(Info()), None, grades, said, standalone=alone)
+    outcome = Outcome(
+        0, "algorithm", FinalResult(RoundMetrics()), None, grades, said, standalone=alone
+    )
     return outcome, networks, traffic
 
 
-def _set_scale(engine: InProcess, name: ClientId, model: Networks) -> None:
+def _set_scale(engine: Simulation, name: ClientId, model: Networks) -> None:
     """Let the client know the scale of labels that are numbers, as the run's clients had it."""
     first = next(iter(model.values())).parameters
     scale = {key: float(first[f"labels.{key}"]) for key in _SCALE if f"labels.{key}" in first}
@@ -314,7 +316,7 @@ def _shared_vector(model: Networks, parts: Sequence[str], names: Iterable[str]) 
     return part_vector({name: shared[name] for name in needed}, parts)
 
 
-def _start(engine: InProcess, algorithm: Algorithm, options: Any) -> None:
+def _start(engine: Simulation, algorithm: Algorithm, options: Any) -> None:
     """Give the client a new state."""
     engine.begin_round(1)
     engine.begin(algorithm, options)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import issparse
 
-from intarsia.core.algorithm import Conclusion, Info, RandomKey
+from intarsia.core.algorithm import FinalResult, RandomKey, RoundMetrics
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
 from intarsia.models.build import client_networks
-from intarsia.protocols.evaluation import Grades
+from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
@@ -102,7 +102,15 @@ def join_blocks(
         )
     network = hyfem_client.network(done.get_states()[name])
     return (
-        Outcome(0, "algorithm", Conclusion(Info()), None, grades, tuple(notes), standalone=alone),
+        Outcome(
+            0,
+            "algorithm",
+            FinalResult(RoundMetrics()),
+            None,
+            grades,
+            tuple(notes),
+            standalone=alone,
+        ),
         client_networks("hyfem", done.schema("train"), lambda _: made_of, {name: network}, scaling),
     )
 
@@ -151,7 +159,7 @@ def _train_alone(
     labels: Labels,
     rounds: int,
     seed: int,
-) -> tuple[InProcess, dict[ClientId, Grades]]:
+) -> tuple[Simulation, dict[ClientId, Evaluation]]:
     """Let the one client go on from a state by itself; return how good it is."""
     from intarsia.algorithms.hyfem.algorithm import HYFEM, Server  # here: they import torch
     from intarsia.algorithms.hyfem.client import Whole
@@ -163,7 +171,7 @@ def _train_alone(
         HYFEM,
         init_server=lambda *_: server,
         init_client=lambda *_: client,
-        conclude=lambda *_: Conclusion(Info()),
+        conclude=lambda *_: FinalResult(RoundMetrics()),
     )
     done = simulate(alone, options, parts, labels, rounds=rounds, seed=seed)
     part: Part = "test" if "test" in parts else "train"

@@ -24,7 +24,7 @@ NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 def check_table(path: Path, settings: TableSettings | None = None) -> Format:
     """Return a file's format; refuse what is no file, or of no format that can be read.
 
-    It is by the name's ending, before which goes what the parties stated for such files. Without
+    It is by the name's ending, before which goes what the clients stated for such files. Without
     settings the table is to be CSV or Parquet.
     """
     known = {} if settings is None else settings.formats
@@ -69,7 +69,7 @@ def advice_for_new_tables() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How the parties' tables were read, or that of one of them."""
+    """How the clients' tables were read, or that of one of them."""
 
     ids: tuple[str, ...]
     labels: tuple[str, ...]
@@ -106,7 +106,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:
-    """Return which of the parties' separators divides a table's header; None: the usual one."""
+    """Return which of the clients' separators divides a table's header; None: the usual one."""
     return _header(path, settings, kind)[1] if kind == "csv" else None
 
 
@@ -127,7 +127,7 @@ def columns_of_labels(kind: Format) -> tuple[str, ...]:
 def id_of(
     path: Path, kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]
 ) -> str | None:
-    """Return the column with the ids, `id` or one of the parties' `own`; None: there is none.
+    """Return the column with the ids, `id` or one of the clients' `own`; None: there is none.
 
     Files without names have "row" instead, and npz may have an array "samples".
     """
@@ -144,7 +144,7 @@ def id_of(
 def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:
     """Return the names of a table's columns, none where they cannot be read, and the separator.
 
-    A new table may have another separator than those of training: it is the one of the parties'
+    A new table may have another separator than those of training: it is the one of the clients'
     that gives the most names, if it gives more than the usual one.
     """
     if kind == "parquet":

@@ -1,6 +1,6 @@
 """Predict the rows of a new table by the model of a finished run.
 
-A linear model is one for all parties. Where each client has a network of its own, the table is that
+A linear model is one for all clients. Where each client has a network of its own, the table is that
 of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
@@ -59,8 +59,8 @@ class Predictions:
     labels: NDArray[Any] | None  # (rows,) None for regression
     probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
     notes: tuple[str, ...]  # what counted as missing, and what was left aside
-    # (rows,) what each rests on where the columns were spread over parties: "all", "means" or a
-    # party's name
+    # (rows,) what each rests on where the columns were spread over clients: "all", "means" or a
+    # client's name
     basis: Sequence[str] | None = None
 
     @property

@@ -57,7 +57,7 @@ def holdings_table(parties: Parties) -> list[HoldingsRow]:
     Raises
     ------
     FederationError
-        If there is no client, or ids are text at one party and numbers at another.
+        If there is no client, or ids are text at one client and numbers at another.
     """
     holdings = holdings_of(parties)
     samples, features = sample_index(holdings), feature_index(holdings)
@@ -102,7 +102,7 @@ def overlap_counts(parties: Parties) -> OverlapCounts:
     Raises
     ------
     FederationError
-        If there is no client, or ids are text at one party and numbers at another.
+        If there is no client, or ids are text at one client and numbers at another.
     """
     holdings = holdings_of(parties)
     common = []
@@ -119,7 +119,7 @@ def holdings_of(parties: Parties) -> Mapping[ClientId, Holding]:
     Raises
     ------
     FederationError
-        If there is no client, or ids are text at one party and numbers at another.
+        If there is no client, or ids are text at one client and numbers at another.
     """
     if isinstance(parties, Schema):
         return parties.holdings

@@ -1,4 +1,4 @@
-"""Which algorithm fits what the parties of a federation hold, and why."""
+"""Which algorithm fits what the clients of a federation hold, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_LABELS = ("femam-flic", "fedhenn", "flic", "flic-linear", "hetfedrep", "own-
 
 @dataclass(frozen=True)
 class Advice:
-    """Which algorithm fits what the parties hold, and why."""
+    """Which algorithm fits what the clients hold, and why."""
 
     algorithm: str | None  # None: none of the available ones
     why: str

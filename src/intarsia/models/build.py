@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import Conclusion
+from intarsia.core.algorithm import FinalResult
 from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def linear_model(
-    schema: Schema, conclusion: Conclusion, scaling: Mapping[ClientId, Preparation], options: Any
+    schema: Schema, conclusion: FinalResult, scaling: Mapping[ClientId, Preparation], options: Any
 ) -> LinearModel | None:
-    """Return the model that was revealed, on the features as the parties' tables have them.
+    """Return the model that was revealed, on the features as the clients' tables have them.
 
     It has the features of the clients in `scaling`: all of them, or a client's own.
     """
     if conclusion.weights is None:
         return None
-    # here: it imports scikit-learn, whose memory the parties' values may need until now
+    # here: it imports scikit-learn, whose memory the clients' values may need until now
     from intarsia.models.linear import LinearClassifier, LinearRegressor
 
     place = {str(name): at for at, name in enumerate(schema.features.ids)}

@@ -4,7 +4,7 @@ A linear model is linear.json. Linear models of the clients' own are clients.jso
 which file) and clients/<number>.json. The networks of clients are networks.json (what the labels
 mean, and whose network is in which file), clients/<number>.npz with one client's arrays and the
 names of its features, and shared.npz with the arrays that are the same at all clients. In a
-federation of real parties each keeps its own file and the shared one.
+federation of real clients each keeps its own file and the shared one.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def holdings_picture(
     Raises
     ------
     FederationError
-        If there is no client, or ids are text at one party and numbers at another.
+        If there is no client, or ids are text at one client and numbers at another.
     """
     everyone = holdings_of(parties)
     holdings = dict(islice(everyone.items(), _MOST_CLIENTS))

@@ -8,7 +8,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from intarsia.protocols.evaluation import Grades as Grades
+    from intarsia.protocols.evaluation import Evaluation as Evaluation
     from intarsia.protocols.evaluation import evaluate as evaluate
     from intarsia.protocols.evaluation import evaluate_own as evaluate_own
     from intarsia.protocols.evaluation import evaluate_server as evaluate_server

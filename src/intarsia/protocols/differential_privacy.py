@@ -43,13 +43,13 @@ from scipy.special import ndtri
 from intarsia.core.algorithm import (
     ClientFunction,
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     PerFeature,
     PerSample,
     RandomKey,
     Ready,
     Release,
+    RoundMetrics,
     asks,
     client_function,
     sums,
@@ -184,13 +184,13 @@ class NoisyWeights:
 
 
 def conclude(
-    info: Info,
+    info: RoundMetrics,
     clients: Clients,
     release: Release,
     *,
     add_noise: ClientFunction,
     keep_noisy: ClientFunction,
-) -> Conclusion:
+) -> FinalResult:
     """Reveal the certified model with noise; its certificate does not hold for it and is left out.
 
     Raises
@@ -210,7 +210,7 @@ def conclude(
     noisy = clients.sum(add_noise, dict.fromkeys(clients.ids, ShareOut()))
     clients.ask(keep_noisy, dict.fromkeys(clients.ids, NoisyWeights(noisy.w)))
     # discloses the model with noise: the server may predict with it
-    return Conclusion(Info(phase=info.phase), clients.reveal(noisy.w))
+    return FinalResult(RoundMetrics(phase=info.phase), clients.reveal(noisy.w))
 
 
 def with_noise(w: Array, feature_share: Array, noise: NoiseShare) -> tuple[NoiseShare, Array]:

@@ -99,7 +99,7 @@ class ClassCounts:
 
 
 @dataclass(frozen=True)
-class Grades:
+class Evaluation:
     """Loss, and accuracy or R², of one model on one set of samples."""
 
     loss: float
@@ -127,10 +127,10 @@ def evaluate(
     loss: int,
     *,
     part: Part,
-) -> tuple[Grades | None, dict[ClientId, Grades]]:
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of an additive model over all samples of a part, and over each client's.
 
-    Every sample that somebody has the label of is scored by all parties that hold a part of it; of
+    Every sample that somebody has the label of is scored by all clients that hold a part of it; of
     the others no score crosses.
     """
     score = _partial_scores(predict, part)
@@ -167,7 +167,7 @@ def evaluate_own(
     loss: int,
     *,
     part: Part,
-) -> tuple[Grades | None, dict[ClientId, Grades]]:
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of the clients' own models over all samples of a part, and of each client.
 
     Each model says the client's own samples, whoever else has these. Over all samples one that
@@ -219,7 +219,7 @@ def graded(
     *,
     part: Part,
     suffix: str = "",
-) -> tuple[Grades | None, dict[ClientId, Grades]]:
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
 
     `suffix` ends the names of the client functions, where there is more than one model.
@@ -239,7 +239,7 @@ def graded(
     return replace(_grades(every, 1, schema.labels), macro_f1=macro_f1), own
 
 
-def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Grades | None:
+def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Evaluation | None:
     """Return the grades of given scores (outputs, samples) on a block's labelled samples."""
     if block.y is None or np.isnan(block.y).all():
         return None
@@ -342,15 +342,15 @@ def _cross_entropy(z: Array, y: Array) -> Array:
     return found
 
 
-def _grades(sums: Sums, row: int, labels: Labels) -> Grades:
+def _grades(sums: Sums, row: int, labels: Labels) -> Evaluation:
     count = float(sums.count[row])
     loss = float(sums.loss[row]) / count
     if labels.task == "regression":
         spread = float(sums.square[row] - sums.label[row] ** 2 / count)
         r2 = 1 - float(sums.error[row]) / spread if spread > 0 else None
-        return Grades(loss, None, r2, samples=round(count))
+        return Evaluation(loss, None, r2, samples=round(count))
     accuracy = float(sums.correct[row]) / count
-    return Grades(loss, accuracy, None, float(sums.macro_f1), round(count))
+    return Evaluation(loss, accuracy, None, float(sums.macro_f1), round(count))
 
 
 def server_sends(
@@ -379,7 +379,7 @@ def evaluate_server(
     loss: int,
     *,
     part: Part,
-) -> Grades | None:
+) -> Evaluation | None:
     """Return the grades of a server's network over all samples; `blocks` are those that it takes.
 
     None if the clients together hold all blocks of no labelled sample.

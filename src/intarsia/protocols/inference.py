@@ -1,15 +1,15 @@
-"""Score new samples whose columns are spread over parties, by a model that all parties know.
+"""Score new samples whose columns are spread over clients, by a model that all clients know.
 
     linear:   z_i = b + Σ_j w_j x̄_j + Σ_p Σ_(j at p) w_j (x_ij - x̄_j) / n_ij
     network:  z_i = f(s Σ_p Σ_(block b at p) W_1b h_b(x_ib) / n_ib + s Σ_(b at nobody) W_1b h_b(0))
 
-with n_ij the parties that hold value j of sample i. What nobody holds counts as its mean.
+with n_ij the clients that hold value j of sample i. What nobody holds counts as its mean.
 
-1. `count_values`, linear, where parties hold the same values: how many hold each. Sealed; only the
+1. `count_values`, linear, where clients hold the same values: how many hold each. Sealed; only the
    sample's owners open it.
-2. `add_part`: each party adds its part of the scores, or of the network's first layer.
-3. The server reveals the total: of a sample of one party alone that is this party's part.
-4. `say_alone`, where a party's own network is to say what others are absent for: its scores.
+2. `add_part`: each client adds its part of the scores, or of the network's first layer.
+3. The server reveals the total: of a sample of one client alone that is this client's part.
+4. `say_alone`, where a client's own network is to say what others are absent for: its scores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _function = partial(client_function, protocol="inference")
 
 @dataclass(frozen=True)
 class Linear:
-    """A party's part of a linear model, in the order of its block's features."""
+    """A client's part of a linear model, in the order of its block's features."""
 
     weights: Array  # (outputs, features)
     means: Array  # (features,)
@@ -39,7 +39,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Network:
-    """A party's part of a network: what its blocks add to the first layer, by block."""
+    """A client's part of a network: what its blocks add to the first layer, by block."""
 
     part: Callable[[Block], Mapping[str, Array]]  # each (units, samples)
     units: int
@@ -47,7 +47,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Party:
-    """What a party predicts with."""
+    """What a client predicts with."""
 
     of_all: Linear | Network
     alone: Callable[[Block], Array] | None = None  # its own network, (outputs, samples)
@@ -55,9 +55,9 @@ class Party:
 
 @dataclass(frozen=True)
 class CountValues:
-    """Ask which of the features that several parties hold have a value."""
+    """Ask which of the features that several clients hold have a value."""
 
-    columns: NDArray[np.int64]  # (shared features,) of the party's block, -1: not there
+    columns: NDArray[np.int64]  # (shared features,) of the client's block, -1: not there
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Holders:
-    """How many parties have each value, for the owners of the sample."""
+    """How many clients have each value, for the owners of the sample."""
 
     columns: NDArray[np.int64]
     values: PerSample | None  # None: as the public index sets say
@@ -77,14 +77,14 @@ class Holders:
 
 @dataclass(frozen=True)
 class Part:
-    """A party's part of the scores, or of the first layer."""
+    """A client's part of the scores, or of the first layer."""
 
     z: PerSample  # (outputs or units, samples)
 
 
 @dataclass(frozen=True)
 class SayAlone:
-    """Ask for the scores of some samples by the party's own network."""
+    """Ask for the scores of some samples by the client's own network."""
 
     rows: NDArray[np.int64]
 
@@ -140,12 +140,12 @@ def _revealed(clients: Clients, messages: Mapping[ClientId, Holders]) -> Array:
 def own_scores(
     clients: Clients, rows: Mapping[ClientId, NDArray[np.int64]]
 ) -> Mapping[ClientId, Array]:
-    """Return the scores of some of the parties' samples by their own networks.
+    """Return the scores of some of the clients' samples by their own networks.
 
-    `rows` are positions in the party's own order, and not empty.
+    `rows` are positions in the client's own order, and not empty.
     """
     asked = {name: SayAlone(own) for name, own in rows.items()}
-    # discloses what each party's own network says of samples whose scores are asked for
+    # discloses what each client's own network says of samples whose scores are asked for
     return {name: said.z for name, said in clients.ask(say_alone, asked).items()}
 
 
@@ -171,7 +171,7 @@ def count_values(
 
 @_function
 def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tuple[Party, Part]:
-    """Give the party's part of the total, each value by its share."""
+    """Give the client's part of the total, each value by its share."""
     if isinstance(state.of_all, Network):
         total = np.zeros((state.of_all.units, block.shape[0]))
         for name, term in state.of_all.part(block).items():
@@ -195,13 +195,13 @@ def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tu
 
 @_function
 def say_alone(state: Party, block: Block, message: SayAlone, rng: RandomKey) -> tuple[Party, Said]:
-    """Give the scores of some samples by the party's own network."""
+    """Give the scores of some samples by the client's own network."""
     assert state.alone is not None
     return state, Said(state.alone(block.take(message.rows)))
 
 
 def _block_holders(block: Block, feature: str) -> Any:
-    """Return how many parties hold a feature of each sample, (samples,)."""
+    """Return how many clients hold a feature of each sample, (samples,)."""
     if block.copies is None:
         return 1.0
     return block.copies.counts[

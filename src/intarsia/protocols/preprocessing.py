@@ -1,4 +1,4 @@
-"""Prepare every party's table for training: copies counted once, features standardised, by sums.
+"""Prepare every client's table for training: copies counted once, features standardised, by sums.
 
 0. `label_agreement`: labels of one sample that differ between clients are refused.
 1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients

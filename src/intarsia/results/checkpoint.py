@@ -110,7 +110,7 @@ class Checkpoints:
         clients: Mapping[ClientId, Any],
         extra: Mapping[str, Any],
     ) -> None:
-        filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the parties
+        filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the clients
         filling.mkdir()
         write(filling / "server.state", [codec.encode(server)])
         # one file: for thousands of clients, making a file durable takes longer than all the rest

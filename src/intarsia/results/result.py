@@ -76,14 +76,14 @@ def _over(
 
 @dataclass(frozen=True)
 class Metrics:
-    """The federated model beside its two yardsticks, on the test part where there is one."""
+    """The federated model beside its two baselines, on the test part where there is one."""
 
-    server: Score | None = None  # the federated model on every party's columns
+    server: Score | None = None  # the federated model on every client's columns
     clients: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
     clients_mean: Score | None = None
     centralised: Score | None = None  # all data pooled
     standalone: Mapping[ClientId, Score] = field(default_factory=dict[ClientId, Score])
-    standalone_mean: Score | None = None  # each party alone
+    standalone_mean: Score | None = None  # each client alone
     clients_worst: Score | None = None  # of each figure
     clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
 

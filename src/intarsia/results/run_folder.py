@@ -1,6 +1,6 @@
 """Claim, clear, start and reopen the output folder of a run.
 
-A run writes experiment.json, tables.crc (a checksum of the parties' tables), holdings.png,
+A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.png,
 history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds
 groups of clients) and result.json. Clients that join it later
 have folders of their own in joined/. A run over sites has run.id, set-up.state, journal/, away.json
@@ -131,7 +131,7 @@ _FILES = (  # first those without which nobody goes on with the run
     "audit.json",
     "transcript.bin",
 )
-_TABLES = "tables.crc"  # the checksum of the parties' tables
+_TABLES = "tables.crc"  # the checksum of the clients' tables
 _SIGNS = ("result.json", "experiment.json", RUN, _TABLES)  # that a run is, or was, in a folder
 _FOLDERS = ("checkpoints", JOURNAL, "joined", "keys", "model")
 

@@ -30,15 +30,22 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core.algorithm import Algorithm, Conclusion, Disclosure, Info, Model, SecretKey
+from intarsia.core.algorithm import (
+    Algorithm,
+    Disclosure,
+    FinalResult,
+    Model,
+    RoundMetrics,
+    SecretKey,
+)
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
 from intarsia.core.feature_blocks import feature_blocks
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
-from intarsia.protocols.evaluation import Grades, evaluate, grade_scores, whole_samples
+from intarsia.protocols.evaluation import Evaluation, evaluate, grade_scores, whole_samples
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
 
@@ -119,8 +126,8 @@ def _by_newton(
     return Optimum(found.weights, found.info.primal, found.info.dual, done.rounds)
 
 
-def pooled(engine: InProcess, part: Part = "train") -> Block:
-    """Return the samples of all parties as one table, in the schema's order."""
+def pooled(engine: Simulation, part: Part = "train") -> Block:
+    """Return the samples of all clients as one table, in the schema's order."""
     schema = engine.schema(part)
     shape = (len(schema.samples), len(schema.features))
     y = np.full(shape[0], np.nan)
@@ -156,8 +163,8 @@ class _Weights:
 
 
 def graded(
-    engine: InProcess, w: Array, loss: str, part: Part
-) -> tuple[Grades | None, dict[ClientId, Grades]]:
+    engine: Simulation, w: Array, loss: str, part: Part
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of a given model, over all samples and over each client's own."""
     schema = engine.schema("train")
     kept = engine.get_states()
@@ -177,26 +184,26 @@ def graded(
 
 
 def centralised(
-    engine: InProcess, part: Part, *, loss: str, regularisation: float, seed: int
-) -> tuple[Grades | None, tuple[str, ...]]:
+    engine: Simulation, part: Part, *, loss: str, regularisation: float, seed: int
+) -> tuple[Evaluation | None, tuple[str, ...]]:
     """Return the grades of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
     found = optimum(pooled(engine), labels, loss=loss, regularisation=regularisation, seed=seed)
     notes: tuple[str, ...] = ()
     if found.gap > _TOLERANCE:
         notes = (
-            f"The centralised yardstick did not converge: its relative gap is {found.gap:.1e} "
+            f"The centralised baseline did not converge: its relative gap is {found.gap:.1e} "
             f"(aim: {_TOLERANCE:.0e}), so that its scores are approximate.",
         )
     return graded(engine, found.w, loss, part)[0], notes
 
 
 def alone(
-    engine: InProcess, part: Part, *, loss: str, regularisation: float, seed: int
-) -> tuple[dict[ClientId, Grades], tuple[str, ...]]:
+    engine: Simulation, part: Part, *, loss: str, regularisation: float, seed: int
+) -> tuple[dict[ClientId, Evaluation], tuple[str, ...]]:
     """Return the grades of each labelled client's own model on its own samples, and notes."""
     labels = engine.schema("train").labels
-    grades: dict[ClientId, Grades] = {}
+    grades: dict[ClientId, Evaluation] = {}
     gaps: dict[ClientId, float] = {}
     for name in engine.schema("train").clients:
         own, tested = engine.whole_block(name, "train"), engine.whole_block(name, part)
@@ -227,7 +234,7 @@ def _note_unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
 
 
 def network_of_all(
-    engine: InProcess,
+    engine: Simulation,
     algorithm: Algorithm,
     options: Any,
     part: Part,
@@ -235,10 +242,10 @@ def network_of_all(
     blocks: Sequence[str],
     rounds: int,
     seed: int,
-) -> Grades | None:
-    """Return the grades of a network that learns in one place from all parties' samples.
+) -> Evaluation | None:
+    """Return the grades of a network that learns in one place from all clients' samples.
 
-    A block that no party has of a sample counts as its mean there. Graded are the samples that a
+    A block that no client has of a sample counts as its mean there. Graded are the samples that a
     server's network of `blocks` is graded on: those that somebody has each of them of; all, if
     there is no such sample or no such network (no blocks).
     """
@@ -259,15 +266,15 @@ def network_of_all(
 
 
 def networks_alone(
-    engine: InProcess,
+    engine: Simulation,
     algorithm: Algorithm,
     options: Any,
     part: Part,
     *,
     rounds: int,
     seed: int,
-) -> dict[ClientId, Grades]:
-    """Return the grades of each party's network that learns from its own samples."""
+) -> dict[ClientId, Evaluation]:
+    """Return the grades of each client's network that learns from its own samples."""
     names = engine.schema("train").clients
     parts = {str(one): {name: engine.block(name, one) for name in names} for one in ("train", part)}
     labels = engine.schema("train").labels
@@ -322,7 +329,7 @@ class Liblinear:
 
 @dataclass(frozen=True, kw_only=True)
 class Standalone:
-    """Hyperparameters of each party alone."""
+    """Hyperparameters of each client alone."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
     regularisation: float = 1e-3  # λ
@@ -341,7 +348,7 @@ class Baseline:
 
     name: str
     hyperparameters: type
-    train: Callable[[InProcess, Experiment, Any, Part], Outcome]
+    train: Callable[[Simulation, Experiment, Any, Part], Outcome]
     model: Model = _LINEAR
     disclosure: Disclosure = _NOTHING
     private: None = None
@@ -349,7 +356,7 @@ class Baseline:
 
 
 def _centralised(
-    engine: InProcess, description: Experiment, options: Centralised, part: Part
+    engine: Simulation, description: Experiment, options: Centralised, part: Part
 ) -> Outcome:
     table = pooled(engine)
     found = sdca.fit(
@@ -362,12 +369,12 @@ def _centralised(
         rng=np.random.default_rng(description.seed),
     )
     del table
-    info = Info(primal=found.primal, dual=found.dual, gap_relative=found.gap)
+    info = RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
     every, own = graded(engine, found.w, options.loss, part)
     return Outcome(
         found.epochs,
         "tolerance" if found.converged else "rounds",
-        Conclusion(info, found.w),
+        FinalResult(info, found.w),
         every,
         own,
         (_POOLED,),
@@ -376,7 +383,7 @@ def _centralised(
 
 
 def _liblinear(
-    engine: InProcess, description: Experiment, options: Liblinear, part: Part
+    engine: Simulation, description: Experiment, options: Liblinear, part: Part
 ) -> Outcome:
     table = pooled(engine)
     y = targets(table, engine.schema("train").labels.outputs)
@@ -390,7 +397,7 @@ def _liblinear(
     return Outcome(
         max(one.iterations for one in solved),
         "algorithm",
-        Conclusion(info, w),
+        FinalResult(info, w),
         every,
         own,
         (_POOLED, objective, *said),
@@ -438,23 +445,23 @@ def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
     )
 
 
-def _bounds(x: Any, y: Array, w: Array, options: Liblinear) -> Info:
+def _bounds(x: Any, y: Array, w: Array, options: Liblinear) -> RoundMetrics:
     """Return the objective, with a dual point for the losses where the scores give one."""
     loss, z = losses.loss_code(options.loss), scores(x, w)
     weight = options.regularisation
     primal = sdca.primal_objective(z, y, w, regularisation=weight, loss=loss)
     if loss == losses.HINGE:  # where a score of 1 tells nothing about its dual
-        return Info(primal=primal)
+        return RoundMetrics(primal=primal)
     alpha = losses.dual_from_scores(loss, z, y)
     dual = sdca.dual_objective(
         alpha, y, sdca.weights_from_duals(x, alpha, weight), regularisation=weight, loss=loss
     )
     gap = (primal - dual) / max(abs(primal), float(np.finfo(float).tiny))
-    return Info(primal=primal, dual=dual, gap_relative=gap)
+    return RoundMetrics(primal=primal, dual=dual, gap_relative=gap)
 
 
 def _standalone(
-    engine: InProcess, description: Experiment, options: Standalone, part: Part
+    engine: Simulation, description: Experiment, options: Standalone, part: Part
 ) -> Outcome:
     grades, notes = alone(
         engine,
@@ -464,7 +471,13 @@ def _standalone(
         seed=description.seed,
     )
     return Outcome(
-        1, "algorithm", Conclusion(Info()), None, grades, (_ALONE_NOTE, *notes), standalone=grades
+        1,
+        "algorithm",
+        FinalResult(RoundMetrics()),
+        None,
+        grades,
+        (_ALONE_NOTE, *notes),
+        standalone=grades,
     )
 
 

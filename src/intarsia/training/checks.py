@@ -18,7 +18,7 @@ from intarsia.training.baselines import Baseline
 def unsealed(
     description: Experiment, algorithm: Algorithm | Baseline, *, sites: bool = False
 ) -> tuple[str, ...]:
-    """Return a note where parties with tables of their own would show a server what they send.
+    """Return a note where clients with tables of their own would show a server what they send.
 
     A simulation, and tables in the memory of one person, have no server to keep anything from;
     `sites` have one, wherever their tables are.
@@ -27,7 +27,7 @@ def unsealed(
     if description.privacy.mode != "plain" or not apart or not algorithm.federated:
         return ()
     return (
-        "The sums are not sealed: whoever runs the server can read what each party contributes; "
+        "The sums are not sealed: whoever runs the server can read what each client contributes; "
         'set privacy = "masked" to keep it from them.',
     )
 
@@ -43,7 +43,7 @@ def read_all_the_same(
 
 
 def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
-    """Return a note where the yardsticks are asked for and would not be of the same kind."""
+    """Return a note where the baselines are asked for and would not be of the same kind."""
     model = algorithm.model
     if not description.yardsticks or model.kind == "linear" or model.local_baseline is not None:
         return ()
@@ -51,7 +51,7 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     if model.kind == "networks":
         other = '"local" (networks) or "standalone" (linear models)'
     return (
-        f"The yardsticks are linear models of all columns and {algorithm.name} trains models of "
+        f"The baselines are linear models of all columns and {algorithm.name} trains models of "
         "each client's own: there are none beside it; to compare with each client alone run "
         f"algorithm.name = {other}.",
     )
@@ -88,7 +88,7 @@ def named_alike(
 def check_fit(
     description: Experiment, algorithm: Algorithm | Baseline, options: Any, schema: Schema
 ) -> None:
-    """Refuse parties that the algorithm, its loss or the privacy settings are not for.
+    """Refuse clients that the algorithm, its loss or the privacy settings are not for.
 
     Raises
     ------

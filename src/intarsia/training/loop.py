@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, Conclusion, Info, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, SecretKey
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
 from intarsia.protocols.evaluation import (
-    Grades,
+    Evaluation,
     evaluate,
     evaluate_own,
     evaluate_server,
@@ -61,7 +61,7 @@ class Task:
     description: Experiment
     algorithm: Algorithm
     options: Any  # the algorithm's hyperparameters
-    engine: InProcess | Remote
+    engine: Simulation | Remote
     part: Part  # what the model is evaluated on
     store: Checkpoints | None
     clock: Clock
@@ -69,7 +69,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TrainingState:
     """Where training stands after a round, apart from the states."""
 
     round: int = 0
@@ -81,12 +81,12 @@ class Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class Simulated:
     """Clients in this process after their last round, and what the algorithm concludes."""
 
-    engine: InProcess
+    engine: Simulation
     rounds: int
-    conclusion: Conclusion
+    conclusion: FinalResult
 
 
 def simulate(
@@ -99,7 +99,7 @@ def simulate(
     seed: int,
     tolerance: float = -math.inf,
     secrets: Mapping[ClientId, SecretKey] | None = None,
-) -> Simulation:
+) -> Simulated:
     """Run an algorithm in this process, and nothing beside it: no folder, history or scores.
 
     Parameters
@@ -112,7 +112,7 @@ def simulate(
         The clients' own; None: drawn from the system.
     """
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
-    engine = InProcess(known, seed, secrets=secrets)
+    engine = Simulation(known, seed, secrets=secrets)
     key = engine.key("init")
     server = algorithm.init_server(options, engine.schema("train"), key)
     engine.begin(algorithm, options)
@@ -125,10 +125,10 @@ def simulate(
         if info.gap_relative is not None and not info.gap_relative > tolerance:
             break
     engine.begin_round(number + 1)
-    return Simulation(engine, number, algorithm.conclude(server, engine, engine.key("conclude")))
+    return Simulated(engine, number, algorithm.conclude(server, engine, engine.key("conclude")))
 
 
-def start(task: Task) -> tuple[Any, Standing]:
+def start(task: Task) -> tuple[Any, TrainingState]:
     """Return the server's state and where training stands: new, or as a checkpoint has it."""
     algorithm, options, engine, store = task.algorithm, task.options, task.engine, task.store
     schema = engine.schema("train")
@@ -139,7 +139,7 @@ def start(task: Task) -> tuple[Any, Standing]:
         engine.books.crossings.restore(found.extra["crossings"])
         task.clock.add(found.extra["seconds"])
         store.truncate_history(found.round)
-        return engine.books.unseal(found.server), Standing(**found.extra["standing"])
+        return engine.books.unseal(found.server), TrainingState(**found.extra["standing"])
     if store is not None:
         store.truncate_history(0)
     with task.clock.part("training"):
@@ -147,11 +147,11 @@ def start(task: Task) -> tuple[Any, Standing]:
         server = algorithm.init_server(options, schema, key)
         engine.begin(algorithm, options)
         server = algorithm.setup(server, engine, key)
-    _save(task, server, Standing())
-    return server, Standing()
+    _save(task, server, TrainingState())
+    return server, TrainingState()
 
 
-def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
+def train(task: Task, server: Any, standing: TrainingState) -> tuple[Any, TrainingState]:
     """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
 
     It also ends where the gap stays as it is; what it has come to by then is kept.
@@ -210,7 +210,7 @@ def train(task: Task, server: Any, standing: Standing) -> tuple[Any, Standing]:
     return server, standing
 
 
-def _round(task: Task, server: Any) -> tuple[Any, Info]:
+def _round(task: Task, server: Any) -> tuple[Any, RoundMetrics]:
     """Return the server's state after a round: one without those that do not answer, if it may."""
     engine = task.engine
     while True:
@@ -229,7 +229,9 @@ def _due(description: Experiment, since: float, taken: float) -> bool:
     return since >= max(description.checkpoint_seconds, taken / _WRITING)
 
 
-def _certify(task: Task, server: Any, number: int, clients: Sequence[ClientId]) -> tuple[Any, Info]:
+def _certify(
+    task: Task, server: Any, number: int, clients: Sequence[ClientId]
+) -> tuple[Any, RoundMetrics]:
     """Return the objectives over all clients at the state after a round."""
     engine = task.engine
     with task.clock.part("evaluation"):
@@ -239,7 +241,7 @@ def _certify(task: Task, server: Any, number: int, clients: Sequence[ClientId]) 
     return server, info
 
 
-def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
+def grade(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades over all samples and over each client's; not exchanges of training.
 
     Scores of a sample are added up where the algorithm says that they are. Of clients' own models
@@ -264,8 +266,8 @@ def grade(task: Task) -> tuple[Grades | None, dict[ClientId, Grades]]:
 
 
 def grade_clients(
-    engine: InProcess, algorithm: Algorithm, options: Any, part: Part
-) -> dict[ClientId, Grades]:
+    engine: Simulation, algorithm: Algorithm, options: Any, part: Part
+) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's own model."""
     schema, loss = engine.schema(part), grading_loss(options.loss)
     return evaluate_own(engine, schema, algorithm.model.predict, loss, part=part)[1]
@@ -279,7 +281,7 @@ def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[s
     return None if made_of is None else tuple(made_of.blocks)
 
 
-def _check_finite(number: int, info: Info) -> None:
+def _check_finite(number: int, info: RoundMetrics) -> None:
     """Refuse an objective or a gap that is no number; a dual of -∞ is a bound."""
     for name, value in (
         ("objective", info.primal),
@@ -294,7 +296,7 @@ def _check_finite(number: int, info: Info) -> None:
             )
 
 
-def _judge(description: Experiment, standing: Standing, info: Info) -> Standing:
+def _judge(description: Experiment, standing: TrainingState, info: RoundMetrics) -> TrainingState:
     """Decide whether training is done or has stalled."""
     gap, tolerance = info.gap_relative, description.tolerance
     if gap is not None:
@@ -316,7 +318,7 @@ def _judge(description: Experiment, standing: Standing, info: Info) -> Standing:
     return standing
 
 
-def stall(description: Experiment, standing: Standing) -> str:
+def stall(description: Experiment, standing: TrainingState) -> str:
     """Return a sentence that says where training stalled, and the likely cause."""
     if description.participation < 1:
         cause = (
@@ -336,13 +338,13 @@ def stall(description: Experiment, standing: Standing) -> str:
     )
 
 
-def _list_scores(found: Grades | None) -> dict[str, float]:
+def _list_scores(found: Evaluation | None) -> dict[str, float]:
     if found is None:
         return {}
     return {key: value for key, value in dataclasses.asdict(found).items() if value is not None}
 
 
-def _line(now: Progress, info: Info, scores: Mapping[str, float]) -> dict[str, Any]:
+def _line(now: Progress, info: RoundMetrics, scores: Mapping[str, float]) -> dict[str, Any]:
     """Return a round's line of the history; `scores` are those of its evaluation, if it had one."""
     return {
         "round": now.round,
@@ -360,7 +362,7 @@ def _line(now: Progress, info: Info, scores: Mapping[str, float]) -> dict[str, A
 
 
 def _progress(
-    task: Task, standing: Standing, info: Info, seconds: float, pace: float | None
+    task: Task, standing: TrainingState, info: RoundMetrics, seconds: float, pace: float | None
 ) -> Progress:
     traffic = task.engine.books.traffic
     return Progress(
@@ -386,7 +388,9 @@ def _pace(rounds: int, seconds: float) -> float | None:
     return seconds / rounds if known else None
 
 
-def _seconds_left(description: Experiment, standing: Standing, pace: float | None) -> float | None:
+def _seconds_left(
+    description: Experiment, standing: TrainingState, pace: float | None
+) -> float | None:
     """Return the time to the round limit, or to the tolerance if the gap falls on as it did.
 
     None before the pace is known, and where the first evaluation may tell the gap.
@@ -406,7 +410,7 @@ def _seconds_left(description: Experiment, standing: Standing, pace: float | Non
     return pace * (end - standing.round)
 
 
-def _save(task: Task, server: Any, standing: Standing) -> None:
+def _save(task: Task, server: Any, standing: TrainingState) -> None:
     if task.store is None:
         return
     engine, clock = task.engine, task.clock

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
-from intarsia.core.algorithm import Conclusion, Info
+from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
 from intarsia.partition.client_clusters import Structures
-from intarsia.protocols.evaluation import Grades
+from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.result import (
     Certificate,
     Finished,
@@ -41,12 +41,12 @@ class Outcome:
 
     rounds: int
     finished: Finished
-    conclusion: Conclusion
-    every: Grades | None  # of the model on every party's columns
-    own: Mapping[ClientId, Grades]  # on each client's own samples
+    conclusion: FinalResult
+    every: Evaluation | None  # of the model on every client's columns
+    own: Mapping[ClientId, Evaluation]  # on each client's own samples
     notes: tuple[str, ...] = ()
-    centralised: Grades | None = None
-    standalone: Mapping[ClientId, Grades] = field(default_factory=dict[ClientId, Grades])
+    centralised: Evaluation | None = None
+    standalone: Mapping[ClientId, Evaluation] = field(default_factory=dict[ClientId, Evaluation])
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
     return ()
 
 
-def _certificate(info: Info) -> Certificate | None:
+def _certificate(info: RoundMetrics) -> Certificate | None:
     if info.primal is None or info.dual is None or info.gap_relative is None:
         return None
     return Certificate(info.primal, info.dual, info.gap_relative)
 
 
-def _score(grades: Grades) -> Score:
+def _score(grades: Evaluation) -> Score:
     return Score(grades.loss, grades.accuracy, grades.r2, grades.macro_f1, grades.samples)
 
 

@@ -156,9 +156,9 @@ def _averaged_updates(
 
 def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
     found = [
-        "the loss and accuracy of the model, counted exactly on the parties' labelled samples"
-        + (", and those of the yardsticks, which have no noise" if description.yardsticks else ""),
-        "which samples, features and labels each party holds; which values are missing; which "
+        "the loss and accuracy of the model, counted exactly on the clients' labelled samples"
+        + (", and those of the baselines, which have no noise" if description.yardsticks else ""),
+        "which samples, features and labels each client holds; which values are missing; which "
         "copies differ",
         "the finite precision of the noise (Mironov 2012)",
         "other runs on the same data: their epsilons add up",
@@ -166,7 +166,7 @@ def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
     if description.privacy.mode == "plain":
         found.insert(
             0,
-            "whoever runs the server, who in the mode plain reads each party's contributions with "
+            "whoever runs the server, who in the mode plain reads each client's contributions with "
             "or without noise",
         )
     return tuple(found)

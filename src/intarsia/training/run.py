@@ -18,7 +18,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -63,14 +63,14 @@ def run(
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
 ) -> Result:
-    """Train what an experiment describes, beside its two yardsticks.
+    """Train what an experiment describes, beside its two baselines.
 
     Parameters
     ----------
     description
         An experiment or the path of its file.
     tables
-        The parties' tables, or a function that makes them, instead of the sources that the
+        The clients' tables, or a function that makes them, instead of the sources that the
         experiment names.
     progress
         Called after every round.
@@ -306,7 +306,7 @@ def _fit(
     part: Part = "test" if ready.tested else "train"
     traffic: dict[str, Any] = {}  # of a baseline: none
     if not algorithm.federated:
-        assert isinstance(engine, InProcess)
+        assert isinstance(engine, Simulation)
         with clock.part("training"):
             outcome = algorithm.train(engine, description, options, part)
     else:
@@ -314,7 +314,7 @@ def _fit(
         outcome = train_to_end(task)
         traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
     wanted = description.yardsticks and not caveats.unmeasured(description, algorithm)
-    if wanted and isinstance(engine, InProcess):
+    if wanted and isinstance(engine, Simulation):
         with clock.part("yardsticks"):
             outcome = _compare(plan, engine, part, outcome)
     place.keep(plan, engine)
@@ -443,7 +443,7 @@ class InThisProcess:
         """Keep the parameters of the clients' networks, or of their linear models."""
         algorithm = plan.algorithm
         model = algorithm.model
-        if not isinstance(engine, InProcess) or model.kind == "linear":
+        if not isinstance(engine, Simulation) or model.kind == "linear":
             return
         extract = model.network if model.kind == "networks" else model.own_weights
         self.parameters = {name: extract(one) for name, one in engine.get_states().items()}
@@ -461,7 +461,7 @@ class InThisProcess:
         return client_networks(name, schema, made_of, self.parameters, scaling, ended.network), ()
 
 
-def _compare(plan: Plan, engine: InProcess, part: Part, outcome: Outcome) -> Outcome:
+def _compare(plan: Plan, engine: Simulation, part: Part, outcome: Outcome) -> Outcome:
     """Return the outcome with those baselines beside it that it is not itself."""
     algorithm, options, seed = plan.algorithm, plan.options, plan.description.seed
     if algorithm.federated and algorithm.model.local_baseline is not None:

@@ -16,7 +16,7 @@ from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.remote.server import Remote
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.errors import KeyMaterialError
 from intarsia.experiment.config import Experiment, Preprocessing
@@ -28,7 +28,7 @@ from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
 
 Step = Literal["prepared", "clipped", "counted once"]  # what a client makes of its blocks
-Engine = InProcess | Remote
+Engine = Simulation | Remote
 
 
 class Parties(Protocol):
@@ -183,17 +183,17 @@ class LocalParties:
     sealed: SealedSums = field(default_factory=SealedSums)
     states: States | None = None
     keep: bool = False  # blocks with whole values, beside those that count once
-    engine: InProcess | None = None
+    engine: Simulation | None = None
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
 
-    def settle(self, schemas: Mapping[str, Schema]) -> InProcess:
+    def settle(self, schemas: Mapping[str, Schema]) -> Simulation:
         """Return the engine over the blocks in the order of the schemas."""
         settings = self.experiment.preprocessing
         for part, schema in schemas.items():
             blocks = self.parts[part]
             for name, block in blocks.items():
                 blocks[name] = settle_block(block, name, schema, settings)
-        self.engine = engine = InProcess(
+        self.engine = engine = Simulation(
             {part: (schema, self.parts[part]) for part, schema in schemas.items()},
             *(self.experiment.seed, self.sealed.sealing, self.sealed.recorder),
             *(self.states, self.sealed.secrets),

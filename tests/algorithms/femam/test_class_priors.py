@@ -29,7 +29,7 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import SealedError
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -53,7 +53,7 @@ def clients(shares=SHARES, samples=60, seed=0):
 
 def started(options, blocks):
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(
         lambda name: FEMAM.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)

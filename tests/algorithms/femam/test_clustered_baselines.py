@@ -16,7 +16,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 from plain_descent import flat, loss, mean, split, stepped  # noqa: E402
 
@@ -55,7 +55,7 @@ def rows():
 def started(algorithm, options):
     blocks = clients()
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, SEED)
+    engine = Simulation({"train": (schema, blocks)}, SEED)
     engine.make_states(
         lambda name: algorithm.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)
@@ -248,6 +248,6 @@ def test_labels_that_are_numbers_are_refused(name):
     algorithm, options = EVERY[name]
     blocks = {k: dataclasses.replace(v, y=v.y + 0.5) for k, v in clients().items()}
     schema = Schema.of(blocks, Labels("regression", ()))
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     with pytest.raises(FederationError, match=f"{name} learns classes"):
         algorithm.init_server(options, schema, engine.key("init"))

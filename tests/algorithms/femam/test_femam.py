@@ -17,12 +17,12 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
-from intarsia.core.algorithm import Info  # noqa: E402
+from intarsia.core.algorithm import RoundMetrics  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, SealedError  # noqa: E402
 from plain_descent import forward, mean, split, stepped, tensors  # noqa: E402
 
@@ -51,7 +51,7 @@ def clients(count=4, samples=20, permuted=lambda number: (0, 1, 2), spread=1.0):
 
 def started(algorithm, options, blocks, seed=0):
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     engine.make_states(
         lambda name: algorithm.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)
@@ -535,7 +535,7 @@ def functions_called(options):
 
             return dataclasses.replace(fn, call=call, together=None)
 
-    watched, info = Watched(), Info()
+    watched, info = Watched(), RoundMetrics()
     while not info.finished:
         engine.begin_round(server.rounds + 1)
         server, info = FEMAM.round(server, watched, engine.key())

@@ -24,7 +24,7 @@ from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.core.settings import hyperparameters  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -56,7 +56,7 @@ def clients(samples=24, permuted=lambda number: (0, 1, 2), seed=0):
 def started(algorithm, options, blocks=None, labels=LABELS, seed=0):
     blocks = clients() if blocks is None else blocks
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     engine.make_states(
         lambda name: algorithm.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)
@@ -321,7 +321,7 @@ ALGORITHM = {
 
 
 def frames():
-    """Return three parties' DataFrames with columns of their own, not in order."""
+    """Return three clients' DataFrames with columns of their own, not in order."""
     rng = np.random.default_rng(0)
     made = {}
     for name, width in {"north": 2, "south": 5, "west": 3}.items():

@@ -17,7 +17,7 @@ from intarsia.algorithms.networks import client_network  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.matching import distribution_distances  # noqa: E402
 
@@ -51,7 +51,7 @@ def clients(count=40, shift=2.0):
 def trained(rounds=2, **given):
     options, blocks = Flic(**{**SMALL, **given}), clients()
     schema = Schema.of(blocks, KINDS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.set_states(
         {
             name: FLIC.init_client(

@@ -15,7 +15,7 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.validation import FACTORS, best_factor, losses_by_factor
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 
 OPTIONS = FeMAM(
     levels=("global", "personal"), first_rounds=20, level_rounds=2, local_epochs=5, window=0,
@@ -37,7 +37,7 @@ def clients(seed=0):
 def run(options, blocks, present=lambda number: None):
     """Return the engine and the server's state once level 2 has begun at all clients."""
     schema = Schema.of(blocks, Labels("multiclass", ("0", "1")))
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(
         lambda name: FEMAM.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)

@@ -15,7 +15,7 @@ from intarsia.algorithms.networks.client_network import with_parts  # noqa: E402
 from intarsia.core.algorithm import RandomKey, Release  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ConvergenceError, ExperimentError, SealedError  # noqa: E402
 
 LABELS = Labels("binary", ("no", "yes"))
@@ -50,7 +50,7 @@ def clients():
 def started(**given):
     options, blocks = Flic(**{**OPTIONS, **given}), clients()
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.set_states(
         {
             name: FLIC.init_client(

@@ -27,7 +27,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError, TableError  # noqa: E402
 from intarsia.maths.matching import distribution_distances  # noqa: E402
 
@@ -57,7 +57,7 @@ def clients(samples=30, seed=0, shift=2.0):
 def started(algorithm, options, blocks=None, labels=LABELS, seed=0):
     blocks = clients() if blocks is None else blocks
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     engine.set_states(
         {
             name: algorithm.init_client(
@@ -163,7 +163,7 @@ def test_a_client_function_alone_is_the_one_for_several():
     one_by_one = dataclasses.replace(flic.pretrain, together=None)
     blocks = clients()
     schema = Schema.of(blocks, LABELS)
-    other = InProcess({"train": (schema, blocks)}, 0)
+    other = Simulation({"train": (schema, blocks)}, 0)
     other.set_states(
         {
             name: flic.init_client(options, schema, name, other.block(name), other.client_key(name))

@@ -15,7 +15,7 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, TableError
 from intarsia.inference.predict import predict
 
@@ -47,7 +47,7 @@ def problem(seed=0, samples=SAMPLES, extra=3):
 
 def started(blocks, options, seed=0):
     schema = Schema.of(blocks, REGRESSION)
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     engine.set_states(
         {
             name: FLIC_LINEAR.init_client(options, schema, name, engine.block(name), None)
@@ -193,7 +193,7 @@ def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_graded(tmp_p
 def test_a_run_names_the_baseline_to_compare_with(tmp_path):
     settings = {"id": "row", "label": "y", "rounds": 2}
     found = intarsia.run(tables=tables(), algorithm="flic-linear", latent=K, rank=D, **settings)
-    advised = next(note for note in found.notes if "yardsticks" in note)
+    advised = next(note for note in found.notes if "baselines" in note)
     assert advised.endswith('run algorithm.name = "standalone" with loss = "squared".')
     given = {"id": "row", "label": "y", "loss": "squared", "out": tmp_path / "alone"}
     alone = intarsia.run(tables=tables(), algorithm="standalone", **given)

@@ -27,7 +27,7 @@ from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.table import split  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.training.local_training import objective  # noqa: E402
 
@@ -70,7 +70,7 @@ def trained(algorithm, options, blocks=None, rounds=2):
     """Return the engine and the conclusion of some rounds."""
     blocks = clients() if blocks is None else blocks
     schema = Schema.of(blocks, NUMBERS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.set_states(
         {
             name: algorithm.init_client(

@@ -8,7 +8,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths.linear import losses, sdca
 
@@ -37,7 +37,7 @@ def split(x, y, rows, columns, layout=np.ascontiguousarray, shared=0):
 
 def started(options, blocks, labels=LABELS):
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, SEED)
+    engine = Simulation({"train": (schema, blocks)}, SEED)
     engine.transform(lambda name, part, own: own.counted_once())
     engine.set_states(
         {

@@ -19,7 +19,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 from intarsia.maths.training.local_training import batch_order  # noqa: E402
 from intarsia.privacy.keys.shared_key import SharedKey  # noqa: E402
@@ -82,7 +82,7 @@ def started(options, blocks, mode="plain", test=None, recorder=None):
     parts = {"train": (schema, blocks)}
     if test is not None:
         parts["test"] = (Schema.of(test, LABELS), test)
-    engine = InProcess(parts, 0, sealing, recorder)
+    engine = Simulation(parts, 0, sealing, recorder)
     engine.make_states(
         lambda name: HYFEM.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)

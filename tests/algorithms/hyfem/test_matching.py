@@ -25,7 +25,7 @@ from intarsia.algorithms.hyfem.network import (  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402  after the skip
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.matching.neuron_assignment import BetaBernoulli, SquaredDistance  # noqa: E402
 
@@ -120,7 +120,7 @@ def loss_after_setup(start, seed):
     options = HyFEM(
         start=start, hidden=(16,), features=4, steps=16, extractor="linear", rate=0.3, engine="loop"
     )
-    engine = InProcess({"train": (schema, blocks)}, seed)
+    engine = Simulation({"train": (schema, blocks)}, seed)
     server = HYFEM.init_server(options, schema, engine.key("init"))
     engine.make_states(
         lambda name: HYFEM.init_client(
@@ -293,7 +293,7 @@ def test_a_matched_round_averages_each_weight_over_those_who_have_it(weights, un
         steps=4, extractor="linear", rate=0.05, precision="double", engine="loop",
     )  # fmt: skip
     schema = Schema.of(blocks, Labels("multiclass", tuple(map(str, range(CLASSES)))))
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     server = HYFEM.init_server(options, schema, engine.key("init"))
     engine.make_states(
         lambda name: HYFEM.init_client(

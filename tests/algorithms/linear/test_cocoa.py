@@ -10,7 +10,7 @@ from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
@@ -34,7 +34,7 @@ def horizontal(x, y, clients=3, layout=np.ascontiguousarray):
 
 def started(algorithm, options, blocks):
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, SEED)
+    engine = Simulation({"train": (schema, blocks)}, SEED)
     engine.set_states(
         {
             name: algorithm.init_client(

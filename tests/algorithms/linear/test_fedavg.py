@@ -11,7 +11,7 @@ from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 
@@ -44,7 +44,7 @@ def overlapping(x, y, layout=np.ascontiguousarray):
 
 def started(options, blocks, labels=LABELS):
     schema = Schema.of(blocks, labels)
-    engine = InProcess({"train": (schema, blocks)}, SEED)
+    engine = Simulation({"train": (schema, blocks)}, SEED)
     engine.transform(lambda name, part, own: own.counted_once())
     engine.set_states(
         {

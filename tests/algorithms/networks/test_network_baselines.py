@@ -36,7 +36,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import (  # noqa: E402
     ConvergenceError,
     ExperimentError,
@@ -81,7 +81,7 @@ def clients(widths=(3, 3, 3, 3), samples=30):
 def started(algorithm, options, blocks=None):
     blocks = clients() if blocks is None else blocks
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.set_states(
         {
             name: algorithm.init_client(

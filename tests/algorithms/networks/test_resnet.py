@@ -18,7 +18,7 @@ from intarsia.algorithms.networks.resnet import Residual  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import FederationError  # noqa: E402
 from intarsia.maths.training import vectorised  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
@@ -146,7 +146,7 @@ def test_statistics_of_batches_are_averaged_with_the_weights():
         batch=6, precision="double",
     )  # fmt: skip
     schema = Schema.of(blocks, Labels("multiclass", ("x", "y", "z")))
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(
         lambda name: FEDAVG_FT.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)

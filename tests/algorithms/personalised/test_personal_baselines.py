@@ -24,7 +24,7 @@ from intarsia.algorithms.personalised.fedrep import (  # noqa: E402  # noqa: E40
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import InProcess  # noqa: E402
+from intarsia.engines.simulation import Simulation  # noqa: E402
 from plain_descent import loss, mean, split, stepped, tensors  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -49,7 +49,7 @@ def run(algorithm, options, rounds=ROUNDS):
     """Return what all clients started from, their networks at the end, and the engine."""
     blocks = clients()
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(
         lambda name: algorithm.init_client(
             options, schema, name, engine.block(name), engine.client_key(name)
@@ -172,7 +172,7 @@ def test_local_takes_plain_steps_too():
     options = Local(local_epochs=2, final_epochs=0, **NETWORK, **STEPS)
     blocks = clients()
     schema = Schema.of(blocks, LABELS)
-    engine = InProcess({"train": (schema, blocks)}, 0)
+    engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(
         lambda name: LOCAL.init_client(options, schema, name, blocks[name], engine.client_key(name))
     )

@@ -11,7 +11,7 @@ import pytest
 import sites
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.linear.fedavg import FEDAVG
-from intarsia.engines.remote.caller import Caller, Patience
+from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.errors import AbsentError
 
@@ -96,7 +96,7 @@ class Broken:
 
 
 def test_where_a_transport_breaks_down_no_site_is_called_any_more():
-    caller = Caller("ab", ("a", "b", "c"), Broken(), Patience(deadline=120.0, pause=60.0))
+    caller = Caller("ab", ("a", "b", "c"), Broken(), RetryPolicy(deadline=120.0, pause=60.0))
     with pytest.raises(RuntimeError, match="broke down"):
         caller.call("stage", "begin", dict.fromkeys(caller.clients, b""))
     for thread in threading.enumerate():

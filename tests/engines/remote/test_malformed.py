@@ -61,7 +61,7 @@ def alone(content: str | bytes, name: str) -> Callable[[Path], Any]:
 def several(
     *contents: str, settings: LabelSettings | None = None, **both: Any
 ) -> Callable[[Path], Any]:
-    """Return a step that reads and assembles several parties."""
+    """Return a step that reads and assembles several clients."""
 
     def step(folder: Path) -> Any:
         tables = {}

@@ -18,7 +18,7 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import AbsentError, SiteError, TableError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
@@ -77,7 +77,7 @@ def in_process(
     run=sites.RUN,
 ):
     schema = Schema.of(blocks, labels)
-    engine = InProcess(
+    engine = Simulation(
         {"train": (schema, blocks)},
         0,
         None if sealing is None else sealing(),
@@ -174,7 +174,7 @@ def test_sites_that_are_started_again_go_on_to_the_same_bits(sealed):
     assert turn > 22
 
 
-class OneByOne(InProcess):
+class OneByOne(Simulation):
     """An engine that runs no function for several clients at once, as no site can."""
 
     def ask(self, fn, messages):

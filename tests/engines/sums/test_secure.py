@@ -16,7 +16,7 @@ from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import InProcess
+from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.secure import Combination
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.experiment import config as experiment
@@ -131,7 +131,7 @@ def sealing_of(mode, clients, reach=2.0**22):
 
 def engine_over(blocks, mode="masked", seed=0):
     sealing = None if mode == "plain" else sealing_of(mode, list(blocks))
-    engine = InProcess({"train": (Schema.of(blocks, BINARY), blocks)}, seed, sealing)
+    engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, seed, sealing)
     engine.set_states(dict.fromkeys(blocks, Kept(1.0)))
     return engine
 
@@ -486,7 +486,7 @@ def test_a_checkpoint_does_not_open_with_other_keys():
     stranger = modes.Keys(SharedKey(bytes(32), "tests"))
     schema = Schema.of(blocks, BINARY)
     sealing = modes.sealing(Privacy(mode="masked"), list(blocks), stranger)
-    other = InProcess({"train": (schema, blocks)}, 0, sealing)
+    other = Simulation({"train": (schema, blocks)}, 0, sealing)
     with pytest.raises(TamperedError):
         other.reveal(other.books.unseal(sealed).rows)
 
@@ -515,7 +515,7 @@ def scattered(values, mode="masked", reach=2.0**22):
     names = [f"p{at}" for at in range(len(values))]
     blocks = {name: block(x, y, range(4), [0, 1]) for name in names}
     schema = Schema.of(blocks, BINARY)
-    engine = InProcess({"train": (schema, blocks)}, 0, sealing_of(mode, names, reach))
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing_of(mode, names, reach))
     engine.set_states({name: Kept(float(value)) for name, value in zip(names, values, strict=True)})
     return engine.reveal(engine.sum(send_state, everyone(engine, Ask())).value)
 

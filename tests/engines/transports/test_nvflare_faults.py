@@ -10,7 +10,7 @@ import time
 import pytest
 
 import four_sites
-from intarsia.engines.remote.caller import Patience
+from intarsia.engines.remote.caller import RetryPolicy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 from federation_of_four import PATIENCE, TESTS, Reference, history
@@ -65,7 +65,7 @@ def test_a_process_that_is_killed_changes_no_bit(four, undisturbed, begun, fault
 
 
 def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, begun):
-    begun("frozen", Patience(seconds=5.0, deadline=120.0))
+    begun("frozen", RetryPolicy(seconds=5.0, deadline=120.0))
     worker = four.worker("telecom")
     worker.suspend()
     time.sleep(12)  # longer than an attempt takes
@@ -75,7 +75,7 @@ def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, beg
 
 
 def test_a_site_that_is_slow_beyond_the_deadline_is_named_and_waited_for(four, undisturbed, begun):
-    begun("slow", Patience(seconds=10.0, deadline=30.0))
+    begun("slow", RetryPolicy(seconds=10.0, deadline=30.0))
     worker = four.worker("telecom")
     worker.suspend()
     four.until("slow", lambda one: "telecom did not answer" in one.problem)
@@ -84,7 +84,7 @@ def test_a_site_that_is_slow_beyond_the_deadline_is_named_and_waited_for(four, u
     undisturbed[1].same(four, "slow")
 
 
-CONTINUE = Patience(seconds=10.0, deadline=20.0, absent="continue", quorum=3, probe=0.5)
+CONTINUE = RetryPolicy(seconds=10.0, deadline=20.0, absent="continue", quorum=3, probe=0.5)
 
 
 @pytest.mark.parametrize(("fault", "rounds"), [("frozen", 5), ("offline", 50)])

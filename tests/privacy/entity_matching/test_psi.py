@@ -123,7 +123,7 @@ def test_messages_of_another_exchange_or_in_another_order_are_refused(messages):
 
 
 def test_another_shared_key_is_refused(messages):
-    with pytest.raises(TamperedError, match="keys that the parties share differ"):
+    with pytest.raises(TamperedError, match="keys that the clients share differ"):
         psi.response(messages["request"], OTHER, bytes(32))
 
 
@@ -134,7 +134,9 @@ def test_a_response_to_fewer_ids_is_refused(messages):
 
 def test_announced_rows_that_the_party_lacks_are_one_sentence(messages):
     told = psi.announcement(FIRST[10:14], messages["request"], LINK)
-    with pytest.raises(FederationError, match="announces 4 shared rows, of which this party has 2"):
+    with pytest.raises(
+        FederationError, match="announces 4 shared rows, of which this client has 2"
+    ):
         psi.announced(SECOND, messages["request"], told, LINK)
 
 
@@ -170,7 +172,7 @@ def test_own_rows_have_names_that_the_other_party_cannot_test():
     assert len(common) == 8
     assert sorted(FIRST[np.isin(one, common)]) == sorted(SECOND[np.isin(other, common)])
     assert len(np.unique(np.concatenate([one, other]))) == 20 + 18 - 8
-    # whatever the second party can compute of the first's other ids, their names are not among it
+    # whatever the second client can compute of the first's other ids, their names are not among it
     alone = np.delete(one, mine)
     for key in (LINK, own[1]):
         assert not np.isin(alone, pseudonyms(FIRST, key)).any()

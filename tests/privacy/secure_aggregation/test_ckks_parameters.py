@@ -54,7 +54,7 @@ def test_a_step_of_the_grid_is_wider_than_two_noises_are_apart(power, addends):
         (0.0, 2, None, r"privacy\.range is 0\.0"),
         (float("nan"), 2, None, r"privacy\.range is nan"),
         (2.0**62, 2, None, r"privacy\.range"),
-        (1.0, 0, None, "over 0 parties"),
+        (1.0, 0, None, "over 0 clients"),
         (1e4, 4, 1e-12, "within 1e-12"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_range_without_room_is_refused(range):
 
 
 def test_a_sum_without_addends_is_refused():
-    with pytest.raises(ExperimentError, match="over 0 parties"):
+    with pytest.raises(ExperimentError, match="over 0 clients"):
         FixedPoint(addends=0)
 
 

@@ -104,11 +104,11 @@ from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     RandomKey,
+    RoundMetrics,
     asks,
     evolve,
     sums,
@@ -292,7 +292,7 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
     return float(np.var(level.accuracies)) < options.steadiness
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train the latest level; average it over each group."""
     server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
     number, level = len(server.levels), server.levels[-1]
@@ -302,7 +302,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
         level = _trained(server, number, level, clients, rng)
     server = evolve(server, levels=_replaced(server.levels, number, level))
     counted = f", {len(level.models)} clusters" if level.trials else ""
-    info = Info(phase=f"level {number}{counted}", finished=_finished(server))
+    info = RoundMetrics(phase=f"level {number}{counted}", finished=_finished(server))
     if info.finished or not _converged(server.options, level, number):
         return server, info
     return with_level(server), info
@@ -369,7 +369,7 @@ def _averaged(server: Server, level: Level, clients: Clients) -> Level:
     return evolve(level, models=tuple(models))
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     reached = reached_of(server)
     server = _caught_up(server, clients, reached)
@@ -377,10 +377,10 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     if open_ones:
         clients.sum(open_level, _latest(server, reached, open_ones))
     loss = mean_loss(clients, part_of_loss, dict.fromkeys(clients.ids, Ask()), server.rounds)
-    return server, Info(loss=loss, finished=_finished(server))
+    return server, RoundMetrics(loss=loss, finished=_finished(server))
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client close the last level; the networks stay at the clients."""
     reached = reached_of(server)
     server = _caught_up(server, clients, reached)
@@ -391,7 +391,7 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
-    return Conclusion(
+    return FinalResult(
         info, structure=structure, level_words=words_of(server), notes=notes_of(server)
     )
 

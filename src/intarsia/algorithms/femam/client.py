@@ -56,12 +56,12 @@ from intarsia.algorithms.networks.targets import (
 )
 from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
 from intarsia.core.algorithm import (
+    ClientCall,
     RandomKey,
     Ready,
-    Visit,
     client_function,
-    cohort_function,
     evolve,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -237,8 +237,8 @@ def choose_model(
     return evolve(_opened(client, client.best), best=None), Choice(client.choice)
 
 
-@cohort_function
-def train_level(visits: Sequence[Visit[Ask]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def train_level(visits: Sequence[ClientCall[Ask]]) -> list[tuple[Client, Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
     options = visits[0][0].options
     kinds = ("clusters", "given")
@@ -246,13 +246,15 @@ def train_level(visits: Sequence[Visit[Ask]]) -> list[tuple[Client, Ready]]:
     return _trained(visits, options.local_epochs, options.proximal if pulled else 0.0)
 
 
-@cohort_function
-def fine_tune(visits: Sequence[Visit[Ask]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def fine_tune(visits: Sequence[ClientCall[Ask]]) -> list[tuple[Client, Ready]]:
     """Train the latest level, each client for itself."""
     return _trained(visits, visits[0][0].options.final_epochs, 0.0)
 
 
-def _trained(visits: Sequence[Visit[Ask]], epochs: int, pull: float) -> list[tuple[Client, Ready]]:
+def _trained(
+    visits: Sequence[ClientCall[Ask]], epochs: int, pull: float
+) -> list[tuple[Client, Ready]]:
     options = visits[0][0].options
     training = _training(options, visits[0][0].outputs, epochs, pull)
     learners = [_learner(training, client, block, rng) for client, block, _, rng in visits]

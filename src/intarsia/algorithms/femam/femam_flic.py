@@ -44,16 +44,16 @@ from intarsia.algorithms.networks.parameter_sharing import Shared, Start, take_s
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.algorithm import (
     Algorithm,
+    ClientCall,
     ClientFunction,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     RandomKey,
     Ready,
+    RoundMetrics,
     Sends,
-    Visit,
     asks,
     client_function,
     evolve,
@@ -187,7 +187,7 @@ def _embedded(client: Combined, block: Block) -> Block:
 def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
     """Return a client function of FLIC that sees its part of the state."""
 
-    def together(visits: Sequence[Visit[Any]]) -> list[tuple[Combined, Any]]:
+    def together(visits: Sequence[ClientCall[Any]]) -> list[tuple[Combined, Any]]:
         given = [
             (_first(client), _trained_rows(client, block), message, rng)
             for client, block, message, rng in visits
@@ -203,7 +203,7 @@ def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
 def _of_levels(fn: ClientFunction) -> ClientFunction:
     """Return a client function of FeMAM that sees its part of the state, and points as features."""
 
-    def together(visits: Sequence[Visit[Any]]) -> list[tuple[Combined, Any]]:
+    def together(visits: Sequence[ClientCall[Any]]) -> list[tuple[Combined, Any]]:
         given = [
             (client.levels, _of_points(block, client.points), message, rng)
             for client, block, message, rng in visits
@@ -216,7 +216,7 @@ def _of_levels(fn: ClientFunction) -> ClientFunction:
     return _lifted(fn, "", together)
 
 
-def _answers(fn: ClientFunction, visits: Sequence[Visit[Any]]) -> Sequence[tuple[Any, Any]]:
+def _answers(fn: ClientFunction, visits: Sequence[ClientCall[Any]]) -> Sequence[tuple[Any, Any]]:
     return [fn.call(*one) for one in visits] if fn.together is None else fn.together(visits)
 
 
@@ -339,13 +339,13 @@ def setup(server: Both, clients: Clients, rng: RandomKey) -> Both:
     return evolve(server, shared=first.shared)
 
 
-def round(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, Info]:
+def round(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, RoundMetrics]:
     """Go on with level 1 by a round of FLIC, or with a later one by a round of FeMAM."""
     options = server.options.femam
     if server.first_rounds < options.first_rounds:
         first, _ = flic.round(_server_of_first(server), _Part(clients, _FIRST), rng)
         server = evolve(server, shared=first.shared, first_rounds=first.rounds)
-        info = Info(phase="level 1")
+        info = RoundMetrics(phase="level 1")
         if server.first_rounds < options.first_rounds:
             return server, info
         if len(options.levels) == 1:
@@ -377,7 +377,7 @@ def _first_closed(server: Both, clients: Clients) -> Both:
     return evolve(server, levels=levels)
 
 
-def certify(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, Info]:
+def certify(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     if len(server.levels.levels) == 1:
         first = _server_of_first(server)
@@ -387,7 +387,7 @@ def certify(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, Info]
     return evolve(server, levels=levels), info
 
 
-def conclude(server: Both, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Both, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client close the last level; the networks stay at the clients."""
     if len(server.levels.levels) == 1:
         found = flic.conclude(_server_of_first(server), _Part(clients, _FIRST), rng)

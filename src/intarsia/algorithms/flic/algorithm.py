@@ -98,20 +98,26 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import check_clients, training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, Shared
+from intarsia.algorithms.networks.parameter_sharing import (
+    Change,
+    Client,
+    ClientTask,
+    Server,
+    Shared,
+)
 from intarsia.core.algorithm import (
     Algorithm,
+    ClientCall,
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     RandomKey,
     Ready,
     Release,
-    Visit,
+    RoundMetrics,
     asks,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -224,8 +230,8 @@ def init_client(
     return evolve(made, parameters=parameters, anchors=meta)
 
 
-@cohort_function
-def pretrain(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def pretrain(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Align the embeddings with the anchors."""
     training = trainings_of(visits[0][0]).pretraining
     return [
@@ -233,8 +239,8 @@ def pretrain(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     ]
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
     options, trainings = visits[0][0].options, trainings_of(visits[0][0])
     # step 1: local training
@@ -254,15 +260,15 @@ def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     return replies
 
 
-@cohort_function
-def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train φ and β to the last α and anchors."""
     training = trainings_of(visits[0][0]).final
     seats = _realigned(sharing.opened(visits), visits[0][2].round)
     return [(one.client, Ready()) for one in sharing.trained(training, seats, "local")]
 
 
-def _realigned(seats: Sequence[Seat], rounds: int) -> list[Seat]:
+def _realigned(seats: Sequence[ClientTask], rounds: int) -> list[ClientTask]:
     """Return the clients after the alignment that they owe for rounds that are over."""
     options, found = seats[0].client.options, list(seats)
     if not options.alignment_epochs:
@@ -299,7 +305,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     return server
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train; average the changes of what all share."""
     server = evolve(server, rounds=server.rounds + 1)
     # steps 1 and 2: local training, shared step
@@ -308,17 +314,17 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     server = sharing.averaged(server, total, clients)
     if server.options.anchor_average == "barycentre":
         server = barycentre.settled(server, clients)
-    return server, Info(phase="averaging")
+    return server, RoundMetrics(phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client train to what all share at the end; the networks stay at the clients."""
     if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
         return sharing.conclude(server, clients, rng, personalise=personalise)
     clients.ask(personalise, sharing.told(server, clients))
     # from here on every client's α and β are its own: they are not to be opened once more
     _, info = sharing.certify(evolve(server, shared=None), clients, rng)
-    return Conclusion(info)
+    return FinalResult(info)
 
 
 def private(release: Release) -> Algorithm:
@@ -339,8 +345,8 @@ def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
     )
 
 
-@cohort_function
-def calibrate(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def calibrate(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train β on samples of the anchors."""
     first = visits[0][0]
     training = _training(first.options, first.outputs, first.anchors)

@@ -26,7 +26,13 @@ import numpy as np
 
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import part_vector
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, shares
+from intarsia.algorithms.networks.parameter_sharing import (
+    Change,
+    Client,
+    ClientTask,
+    Server,
+    shares,
+)
 from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve, sums
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
@@ -68,7 +74,7 @@ def settled(server: Server, clients: Clients) -> Server:
     return evolve(server, shared=server.shared + clients.sum(settle_factors, messages).shared)
 
 
-def begun(client: Client, moved: Seat) -> tuple[Client, Seat]:
+def begun(client: Client, moved: ClientTask) -> tuple[Client, ClientTask]:
     """Return a client that keeps what its anchors came to, and what it sends the change of.
 
     The factors of the latter have not moved: they go by maps, and not into the average.

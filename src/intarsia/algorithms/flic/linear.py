@@ -41,11 +41,11 @@ from intarsia.algorithms.networks.training_rows import dense, labelled_rows
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     RandomKey,
+    RoundMetrics,
     client_function,
     evolve,
     sums,
@@ -265,28 +265,30 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     return evolve(server, average=clients.sum(decompose, messages).average)
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there fit and descend; average what they come to."""
     # steps 1 and 2: fit, descend
     total = clients.sum(descend, dict.fromkeys(clients.ids, Average(server.average)))
     # step 3: average
     average = total.average * (1 / len(clients.ids))
-    return evolve(server, average=average, rounds=server.rounds + 1), Info(phase="averaging")
+    return evolve(server, average=average, rounds=server.rounds + 1), RoundMetrics(
+        phase="averaging"
+    )
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Return half the mean squared error over all clients, each with the β that fits A."""
     messages = dict.fromkeys(clients.ids, Average(server.average))
     parts = clients.sum(part_of_errors, messages)
     # discloses the squared error and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
-    return server, Info(loss=total / count, phase="averaging")
+    return server, RoundMetrics(loss=total / count, phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client fit its β to the last A; the models stay at the clients."""
     _, info = certify(server, clients, rng)
-    return Conclusion(info)
+    return FinalResult(info)
 
 
 FLIC_LINEAR = Algorithm(

@@ -52,14 +52,14 @@ from intarsia.algorithms.hyfdca.state import (
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     PerFeature,
     RandomKey,
     Ready,
     Release,
+    RoundMetrics,
     asks,
     client_function,
     evolve,
@@ -81,7 +81,7 @@ class Enter:
     metric: float  # ρ_j = metric · r_j^1.5
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
     everyone = complete and len(server.present) == server.clients
@@ -154,7 +154,9 @@ def _start_afresh(server: Server, clients: Clients) -> Server:
     )
 
 
-def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def _finishing_round(
+    server: Server, clients: Clients, rng: RandomKey
+) -> tuple[Server, RoundMetrics]:
     """Run a round of the phase that suits the tables, from the present duals."""
     phase = server.phase
     if isinstance(phase, dual_newton.DualNewton) and phase.stalled:
@@ -167,7 +169,7 @@ def _finishing_round(server: Server, clients: Clients, rng: RandomKey) -> tuple[
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
 
-def _step(phase: Phase | None, clients: Clients, rng: RandomKey) -> tuple[Phase, Info]:
+def _step(phase: Phase | None, clients: Clients, rng: RandomKey) -> tuple[Phase, RoundMetrics]:
     if isinstance(phase, minibatch_ascent.ChunkAscent):
         return minibatch_ascent.step(phase, clients, rng)
     if isinstance(phase, dual_newton.DualNewton):
@@ -248,7 +250,7 @@ def _leave(server: Server) -> Server:
     )
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     if server.partial is not None:
         server = _enter_partial(server, clients)
@@ -261,7 +263,7 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     return dual_ascent.certify(server, clients)
 
 
-def _certify(phase: Phase, clients: Clients) -> tuple[Phase, Info]:
+def _certify(phase: Phase, clients: Clients) -> tuple[Phase, RoundMetrics]:
     if isinstance(phase, minibatch_ascent.ChunkAscent):
         return minibatch_ascent.certify(phase, clients)
     if isinstance(phase, dual_newton.DualNewton):
@@ -269,27 +271,27 @@ def _certify(phase: Phase, clients: Clients) -> tuple[Phase, Info]:
     return newton.certify(phase, clients)
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Certify the final model and reveal it."""
     if server.partial is not None:
         server = _enter_partial(server, clients)
         assert server.partial is not None
         _, info, weights = partial_participation.certify(server.partial, clients)
         # discloses the model: the server may predict with it
-        return Conclusion(info, clients.reveal(weights))
+        return FinalResult(info, clients.reveal(weights))
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton):
-        return Conclusion(info, newton.reveal_weights(clients))
+        return FinalResult(info, newton.reveal_weights(clients))
     if isinstance(server.phase, dual_newton.DualNewton):
-        return Conclusion(info, dual_newton.reveal_weights(clients))
+        return FinalResult(info, dual_newton.reveal_weights(clients))
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(w))
+    return FinalResult(info, clients.reveal(w))
 
 
 def conclude_private(
     server: Server, clients: Clients, rng: RandomKey, *, terms: Release
-) -> Conclusion:
+) -> FinalResult:
     """Certify the final model and reveal it with noise."""
     _, info = certify(server, clients, rng)
     return differential_privacy.conclude(

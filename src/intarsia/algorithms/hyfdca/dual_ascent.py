@@ -22,11 +22,11 @@ from intarsia.algorithms.hyfdca.owner_sampling import chosen, present_share
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
 from intarsia.core.algorithm import (
     Clients,
-    Info,
     PerFeature,
     PerSample,
     RandomKey,
     Ready,
+    RoundMetrics,
     asks,
     client_function,
     evolve,
@@ -347,7 +347,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     )
 
 
-def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
     if not complete or len(server.present) < server.clients:
@@ -375,11 +375,11 @@ def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
     return (count(server, clients) if complete else aggregate(server, clients)), info
 
 
-def _objectives(server: Server, at: Array) -> Info:
+def _objectives(server: Server, at: Array) -> RoundMetrics:
     loss, conjugate, square = at.tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return Info(
+    return RoundMetrics(
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -387,7 +387,7 @@ def _objectives(server: Server, at: Array) -> Info:
     )
 
 
-def _watch(server: Server, info: Info) -> Server:
+def _watch(server: Server, info: RoundMetrics) -> Server:
     """Raise an error where training diverges."""
     assert info.primal is not None
     if not np.isfinite(info.primal) or info.primal > 1e3 * max(server.lowest, 1e-12):
@@ -405,7 +405,7 @@ def _scores(server: Server) -> Scores:
     return Scores(alpha=server.alpha, z=server.z, w=None, taken=1.0)
 
 
-def certify(server: Server, clients: Clients) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients) -> tuple[Server, RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     server = count(server, clients)
     at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))

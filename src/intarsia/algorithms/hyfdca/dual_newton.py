@@ -49,7 +49,7 @@ from intarsia.algorithms.hyfdca.dual_newton_client import (
     settle_down,
     solve,
 )
-from intarsia.core.algorithm import Clients, Info, evolve
+from intarsia.core.algorithm import Clients, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.row_products import PackedRows
@@ -117,7 +117,7 @@ def begin(
     return _at(newton, clients, np.zeros(outputs), np.full(outputs, -1.0), z=found.z)
 
 
-def step(newton: DualNewton, clients: Clients) -> tuple[DualNewton, Info]:
+def step(newton: DualNewton, clients: Clients) -> tuple[DualNewton, RoundMetrics]:
     """Take one step; return the state and the certificate at the new point."""
     # step 1: u
     hinge = newton.loss == losses.HINGE
@@ -149,10 +149,10 @@ def step(newton: DualNewton, clients: Clients) -> tuple[DualNewton, Info]:
     return newton, info(newton)
 
 
-def info(newton: DualNewton) -> Info:
+def info(newton: DualNewton) -> RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
     primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
-    return Info(
+    return RoundMetrics(
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -160,7 +160,7 @@ def info(newton: DualNewton) -> Info:
     )
 
 
-def certify(newton: DualNewton, clients: Clients) -> tuple[DualNewton, Info]:
+def certify(newton: DualNewton, clients: Clients) -> tuple[DualNewton, RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
     found = clients.sum(report_scores, dict.fromkeys(clients.ids, Report()))
     none = np.zeros(len(newton.weight))

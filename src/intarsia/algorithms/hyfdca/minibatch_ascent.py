@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from intarsia.core.algorithm import (
     Clients,
     Counts,
-    Info,
     PerFeature,
     PerSample,
     PerSelected,
     RandomKey,
+    RoundMetrics,
     client_function,
     evolve,
     sums,
@@ -485,7 +485,7 @@ def exhausted(ascent: ChunkAscent) -> bool:
     return ascent.rise < _RISE or ascent.rounds >= _ROUNDS
 
 
-def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAscent, Info]:
+def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAscent, RoundMetrics]:
     """Pass once over the samples; return the state and the dual there."""
     draw = rng.fold_in("chunks").integer()
     everyone = clients.ids
@@ -527,10 +527,10 @@ def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAs
         alpha=settled.alpha,
         dual_weights=settled.w,
     )
-    return ascent, Info(dual=float(dual.sum()), phase="chunk ascent")
+    return ascent, RoundMetrics(dual=float(dual.sum()), phase="chunk ascent")
 
 
-def certify(ascent: ChunkAscent, clients: Clients) -> tuple[ChunkAscent, Info]:
+def certify(ascent: ChunkAscent, clients: Clients) -> tuple[ChunkAscent, RoundMetrics]:
     """Compute the objectives at the present point."""
     found = clients.sum(score_all, dict.fromkeys(clients.ids, Evaluate(z=None)))
     terms = clients.sum(evaluate, dict.fromkeys(clients.ids, Evaluate(z=found.z)))
@@ -538,7 +538,7 @@ def certify(ascent: ChunkAscent, clients: Clients) -> tuple[ChunkAscent, Info]:
     loss, conjugate = clients.reveal(terms.sums) / ascent.samples
     ridge = 0.5 * ascent.regularisation * float(clients.reveal(terms.square)[0])
     primal, dual = float(loss) + ridge, float(conjugate) - ridge
-    return ascent, Info(
+    return ascent, RoundMetrics(
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),

@@ -59,7 +59,7 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_conjugate,
     multiply_exact,
 )
-from intarsia.core.algorithm import Clients, Info
+from intarsia.core.algorithm import Clients, RoundMetrics
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 
@@ -156,7 +156,7 @@ def begin(
     return _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
 
 
-def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
+def step(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
@@ -209,10 +209,10 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
     return newton, info(newton)
 
 
-def info(newton: Newton) -> Info:
+def info(newton: Newton) -> RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
     primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
-    return Info(
+    return RoundMetrics(
         finished=newton.still > 3 and newton.budget >= newton.samples,
         primal=primal,
         dual=dual,
@@ -316,7 +316,7 @@ def _check_progress(newton: Newton) -> Newton:
     )
 
 
-def certify(newton: Newton, clients: Clients) -> tuple[Newton, Info]:
+def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
     own = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))

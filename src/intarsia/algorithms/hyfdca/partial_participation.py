@@ -61,7 +61,7 @@ from intarsia.algorithms.hyfdca.partial_participation_client import (
     part_of_objectives,
     search_points,
 )
-from intarsia.core.algorithm import Clients, Info, RandomKey
+from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics
 from intarsia.core.block import Array
 from intarsia.errors import ConvergenceError
 from intarsia.maths.linear import losses
@@ -72,7 +72,7 @@ _RECENT = 4.0  # the average over n rounds gives the last one the weight 4/(n + 
 STATES = (Partial, Place)
 
 
-def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, Info]:
+def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, RoundMetrics]:
     """Take a proximal step among the clients that are there; all of them have a Place.
 
     A client counts as away if no owner of its samples is there with labels: their duals stand
@@ -81,7 +81,7 @@ def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, I
     labellers, ids = dict(partial.labellers), set(clients.ids)
     there = tuple(name for name in clients.ids if ids.intersection(labellers[name]))
     if not there:
-        return partial, Info(phase="proximal ascent")
+        return partial, RoundMetrics(phase="proximal ascent")
     alpha, w, z, u = partial.alpha, partial.w, partial.z, partial.u
     # step 1: catching up
     returning = [name for name in there if name not in partial.present]
@@ -135,7 +135,7 @@ def step(partial: Partial, clients: Clients, rng: RandomKey) -> tuple[Partial, I
         present=there,
     )
     # no objective: the loss is that of the samples that are there only
-    return partial, Info(phase="proximal ascent")
+    return partial, RoundMetrics(phase="proximal ascent")
 
 
 def metric(proximal: float, sizes: Array, features: int) -> float:
@@ -168,7 +168,7 @@ def _best_step(along: Array, square: float, loss: int) -> tuple[float, float]:
     return step, float(slope * step + 0.5 * curvature * step**2)
 
 
-def certify(partial: Partial, clients: Clients) -> tuple[Partial, Info, Any]:
+def certify(partial: Partial, clients: Clients) -> tuple[Partial, RoundMetrics, Any]:
     """Return the objectives of the best of the last, the average and the models before.
 
     The third item is the sealed total of its weights.
@@ -193,7 +193,7 @@ def certify(partial: Partial, clients: Clients) -> tuple[Partial, Info, Any]:
         )
     clients.ask(keep_model, dict.fromkeys(clients.ids, Keep(weights)))
     gap = (primal - dual) / max(primal, 1e-300)
-    info = Info(primal=primal, dual=dual, gap_relative=gap, phase="proximal ascent")
+    info = RoundMetrics(primal=primal, dual=dual, gap_relative=gap, phase="proximal ascent")
     return replace(partial, best=weights, lowest=primal), info, weights
 
 

@@ -71,12 +71,12 @@ from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     RandomKey,
     Ready,
+    RoundMetrics,
     asks,
     evolve,
     sums,
@@ -235,14 +235,14 @@ def _own_columns(server: Server, client: ClientId) -> Any:
     return {name: columns[name] for name, owners in server.owners.items() if client in owners}
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train; add up their parts of the change."""
     server = evolve(server, rounds=server.rounds + 1)
     if server.options.shares == "nothing":
         clients.ask(train_alone, _told(server, clients))
-        return server, Info(phase="local")
+        return server, RoundMetrics(phase="local")
     if server.options.matching == "rounds":
-        return _with_classifiers(server, clients), Info(phase="matching")
+        return _with_classifiers(server, clients), RoundMetrics(phase="matching")
     # step 1: the classes' weights
     server = _with_classes(server, clients)
     # step 2: local training
@@ -252,7 +252,7 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     moved = evolve(whole, extractors=whole.extractors + total.extractors)
     if server.options.shares == "all":
         moved = evolve(moved, columns=whole.columns + total.columns, rest=whole.rest + total.rest)
-    return evolve(server, whole=moved), Info(phase="averaging")
+    return evolve(server, whole=moved), RoundMetrics(phase="averaging")
 
 
 def _with_classes(server: Server, clients: Clients) -> Server:
@@ -266,18 +266,18 @@ def _with_classes(server: Server, clients: Clients) -> Server:
     return evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Return the cross-entropy of the clients' networks over all their samples."""
     messages = _told(server, clients)
-    return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
+    return server, RoundMetrics(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Give every client the server's network, and open it to the server, whose model it is."""
     _, info = certify(server, clients, rng)
     whole = server.whole
     if whole.rest is None:
-        return Conclusion(info)
+        return FinalResult(info)
     # discloses the server's network, which is what it trains for
     extractors, columns, rest = clients.reveal(whole.extractors), whole.columns, whole.rest
     if server.options.matching == "none":
@@ -289,7 +289,7 @@ def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
     found = {
         name: values.astype(kind) for name, values in assembled(server.made_of, parts, like).items()
     }
-    return Conclusion(info, network=named_by_block(server.made_of, found))
+    return FinalResult(info, network=named_by_block(server.made_of, found))
 
 
 def _architecture(options: HyFEM, schema: Schema, client: ClientId | None) -> Composition | None:

@@ -32,14 +32,14 @@ from intarsia.algorithms.networks.parameter_sharing import Loss
 from intarsia.algorithms.networks.targets import cross_entropy, label_tensor, loss_of_scores, odds
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.algorithm import (
+    ClientCall,
     PerBlock,
     RandomKey,
     Ready,
     ServerModel,
-    Visit,
     client_function,
-    cohort_function,
     evolve,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -262,8 +262,8 @@ def _opened(client: Client, message: Told) -> Client:
     return evolve(client, made_of=made_of, parameters=parameters)
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Told]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Told]]) -> list[tuple[Client, Change]]:
     """Train from the server's network; send the client's part of its change."""
     before = [_opened(client, message) for client, _, message, _ in visits]
     seats = [
@@ -276,8 +276,8 @@ def local_training(visits: Sequence[Visit[Told]]) -> list[tuple[Client, Change]]
     ]
 
 
-@cohort_function
-def train_alone(visits: Sequence[Visit[Told]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def train_alone(visits: Sequence[ClientCall[Told]]) -> list[tuple[Client, Ready]]:
     """Train the client's own network; there is nothing to send."""
     seats = [(client, block, rng) for client, block, _, rng in visits]
     return [(client, Ready()) for client in _trained(seats, visits[0][2].rate)]

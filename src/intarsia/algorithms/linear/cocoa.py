@@ -30,14 +30,14 @@ from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_ze
 from intarsia.core.algorithm import (
     Algorithm,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     PerFeature,
     RandomKey,
     Ready,
     Release,
+    RoundMetrics,
     asks,
     client_function,
     sums,
@@ -204,7 +204,7 @@ def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
     Raises
     ------
     FederationError
-        If the parties' features differ, two hold one sample, or a sample has no label.
+        If the clients' features differ, two hold one sample, or a sample has no label.
     """
     first, *others = schema.clients
     features = set(schema.holdings[first].features)
@@ -231,17 +231,17 @@ def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, len(schema.samples), sigma)
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w, sigma=server.sigma)
     # step 1: local dual ascent
     change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
     # step 2: aggregation
     w = server.w + change.w * server.options.gamma
-    return replace(server, w=w), Info(phase="dual ascent")
+    return replace(server, w=w), RoundMetrics(phase="dual ascent")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Return the objectives over all clients."""
     parts = clients.sum(objectives, dict.fromkeys(clients.ids, Weights(server.w)))
     # discloses the data loss, the dual's data term and ‖w‖²
@@ -249,12 +249,12 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
     gap = (primal - dual) / max(abs(primal), float(np.finfo(float).tiny))
-    return server, Info(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
+    return server, RoundMetrics(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
 
 
 def conclude_private(
     server: Server, clients: Clients, rng: RandomKey, *, terms: Release
-) -> Conclusion:
+) -> FinalResult:
     """Certify the final model and reveal it with noise."""
     _, info = certify(server, clients, rng)
     return differential_privacy.conclude(

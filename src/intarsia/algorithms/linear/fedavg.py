@@ -40,12 +40,12 @@ from intarsia.core.algorithm import (
     Algorithm,
     Clients,
     Disclosure,
-    Info,
     Model,
     PerFeature,
     PerSample,
     RandomKey,
     Release,
+    RoundMetrics,
     client_function,
     sums,
 )
@@ -259,7 +259,7 @@ def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, len(schema.samples))
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there descend; average where their features overlap."""
     options, number = server.options, server.rounds + 1
     rate = options.a / (options.b + math.sqrt(number))
@@ -267,10 +267,10 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # step 1: local descent
     change = clients.sum(local_descent, dict.fromkeys(clients.ids, message))
     # step 2: averaging
-    return replace(server, w=server.w + change.w, rounds=number), Info(phase="averaging")
+    return replace(server, w=server.w + change.w, rounds=number), RoundMetrics(phase="averaging")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Return the objective of the model over all clients; there is no dual to bound it from."""
     products = clients.sum(part_of_scores, dict.fromkeys(clients.ids, Weights(server.w)))
     parts = clients.sum(part_of_objective, dict.fromkeys(clients.ids, Scores(products.z)))
@@ -282,7 +282,7 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, I
             f"The objective is {primal} after {server.rounds} rounds: the steps of local descent "
             "are too long. Lower algorithm.a, raise algorithm.b, or standardise the features."
         )
-    return server, Info(primal=primal, loss=loss / server.samples, phase="averaging")
+    return server, RoundMetrics(primal=primal, loss=loss / server.samples, phase="averaging")
 
 
 def private(release: Release) -> Algorithm:

@@ -14,10 +14,10 @@ import numpy as np
 
 from intarsia.core.algorithm import (
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     PerFeature,
     RandomKey,
+    RoundMetrics,
     client_function,
     evolve,
 )
@@ -75,9 +75,9 @@ def conclude(
     clients: Clients,
     rng: RandomKey,
     *,
-    certify: Callable[[S, Clients, RandomKey], tuple[S, Info]],
-) -> Conclusion:
+    certify: Callable[[S, Clients, RandomKey], tuple[S, RoundMetrics]],
+) -> FinalResult:
     """Evaluate the final model as the algorithm does, and reveal it."""
     server, info = certify(server, clients, rng)
     # discloses the model: the server may predict with it
-    return Conclusion(info, clients.reveal(server.w))
+    return FinalResult(info, clients.reveal(server.w))

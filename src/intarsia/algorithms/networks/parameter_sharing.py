@@ -34,17 +34,17 @@ from intarsia.algorithms.networks.targets import loss_of_scores, output_count, s
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import (
     Algorithm,
+    ClientCall,
     ClientFunction,
     Clients,
-    Conclusion,
     Disclosure,
-    Info,
+    FinalResult,
     Model,
     RandomKey,
     Ready,
     Release,
+    RoundMetrics,
     Sends,
-    Visit,
     asks,
     client_function,
     evolve,
@@ -115,7 +115,7 @@ class Loss:
     at: Array  # (2,) Σ l, labelled samples
 
 
-class Seat(NamedTuple):
+class ClientTask(NamedTuple):
     """A client in the middle of a client function."""
 
     client: Client
@@ -156,25 +156,25 @@ def send_start(
     return client, message
 
 
-def opened(visits: Sequence[Visit[Shared]]) -> list[Seat]:
+def opened(visits: Sequence[ClientCall[Shared]]) -> list[ClientTask]:
     """Return the clients with what all share, as their messages have it."""
-    seats: list[Seat] = []
+    seats: list[ClientTask] = []
     for client, block, message, rng in visits:
         if message.shared is not None:
             parts = client.options.shared_parts
             parameters = with_parts(client.parameters, parts, message.shared)
             client = evolve(client, parameters=parameters)
-        seats.append(Seat(client, label_scaling.on_scale(client, block), rng))
+        seats.append(ClientTask(client, label_scaling.on_scale(client, block), rng))
     return seats
 
 
 def trained(
     training: LocalTraining | None,
-    seats: Sequence[Seat],
+    seats: Sequence[ClientTask],
     stream: str,
     constants: Callable[[Client], Mapping[str, Tensor]] = lambda client: {},
     references: Sequence[Arrays] | None = None,
-) -> list[Seat]:
+) -> list[ClientTask]:
     """Return the clients after a training, or as they are without one.
 
     Parameters
@@ -201,7 +201,7 @@ def trained(
     ]
 
 
-def change(before: Seat, after: Seat) -> Change:
+def change(before: ClientTask, after: ClientTask) -> Change:
     """Return by how much a client moved what all share."""
     moved = changed(before.client.parameters, after.client.parameters)
     return Change(part_vector(moved, before.client.options.shared_parts))
@@ -348,10 +348,10 @@ def certify(
     rng: RandomKey,
     *,
     part_of_loss: ClientFunction = part_of_loss,
-) -> tuple[Server, Info]:
+) -> tuple[Server, RoundMetrics]:
     """Return the loss over all clients' samples with what all share now."""
     messages = told(server, clients)
-    return server, Info(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
+    return server, RoundMetrics(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
 def conclude(
@@ -361,12 +361,12 @@ def conclude(
     *,
     personalise: ClientFunction,
     part_of_loss: ClientFunction = part_of_loss,
-) -> Conclusion:
+) -> FinalResult:
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, told(server, clients))
     _, info = certify(server, clients, rng, part_of_loss=part_of_loss)
-    return Conclusion(info)
+    return FinalResult(info)
 
 
 def init_server(
@@ -388,7 +388,7 @@ def init_server(
 def network_algorithm(
     name: str,
     options: type,
-    round: Callable[[Any, Clients, RandomKey], tuple[Any, Info]],
+    round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]],
     *,
     sends: Sequence[Sends],
     personalise: ClientFunction | None = None,

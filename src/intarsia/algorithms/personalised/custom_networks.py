@@ -34,8 +34,8 @@ from intarsia.algorithms.networks.options import check_device
 from intarsia.algorithms.networks.parameter_sharing import (
     Change,
     Client,
+    ClientTask,
     Loss,
-    Seat,
     Server,
     Shared,
     Start,
@@ -61,18 +61,18 @@ from intarsia.algorithms.networks.training_rows import columns, labelled_rows
 from intarsia.algorithms.networks.user_modules import Named, made, named, scores, structure
 from intarsia.core.algorithm import (
     Algorithm,
+    ClientCall,
     Clients,
     Disclosure,
-    Info,
     Model,
     RandomKey,
     Ready,
-    Visit,
+    RoundMetrics,
     asks,
     client_function,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -217,13 +217,13 @@ def init_client(
     return Client(_naming(own, module), outputs, _drawn(own, features, outputs, rng))
 
 
-def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
+def _trained(seats: Sequence[ClientTask], *, final: bool) -> list[ClientTask]:
     """Return the clients after a training, each group at once."""
     groups: dict[Any, list[int]] = {}
     for place, seat in enumerate(seats):
         training = _training(seat.client.options, seat.block, seat.client.outputs, final=final)
         groups.setdefault(training, []).append(place)
-    after: dict[int, Seat] = {}
+    after: dict[int, ClientTask] = {}
     for training, places in groups.items():
         options = seats[places[0]].client.options
         learners = [_learner(seats[place], options.device) for place in places]
@@ -235,7 +235,7 @@ def _trained(seats: Sequence[Seat], *, final: bool) -> list[Seat]:
     return [after[place] for place in range(len(seats))]
 
 
-def _learner(seat: Seat, device: str) -> Learner:
+def _learner(seat: ClientTask, device: str) -> Learner:
     tensors = {n: torch.from_numpy(v).to(device) for n, v in seat.client.parameters.items()}
     x, y = labelled_rows(seat.block)
     x = x[:, columns(seat.block.features)]
@@ -251,8 +251,8 @@ def _learner(seat: Seat, device: str) -> Learner:
     )
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all parameters; send the change of those that are shared, if any are."""
     # step 1: local training
     before = opened(visits)
@@ -263,8 +263,8 @@ def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     ]
 
 
-@cohort_function
-def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train what is not shared after the last round."""
     return [(seat.client, Ready()) for seat in _trained(opened(visits), final=True)]
 
@@ -349,16 +349,16 @@ def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Modul
     return module
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train; average the changes of what all share."""
     server = evolve(server, rounds=server.rounds + 1)
     if not server.options.shared:
         clients.ask(local_training, told(server, clients))
-        return server, Info(phase="local")
+        return server, RoundMetrics(phase="local")
     # step 1: local training
     total = clients.sum(local_training, told(server, clients))
     # step 2: averages
-    return averaged(server, total, clients), Info(phase="averaging")
+    return averaged(server, total, clients), RoundMetrics(phase="averaging")
 
 
 OWN_NETWORKS = Algorithm(

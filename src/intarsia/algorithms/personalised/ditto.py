@@ -27,16 +27,16 @@ from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core.algorithm import (
+    ClientCall,
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     RandomKey,
-    Visit,
+    RoundMetrics,
     asks,
     client_function,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Block
 from intarsia.core.settings import Count, NotNegative
@@ -59,8 +59,8 @@ def _training(options: Ditto, outputs: int, epochs: int, pull: float) -> LocalTr
     return training_of(options, outputs, plain_loss, ("*",), epochs=epochs, proximal=pull)
 
 
-@cohort_function
-def train_both(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def train_both(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     # step 1: the network of all
@@ -93,21 +93,21 @@ def part_of_own_loss(
     return client, sharing.part_of_loss.call(client, block, alone, rng)[1]
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train both networks; average the changes of the first."""
     server = evolve(server, rounds=server.rounds + 1)
     # steps 1 and 2: both networks
     total = clients.sum(train_both, sharing.told(server, clients))
     # step 3: averages
-    return sharing.averaged(server, total, clients), Info(phase="averaging")
+    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
 
 
 certify = partial(sharing.certify, part_of_loss=part_of_own_loss)
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Return how good the clients' own networks are, which stay with them."""
-    return Conclusion(certify(server, clients, rng)[1])
+    return FinalResult(certify(server, clients, rng)[1])
 
 
 DITTO = sharing.network_algorithm(

@@ -43,17 +43,17 @@ from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
 from intarsia.core.algorithm import (
+    ClientCall,
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     RandomKey,
     Ready,
-    Visit,
+    RoundMetrics,
     asks,
     client_function,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
@@ -148,19 +148,19 @@ def send_kernel(
     return client, Kernel(latent @ latent.T)
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Similar]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Similar]]) -> list[tuple[Client, Ready]]:
     """Train φ and β; there is nothing to send."""
     return _similar(visits, visits[0][0].options.local_epochs)
 
 
-@cohort_function
-def personalise(visits: Sequence[Visit[Similar]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def personalise(visits: Sequence[ClientCall[Similar]]) -> list[tuple[Client, Ready]]:
     """Train φ and β after the last round."""
     return _similar(visits, visits[0][0].options.final_epochs)
 
 
-def _similar(visits: Sequence[Visit[Similar]], epochs: int) -> list[tuple[Client, Ready]]:
+def _similar(visits: Sequence[ClientCall[Similar]], epochs: int) -> list[tuple[Client, Ready]]:
     training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
     # what all are told is the same
     message = visits[0][2]
@@ -209,19 +209,19 @@ def _normed(kernel: Array) -> Array:
     return found
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train towards the mean of their kernels."""
     server = evolve(server, rounds=server.rounds + 1)
     clients.ask(local_training, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
-    return server, Info(phase="local")
+    return server, RoundMetrics(phase="local")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client train a last time; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
     _, info = sharing.certify(server, clients, rng)
-    return Conclusion(info)
+    return FinalResult(info)
 
 
 def _mean_kernel(server: Server, clients: Clients, rng: RandomKey) -> Similar:

@@ -53,16 +53,16 @@ from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core.algorithm import (
+    ClientCall,
     Clients,
-    Conclusion,
-    Info,
+    FinalResult,
     RandomKey,
     Ready,
-    Visit,
+    RoundMetrics,
     asks,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Array
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
@@ -177,8 +177,8 @@ def _training(
     return training_of(options, outputs, plain_loss, parts, epochs=epochs, proximal=proximal)
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the client's own parts, then those that are shared; send the change of these."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     # step 1: local training
@@ -193,8 +193,8 @@ def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     ]
 
 
-@cohort_function
-def train_alone(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def train_alone(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's own parts, which are all; there is nothing to send."""
     return _own_parts(visits, visits[0][0].options.local_epochs)
 
@@ -203,21 +203,21 @@ def train_alone(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
 train_alone = replace(train_alone, stream=local_training.name)
 
 
-@cohort_function
-def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's own parts after the last round."""
     return _own_parts(visits, visits[0][0].options.final_epochs)
 
 
-def _own_parts(visits: Sequence[Visit[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
+def _own_parts(visits: Sequence[ClientCall[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
     options, outputs = visits[0][0].options, visits[0][0].outputs
     training = _training(options, outputs, epochs, *options.own_parts)
     found = sharing.trained(training, sharing.opened(visits), "local")
     return [(one.client, Ready()) for one in found]
 
 
-@cohort_function
-def whole_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def whole_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     before = sharing.opened(visits)
@@ -230,8 +230,8 @@ def whole_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change
     ]
 
 
-@cohort_function
-def fine_tune(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def fine_tune(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train all of the network from what is shared at the end, and keep it."""
     options, outputs = visits[0][0].options, visits[0][0].outputs
     training = _training(options, outputs, options.final_epochs, *options.shared_parts)
@@ -239,32 +239,32 @@ def fine_tune(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
     return [(one.client, Ready()) for one in found]
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train; average the changes of what is shared."""
     server = evolve(server, rounds=server.rounds + 1)
     if not server.options.shared_parts:
         clients.ask(train_alone, sharing.told(server, clients))
-        return server, Info(phase="local")
+        return server, RoundMetrics(phase="local")
     # steps 1 and 2: local training, shared step
     total = clients.sum(local_training, sharing.told(server, clients))
     # step 3: averages
-    return sharing.averaged(server, total, clients), Info(phase="averaging")
+    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
 
 
-def round_whole(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round_whole(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train all of the network; average its changes."""
     server = evolve(server, rounds=server.rounds + 1)
     total = clients.sum(whole_training, sharing.told(server, clients))
-    return sharing.averaged(server, total, clients), Info(phase="averaging")
+    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
 
 
-def conclude_tuned(server: Server, clients: Clients, rng: RandomKey) -> Conclusion:
+def conclude_tuned(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
     """Let every client tune the network to its own rows; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(fine_tune, sharing.told(server, clients))
         server = evolve(server, shared=None)  # from here on each client's network is its own
     _, info = sharing.certify(server, clients, rng)
-    return Conclusion(info)
+    return FinalResult(info)
 
 
 def join(clients: Clients, options: HetFedRep, shared: Array) -> None:

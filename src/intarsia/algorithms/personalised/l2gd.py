@@ -34,16 +34,16 @@ from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core.algorithm import (
+    ClientCall,
     Clients,
-    Info,
     RandomKey,
     Ready,
-    Visit,
+    RoundMetrics,
     asks,
     client_function,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, Fraction, FractionBelowOne
@@ -85,19 +85,19 @@ def _training(options: L2gd, outputs: int, epochs: int) -> LocalTraining:
     return training_of(options, outputs, plain_loss, parts, epochs=epochs)
 
 
-@cohort_function
-def local_training(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's network; there is nothing to send."""
     return _trained(visits, visits[0][0].options.local_epochs)
 
 
-@cohort_function
-def personalise(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Ready]]:
+@vectorised_function
+def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
     """Train the client's network after the last round."""
     return _trained(visits, visits[0][0].options.final_epochs)
 
 
-def _trained(visits: Sequence[Visit[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
+def _trained(visits: Sequence[ClientCall[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
     training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
     return [
         (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
@@ -127,7 +127,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     return evolve(server, shared=None)  # from here on each client's network is its own
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there train, and in some rounds step to their mean."""
     server = evolve(server, rounds=server.rounds + 1)
     options = server.options
@@ -136,11 +136,11 @@ def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Inf
     # step 2: a step towards the mean
     drawn = rng.fold_in("aggregation").generator().random()
     if not options.shared_parts or drawn >= options.aggregation:
-        return server, Info(phase="local")
+        return server, RoundMetrics(phase="local")
     total = clients.sum(send_network, dict.fromkeys(clients.ids, Average()))
     mean = Parameters(at=total.at * (1 / len(clients.ids)))
     clients.ask(mix, dict.fromkeys(clients.ids, mean))
-    return server, Info(phase="averaging")
+    return server, RoundMetrics(phase="averaging")
 
 
 L2GD = sharing.network_algorithm(

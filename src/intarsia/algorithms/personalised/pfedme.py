@@ -28,19 +28,25 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Seat, Server, Shared
+from intarsia.algorithms.networks.parameter_sharing import (
+    Change,
+    Client,
+    ClientTask,
+    Server,
+    Shared,
+)
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
 from intarsia.core.algorithm import (
+    ClientCall,
     Clients,
-    Info,
     RandomKey,
-    Visit,
+    RoundMetrics,
     asks,
-    cohort_function,
     evolve,
     sums,
+    vectorised_function,
 )
 from intarsia.core.settings import Count, NotNegative, Positive
 from intarsia.maths.training.local_training import LocalTraining
@@ -68,7 +74,7 @@ def _training(options: PFedMe, outputs: int) -> LocalTraining:
     )
 
 
-def _on_batch(seat: Seat, number: int) -> Seat:
+def _on_batch(seat: ClientTask, number: int) -> ClientTask:
     """Return a client with the rows of one batch."""
     rows = np.flatnonzero(is_labelled(seat.block))
     draws = seat.rng.fold_in("batch", number).generator()
@@ -76,8 +82,8 @@ def _on_batch(seat: Seat, number: int) -> Seat:
     return seat._replace(block=seat.block.take(chosen), rng=seat.rng.fold_in(number))
 
 
-@cohort_function
-def train_envelope(visits: Sequence[Visit[Shared]]) -> list[tuple[Client, Change]]:
+@vectorised_function
+def train_envelope(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Step with w towards own networks; send its change, and keep the own network."""
     options = visits[0][0].options
     # step 1: θ, then w, in turn
@@ -104,13 +110,15 @@ def _stepped(common: Arrays, own: Arrays, share: float) -> Arrays:
     return {name: values - share * (values - own[name]) for name, values in common.items()}
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, Info]:
+def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
     """Let the clients that are there step with w; step to the average."""
     server = evolve(server, rounds=server.rounds + 1)
     total = clients.sum(train_envelope, sharing.told(server, clients))
     # step 2: (1-β) w + β w̄ = w + β times the average of the changes
     share = server.options.mixing / len(clients.ids)
-    return evolve(server, shared=server.shared + total.shared * share), Info(phase="averaging")
+    return evolve(server, shared=server.shared + total.shared * share), RoundMetrics(
+        phase="averaging"
+    )
 
 
 PFEDME = sharing.network_algorithm(

@@ -8,11 +8,11 @@ call gets the same one. `wire` defines calls and answers.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from intarsia.engines.remote.caller import Patience as Patience
+    from intarsia.engines.remote.caller import RetryPolicy as RetryPolicy
     from intarsia.engines.remote.caller import Transport as Transport
     from intarsia.engines.remote.server import Remote as Remote
-    from intarsia.engines.remote.site import Shelf as Shelf
     from intarsia.engines.remote.site import Site as Site
+    from intarsia.engines.remote.site import StateStore as StateStore
     from intarsia.engines.remote.site import Workplace as Workplace
 else:
     from intarsia.core.lazy_names import lazy_names

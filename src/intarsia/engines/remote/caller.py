@@ -29,7 +29,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long the server waits for a site, and what it does without it."""
 
     seconds: float = 60.0  # for the answer to one attempt
@@ -75,7 +75,7 @@ class Caller:
         run: str,
         clients: Sequence[ClientId],
         transport: Transport,
-        patience: Patience,
+        patience: RetryPolicy,
         journal: Journal | None = None,
     ) -> None:
         self.run, self.clients, self.patience = run, tuple(clients), patience
@@ -248,7 +248,7 @@ class Caller:
         return True
 
 
-def _absent(clients: Collection[ClientId], what: str, patience: Patience) -> AbsentError:
+def _absent(clients: Collection[ClientId], what: str, patience: RetryPolicy) -> AbsentError:
     names = tuple(sorted(clients))
     return AbsentError(
         f"{', '.join(names)} did not {what} {patience.deadline:g} seconds; see to these sites, "
@@ -266,7 +266,7 @@ class _Attempts:
     """Calls one site until it answers, in a thread of its own."""
 
     def __init__(
-        self, transport: Transport, client: ClientId, call: Call, patience: Patience
+        self, transport: Transport, client: ClientId, call: Call, patience: RetryPolicy
     ) -> None:
         self._transport, self._client, self._call = transport, client, call
         self._patience = patience

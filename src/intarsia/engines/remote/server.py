@@ -1,6 +1,6 @@
 """Server of the remote engine: clients are sites on other machines, over any transport of bytes.
 
-The server sees what it sees in `InProcess`, with the same keys of random numbers and sums in the
+The server sees what it sees in `Simulation`, with the same keys of random numbers and sums in the
 same order, so that a run comes to the same bits. Contributions are sealed at the sites; the server
 has no key.
 """
@@ -15,7 +15,7 @@ from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, evolve
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.communication_log import RECORDS, Bookkeeping, Exchange, Version
+from intarsia.engines.communication_log import RECORDS, CommunicationLog, Exchange, Version
 from intarsia.engines.remote.caller import Caller
 from intarsia.engines.remote.wire import (
     BEGIN,
@@ -30,7 +30,7 @@ from intarsia.engines.remote.wire import (
 from intarsia.engines.sums.linear_combination import Combination, CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedTotal
-from intarsia.engines.sums.secure import LockedTotals
+from intarsia.engines.sums.secure import SecureTotals
 from intarsia.engines.transcript import Recorder
 from intarsia.errors import AbsentError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
@@ -77,7 +77,7 @@ class Remote:
         geometry = Geometry(self._schemas)
         self._locked = None if sealing is None else _Owners(caller, geometry, sealing).totals
         self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
-        self.books = Bookkeeping(self._clients, self._totals, recorder)
+        self.books = CommunicationLog(self._clients, self._totals, recorder)
 
     @property
     def ids(self) -> Sequence[ClientId]:
@@ -246,7 +246,7 @@ class _Owners:
 
     def __init__(self, caller: Caller, geometry: Geometry, sealing: Sealing) -> None:
         self._caller = caller
-        self.totals = LockedTotals(geometry, sealing, caller.run, self, lambda: caller.sequence + 1)
+        self.totals = SecureTotals(geometry, sealing, caller.run, self, lambda: caller.sequence + 1)
 
     def is_there(self, client: ClientId) -> bool:
         """Return whether a client can be asked: one that is away cannot."""

@@ -41,14 +41,14 @@ from intarsia.engines.remote.wire import (
 )
 from intarsia.engines.sums.plain import Geometry, from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
-from intarsia.engines.sums.secure import LockedTotals
+from intarsia.engines.sums.secure import SecureTotals
 from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
 _INDEX = "index"
 
 
-class Shelf(Protocol):
+class StateStore(Protocol):
     """Where a site keeps what it has of one run; what is written is replaced as a whole."""
 
     def read(self, name: str) -> bytes | None:
@@ -128,7 +128,7 @@ class Site:
     def __init__(
         self,
         client: ClientId,
-        shelf: Callable[[str], Shelf],
+        shelf: Callable[[str], StateStore],
         workplace: Callable[[], Workplace],
         secret: Callable[[], SecretKey],
         report: Callable[[Exception], None] = lambda _: None,
@@ -181,7 +181,7 @@ class _Run:
         self,
         client: ClientId,
         name: str,
-        shelf: Shelf,
+        shelf: StateStore,
         make: Callable[[], Workplace],
         secret: SecretKey,
     ) -> None:
@@ -193,7 +193,7 @@ class _Run:
         self._index = Index() if written is None else self._read(written, Index)
         self._states: dict[int, Any] = {}
         self._place: Workplace | None = None
-        self._totals: LockedTotals | None = None
+        self._totals: SecureTotals | None = None
         self._number = 0  # of the present call
 
     @property
@@ -406,11 +406,11 @@ class _Run:
         pieces, extra = zip(*(found[cell] for cell in asked.cells), strict=True)
         return codec.encode(Opened(tuple(totals.piece_record(one) for one in pieces), extra))
 
-    def _locked(self, place: Workplace) -> LockedTotals:
+    def _locked(self, place: Workplace) -> SecureTotals:
         if place.sealing is None:
             raise StaleError("A sealed total came in a run whose sums are not sealed.")
         if self._totals is None:
-            self._totals = LockedTotals(
+            self._totals = SecureTotals(
                 Geometry(place.schemas), place.sealing, self.name, number=lambda: self._number
             )
         return self._totals

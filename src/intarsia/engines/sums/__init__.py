@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from intarsia.engines.sums.plain import PlainTotals as PlainTotals
     from intarsia.engines.sums.plain import Totals as Totals
-    from intarsia.engines.sums.secure import LockedTotals as LockedTotals
+    from intarsia.engines.sums.secure import SecureTotals as SecureTotals
 else:
     from intarsia.core.lazy_names import lazy_names
 

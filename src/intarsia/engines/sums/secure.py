@@ -27,7 +27,7 @@ from intarsia.engines.sums.linear_combination import (
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.errors import RangeError, ReplayError, TamperedError
-from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealing, Stream
+from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealing, Stream
 
 _WAITING = 16  # pieces that are added at a time
 
@@ -42,7 +42,7 @@ class _Plan:
         self.streams: dict[int, Stream] = {}
         self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
 
-    def put(self, cell: int, piece: Piece, adder: Adder) -> None:
+    def put(self, cell: int, piece: Piece, adder: Aggregator) -> None:
         """Take a piece of a cell; add up those that wait where they are many."""
         waiting = self.pieces.setdefault(cell, [])
         waiting.append(piece)
@@ -225,7 +225,7 @@ def array_of(value: Any) -> Array:
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
 
-class LockedTotals:
+class SecureTotals:
     """Lets clients seal what they contribute, and open what is theirs.
 
     Parameters

@@ -5,12 +5,12 @@ function it is about lies in it, and a node runs those of the run's algorithm on
 which client it is when it is asked by "query.name".
 
 Flower may run each call in another process, and keeps a `Context` for each node between them. What
-a site has lies on its shelf (`remote.client.Shelf`): on its own disk, or in the context where the
-nodes are simulated (`ContextShelf`). The context also says which call was the last, so that a
-process that has answered it goes on with what it has in memory, and any other reads the shelf.
+a site has lies in its store (`remote.site.StateStore`): on its own disk, or in the context where
+the nodes are simulated (`ContextShelf`). The context also says which call was the last, so that a
+process that has answered it goes on with what it has in memory, and any other reads the store.
 
 Where nodes are simulated nothing is lost, and one attempt should have all the time that there is
-(`Patience(seconds=600, deadline=600)`): a second message would run beside the first.
+(`RetryPolicy(seconds=600, deadline=600)`): a second message would run beside the first.
 """
 
 from __future__ import annotations

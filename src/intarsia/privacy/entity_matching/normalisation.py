@@ -1,4 +1,4 @@
-"""Sample ids that parties write differently: the declared rules, and what is no id.
+"""Sample ids that clients write differently: the declared rules, and what is no id.
 
 Rules, in the order in which they are declared; they change text ids only:
 
@@ -15,14 +15,14 @@ width
     Unicode's compatibility forms are one (NFKC): full-width letters and digits, no-break spaces,
     letters and accents apart or joined.
 
-Two parties match the ids that are equal in the end, so that a rule that is too wide joins different
-samples of two parties. Within one party it is found: two of its ids that become one are an error.
+Two clients match the ids that are equal in the end, so that a rule that is too wide joins different
+samples of two clients. Within one client it is found: two of its ids that become one are an error.
 
 Types
 -----
 A column in which every id is a whole number is read as numbers ("007" is none: its zeros may
 matter). Text and numbers never match. Where rules are declared, text ids that have become whole
-numbers, every one, are read as numbers where another party has numbers; a party with a single id
+numbers, every one, are read as numbers where another client has numbers; a client with a single id
 such as "A7" has text, and the other needs `id_type = "text"`.
 """
 
@@ -62,9 +62,9 @@ _RULES: Mapping[str, Callable[[str], str]] = {
 
 
 def normalised(ids: NDArray[Any], rules: Sequence[Rule], where: str) -> NDArray[Any]:
-    """Return one party's ids after the rules, in their order; whole numbers stay.
+    """Return one client's ids after the rules, in their order; whole numbers stay.
 
-    `where` is how an error names the party.
+    `where` is how an error names the client.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def normalised(ids: NDArray[Any], rules: Sequence[Rule], where: str) -> NDArray[
 
 
 def checked(ids: NDArray[Any], where: str) -> NDArray[Any]:
-    """Return one party's ids as they are.
+    """Return one client's ids as they are.
 
     Raises
     ------
@@ -129,14 +129,14 @@ def _check_kind(ids: NDArray[Any], where: str) -> None:
 
 
 def of_one_type(ids: Mapping[ClientId, NDArray[Any]]) -> dict[ClientId, NDArray[Any]]:
-    """Return all parties' ids, as whole numbers where one has numbers and the others' texts are.
+    """Return all clients' ids, as whole numbers where one has numbers and the others' texts are.
 
-    For ids after `normalised`. The error names types and no id, since each party may read it.
+    For ids after `normalised`. The error names types and no id, since each client may read it.
 
     Raises
     ------
     FederationError
-        If one party has whole numbers and another has text that is none.
+        If one client has whole numbers and another has text that is none.
     """
     whole = [client for client, own in ids.items() if own.dtype.kind in "iu"]
     if not whole:
@@ -206,6 +206,6 @@ def _refuse_malformed(texts: Sequence[str], raw: Sequence[str], where: str) -> N
             advice = 'add "width" to normalise in [alignment]' if blank else "correct it"
             raise TableError(
                 f"{where}: the id {raw[position]!r} in row {position + 1} has the character "
-                f"U+{ord(hidden[0]):04X}, which nobody sees and which another party's id may lack; "
-                f"{advice}."
+                f"U+{ord(hidden[0]):04X}, which nobody sees and which another client's id may "
+                f"lack; {advice}."
             )

@@ -2,26 +2,26 @@
 
 A pseudonym is the first 128 bits of HMAC-SHA256 (RFC 2104) of the normalised id under a key that
 the clients share and the server does not have. 64 bits would sort twice as fast, but five million
-ids then coincide with a probability of 7e-7, and a coincidence between two parties joins two
+ids then coincide with a probability of 7e-7, and a coincidence between two clients joins two
 strangers without a sign; with 128 bits it is 4e-26. It is an array of 16 bytes (`S16`), which NumPy
 sorts and compares as it does numbers; hexadecimal text would take eight times the room.
 
 Who learns what
 ---------------
 server
-    Which pseudonymous rows each party holds, hence how many, and which of them several parties
+    Which pseudonymous rows each client holds, hence how many, and which of them several clients
     hold. It cannot test whether a person is among them: that needs the key. Whether a row is held
     out for testing is decided by the pseudonym, so that this says nothing of the id either.
 client
-    Its own rows. Whoever has the key and sees other parties' pseudonyms (all clients see the public
-    index sets) can test guesses: hash the id of a person and look for it. Parties that must not
+    Its own rows. Whoever has the key and sees other clients' pseudonyms (all clients see the public
+    index sets) can test guesses: hash the id of a person and look for it. Clients that must not
     learn each other's rows use `privacy.intersection` where they are two.
 server and a client together
     The same as that client: the key is as safe as the least careful of the clients.
 outsider
     Nothing without the key; rows in two runs can be linked if both use one key.
 
-Rows of a party without ids are its own: they have pseudonyms under a key of the party.
+Rows of a client without ids are its own: they have pseudonyms under a key of the client.
 """
 
 from __future__ import annotations

@@ -1,38 +1,38 @@
-"""Private set intersection of two parties' ids, through openmined-psi.
+"""Private set intersection of two clients' ids, through openmined-psi.
 
 Elliptic-curve Diffie–Hellman with the two keys as commuting ciphers (Meadows 1986; Huberman,
-Franklin and Hogg 1999). Each message is a function of the party's ids, its key and what it got:
+Franklin and Hogg 1999). Each message is a function of the client's ids, its key and what it got:
 
-1. The first party sends `request`: its ids under its own key, in its order.
-2. The second sends `setup`: its ids under its own key, sorted; and `response`: the first party's
+1. The first client sends `request`: its ids under its own key, in its order.
+2. The second sends `setup`: its ids under its own key, sorted; and `response`: the first client's
    entries under both keys, in their order.
 3. The first takes its own key off the response and looks the entries up in the setup: `shared`.
-4. The first sends `announcement`: the pseudonyms of the shared rows under a key that both parties
+4. The first sends `announcement`: the pseudonyms of the shared rows under a key that both clients
    have and the server does not; the second finds its own rows in it: `announced`.
 
-Shared rows then go by these pseudonyms, and each party's other rows by pseudonyms under a key of
-its own (`row_names`): a sample that one party has alone still trains its part of the model.
+Shared rows then go by these pseudonyms, and each client's other rows by pseudonyms under a key of
+its own (`row_names`): a sample that one client has alone still trains its part of the model.
 
 Who learns what
 ---------------
-first party
+first client
     How many ids the second has, and which of its own rows the second has too.
-second party
+second client
     How many ids the first has, and which of its own rows the first says that it has too.
-each party
+each client
     Nothing else of the other's ids: their pseudonyms are under a key that it does not have, so that
     it cannot test a guess. It may enter ids of people whom it does not have and learn whether the
-    other has them; honest parties are assumed (the bank's auditor sees what it entered).
+    other has them; honest clients are assumed (the bank's auditor sees what it entered).
 server
-    If it forwards the messages: how many ids each party has, and which pseudonymous rows are
+    If it forwards the messages: how many ids each client has, and which pseudonymous rows are
     shared. It cannot test a guess (that is the decisional Diffie–Hellman problem in the messages,
     and needs a key in the pseudonyms).
 
-Every message carries a code under the parties' key (HMAC-SHA256), bound to the request: one that
+Every message carries a code under the clients' key (HMAC-SHA256), bound to the request: one that
 was altered, cut, taken from another exchange or forged by the server is refused.
 
 An id takes 33 bytes and some framing in `request`, `setup` (raw) and `response`. With
-`structure="gcs"` the setup is about a sixth of that, and some id of the first party is taken as
+`structure="gcs"` the setup is about a sixth of that, and some id of the first client is taken as
 shared by mistake with the probability `false_positives` in all; `announced` finds out and refuses.
 """
 
@@ -76,14 +76,14 @@ _SEAL = 32  # bytes of HMAC-SHA256
 
 
 def drawn_key() -> bytes:
-    """Return a fresh key of one party; it serves for one intersection and is shown to nobody."""
+    """Return a fresh key of one client; it serves for one intersection and is shown to nobody."""
     return bytes(client.CreateWithNewKey(True).GetPrivateKeyBytes())
 
 
 def request(ids: NDArray[Any], key: bytes, link: bytes) -> bytes:
-    """Return the first party's message: its ids under its key.
+    """Return the first client's message: its ids under its key.
 
-    `link` is a key that both parties have; it shows that a message is whole and the other party's.
+    `link` is a key that both clients have; it shows that a message is whole and the other client's.
 
     Raises
     ------
@@ -103,16 +103,16 @@ def setup(
     structure: Structure = "raw",
     false_positives: float = 1e-9,
 ) -> bytes:
-    """Return the second party's ids under its key.
+    """Return the second client's ids under its key.
 
     Parameters
     ----------
     request
-        The first party's message.
+        The first client's message.
     structure
         "raw" (exact) or "gcs" (a Golomb-compressed set, smaller).
     false_positives
-        With "gcs": the probability that any of the first party's ids is taken as shared by mistake.
+        With "gcs": the probability that any id of the first client is taken as shared by mistake.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def setup(
     TableError
         If an id repeats, or the ids are neither text nor whole numbers.
     TamperedError
-        If the request is not what the first party sent.
+        If the request is not what the first client sent.
     """
     if structure not in _STRUCTURES:
         raise ExperimentError(f"structure is {structure!r}; expected 'raw' or 'gcs'.")
@@ -138,12 +138,12 @@ def setup(
 
 
 def response(request: bytes, key: bytes, link: bytes) -> bytes:
-    """Return the first party's entries under both keys, in their order.
+    """Return the first client's entries under both keys, in their order.
 
     Raises
     ------
     TamperedError
-        If the request is not what the first party sent.
+        If the request is not what the first client sent.
     """
     message = _parsed(Request, "request", request, b"", link)
     made = _library(
@@ -155,12 +155,12 @@ def response(request: bytes, key: bytes, link: bytes) -> bytes:
 def shared(
     ids: NDArray[Any], key: bytes, request: bytes, setup: bytes, response: bytes, link: bytes
 ) -> Positions:
-    """Return the positions of the first party's ids that the second has too, ascending.
+    """Return the positions of the first client's ids that the second has too, ascending.
 
     Raises
     ------
     TamperedError
-        If the messages are not what the second party sent to this request.
+        If the messages are not what the second client sent to this request.
     """
     known = _parsed(ServerSetup, "setup", setup, request, link)
     entries = _parsed(Response, "response", response, request, link)
@@ -176,27 +176,27 @@ def shared(
 
 
 def announcement(shared_ids: NDArray[Any], request: bytes, link: bytes) -> bytes:
-    """Return the pseudonyms of the shared rows under the key that both parties have, sorted."""
+    """Return the pseudonyms of the shared rows under the key that both clients have, sorted."""
     names = np.sort(pseudonyms(shared_ids, subkey(link, _ROWS)))
     return _sealed("announcement", names.tobytes(), request, link)
 
 
 def announced(ids: NDArray[Any], request: bytes, announcement: bytes, link: bytes) -> Positions:
-    """Return the positions of the second party's ids that are announced as shared, ascending.
+    """Return the positions of the second client's ids that are announced as shared, ascending.
 
     Raises
     ------
     TamperedError
-        If the announcement is not what the first party sent.
+        If the announcement is not what the first client sent.
     FederationError
-        If it has rows that this party does not have.
+        If it has rows that this client does not have.
     """
     content = _opened("announcement", announcement, request, link)
     rows = np.frombuffer(content, f"S{WIDTH}")
     found = np.flatnonzero(np.isin(pseudonyms(ids, subkey(link, _ROWS)), rows))
     if len(found) != len(rows):
         raise FederationError(
-            f"The other party announces {len(rows)} shared rows, of which this party has "
+            f"The other client announces {len(rows)} shared rows, of which this client has "
             f"{len(found)}; its table changed, or ids were matched by mistake: exchange the "
             'messages again, with structure = "raw".'
         )
@@ -206,7 +206,7 @@ def announced(ids: NDArray[Any], request: bytes, announcement: bytes, link: byte
 def row_names(
     ids: NDArray[Any], shared: Positions, link: bytes, own_key: bytes
 ) -> NDArray[np.bytes_]:
-    """Return one party's pseudonyms: of shared rows under `link`, of all others under its key."""
+    """Return one client's pseudonyms: of shared rows under `link`, of all others under its key."""
     names = pseudonyms(ids, own_key).copy()
     names[shared] = pseudonyms(ids[shared], subkey(link, _ROWS))
     return names
@@ -215,7 +215,7 @@ def row_names(
 def shared_rows(
     first: NDArray[Any], second: NDArray[Any], link: bytes
 ) -> tuple[Positions, Positions]:
-    """Return the positions of the shared rows at both parties, all messages in one process."""
+    """Return the positions of the shared rows at both clients, all messages in one process."""
     key, other = drawn_key(), drawn_key()
     asked = request(first, key, link)
     found = shared(
@@ -251,7 +251,7 @@ def _sound(key: bytes) -> bytes:
 
 
 def _seal(name: str, content: bytes, request: bytes, link: bytes) -> bytes:
-    """Return what only the two parties can make of a message and the request it belongs to."""
+    """Return what only the two clients can make of a message and the request it belongs to."""
     bound = hashlib.sha256(request).digest() + content
     return hmac.digest(subkey(link, f"intersection {name}"), bound, "sha256")
 
@@ -264,9 +264,9 @@ def _opened(name: str, message: bytes, request: bytes, link: bytes) -> bytes:
     content = message[_SEAL:]
     if not hmac.compare_digest(message[:_SEAL], _seal(name, content, request, link)):
         raise TamperedError(
-            f"The {name} of {len(message)} bytes is not what the other party sent to this "
+            f"The {name} of {len(message)} bytes is not what the other client sent to this "
             "request: it was altered or cut, belongs to another exchange, or the keys that the "
-            "parties share differ; compare their fingerprints and exchange the messages again."
+            "clients share differ; compare their fingerprints and exchange the messages again."
         )
     return content
 
@@ -277,7 +277,7 @@ def _parsed(kind: Callable[[], Any], name: str, message: bytes, request: bytes, 
         parsed.ParseFromString(_opened(name, message, request, link))
     except DecodeError:
         raise TamperedError(
-            f"The {name} of {len(message)} bytes is the other party's, but no message of this "
+            f"The {name} of {len(message)} bytes is the other client's, but no message of this "
             "protocol; both need the same version of openmined-psi."
         ) from None
     return parsed

@@ -4,12 +4,12 @@ The ceremony
 ------------
 1. Every client makes an `Identity` once, keeps its private file (mode 0600), and announces its
    card: the public key with its name and the federation's. The server forwards the cards.
-2. People compare: each party reads its fingerprint to the others by telephone or letter, and each
+2. People compare: each client reads its fingerprint to the others by telephone or letter, and each
    confirms the cards it received (`Card.confirm`). A server that replaces a card is found out here
-   and nowhere else; a party that skips this step trusts the server with everything.
+   and nowhere else; a client that skips this step trusts the server with everything.
 3. The first client by name draws the `SharedKey` and wraps it for every other card (`wrap`). The
    server forwards what it cannot read. Each client unwraps its own (`unwrap`).
-4. The parties compare the fingerprint of the shared key in the same way.
+4. The clients compare the fingerprint of the shared key in the same way.
 5. Rotation is step 3 with the next generation, for example when a client leaves: it gets none. A
    generation that is not newer than the one in use is refused.
 
@@ -56,7 +56,7 @@ _SHARED_KEY: Final = "shared key"
 
 @dataclass(frozen=True)
 class Card:
-    """What a party shows of its identity."""
+    """What a client shows of its identity."""
 
     name: str
     federation: str
@@ -96,7 +96,7 @@ class Card:
                 raise
             raise KeyMaterialError(
                 f"A text of {len(text)} characters is not a card of version {_VERSION} ({error}); "
-                "ask the party to announce itself again."
+                "ask the client to announce itself again."
             ) from error
 
     def text(self) -> str:
@@ -112,11 +112,11 @@ class Card:
 
     @property
     def fingerprint(self) -> str:
-        """Return what the party reads to the others."""
+        """Return what the client reads to the others."""
         return fingerprint("card", self.federation, self.name, self.public)
 
     def confirm(self, heard: str) -> Self:
-        """Return the card if its fingerprint is the one that its party was heard to read.
+        """Return the card if its fingerprint is the one that its client was heard to read.
 
         Raises
         ------
@@ -126,15 +126,15 @@ class Card:
         if "".join(heard.split()).lower() != "".join(self.fingerprint.split()):
             raise KeyMaterialError(
                 f"The card of {self.name!r} has another fingerprint than {heard!r}; the card was "
-                "replaced on its way, or the fingerprint misread: let the party read it again, and "
-                "do not go on with this card if it differs."
+                "replaced on its way, or the fingerprint misread: let the client read it again, "
+                "and do not go on with this card if it differs."
             )
         return self
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's own key pair."""
+    """A client's own key pair."""
 
     name: str
     federation: str
@@ -159,7 +159,7 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """Return what to read to the other parties."""
+        """Return what to read to the other clients."""
         return self.card.fingerprint
 
     def announce(self) -> str:

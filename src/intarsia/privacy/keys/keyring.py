@@ -1,8 +1,8 @@
-"""A party's folder of keys: its identity, and the keys that it shares with the other clients.
+"""A client's folder of keys: its identity, and the keys that it shares with the other clients.
 
 `identity.key`, `shared.key` and `ckks.key` lie in it, each readable by its owner only. What is
-forwarded between parties (cards, bundles) holds nothing that the forwarder can open. A bundle is
-the shared key of one generation wrapped for one party, with the CKKS secret key where there is one
+forwarded between clients (cards, bundles) holds nothing that the forwarder can open. A bundle is
+the shared key of one generation wrapped for one client, with the CKKS secret key where there is one
 (see `intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
 """
 
@@ -43,7 +43,7 @@ class CkksSecret:
 
     @property
     def fingerprint(self) -> str:
-        """Return what parties read to one another to see that they have the same key."""
+        """Return what clients read to one another to see that they have the same key."""
         return fingerprint(CKKS_KEY, self.federation, self.secret)
 
     @property
@@ -55,7 +55,7 @@ class CkksSecret:
 
     @property
     def error(self) -> float:
-        """Return how far a total of as many parties as the key was made for may be off."""
+        """Return how far a total of as many clients as the key was made for may be off."""
         from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 
         found = CkksKeys.from_secret_bytes(self.secret).parameters
@@ -91,18 +91,18 @@ class Drawn:
 
     shared: SharedKey
     ckks: CkksSecret | None
-    bundles: dict[str, bytes] = field(repr=False)  # by the name of the party
+    bundles: dict[str, bytes] = field(repr=False)  # by the name of the client
 
 
 @dataclass(frozen=True)
 class KeyFolder:
-    """A party's folder of keys."""
+    """A client's folder of keys."""
 
     path: Path
 
     @property
     def identity_file(self) -> Path:
-        """Return where the party's own key pair is."""
+        """Return where the client's own key pair is."""
         return self.path / "identity.key"
 
     @property
@@ -116,7 +116,7 @@ class KeyFolder:
         return self.path / "ckks.key"
 
     def create(self, name: str, federation: str, *, replace: bool = False) -> Identity:
-        """Make the party's identity.
+        """Make the client's identity.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class KeyFolder:
         if self.identity_file.exists() and not replace:
             raise KeyMaterialError(
                 f"{self.path} holds an identity already; name another folder with --folder, or "
-                "replace it with --replace: then all parties confirm the new card."
+                "replace it with --replace: then all clients confirm the new card."
             )
         for text in (name, federation):
             if text != text.strip() or not text.isprintable():
@@ -146,7 +146,7 @@ class KeyFolder:
         return made
 
     def identity(self) -> Identity:
-        """Return the party's identity.
+        """Return the client's identity.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class KeyFolder:
         Parameters
         ----------
         cards
-            The confirmed cards of the other parties; one's own may be among them.
+            The confirmed cards of the other clients; one's own may be among them.
         rotate
             Draw the next generation of the key in use.
         range
@@ -197,7 +197,7 @@ class KeyFolder:
         ------
         KeyMaterialError
             If there is a key and it is not to be rotated, or the other way round; if the cards do
-            not fit together; or if another party comes first by name.
+            not fit together; or if another client comes first by name.
         ExperimentError
             If CKKS cannot have the range within the error.
         """
@@ -205,7 +205,7 @@ class KeyFolder:
         others = [card for card in cards if card != me.card]
         if not others:
             raise KeyMaterialError(
-                f"{me.name!r} has nobody to share a key with; give the cards of the other parties."
+                f"{me.name!r} has nobody to share a key with; give the cards of the other clients."
             )
         if rotate and present is None:
             raise KeyMaterialError(
@@ -247,7 +247,7 @@ class KeyFolder:
         drawn.shared.store(self.shared_file)
 
     def accept(self, bundle: bytes, sender: Card) -> Drawn:
-        """Open a bundle that a keeper made for this party, and take its keys into use.
+        """Open a bundle that a keeper made for this client, and take its keys into use.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class KeyFolder:
         Raises
         ------
         TamperedError
-            If the keys were altered, or are not from this sender to this party.
+            If the keys were altered, or are not from this sender to this client.
         KeyMaterialError
             If this is no bundle, one for or from another, or of a generation that is not newer.
         """

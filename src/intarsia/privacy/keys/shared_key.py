@@ -72,7 +72,7 @@ class SharedKey:
 
     @property
     def fingerprint(self) -> str:
-        """Return what parties read to one another to see that they have the same key."""
+        """Return what clients read to one another to see that they have the same key."""
         return fingerprint(_KIND, self.derive("fingerprint"))
 
     def derive(self, purpose: str) -> bytes:

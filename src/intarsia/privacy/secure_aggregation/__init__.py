@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters as CkksParameters
-    from intarsia.privacy.secure_aggregation.protocol import Adder as Adder
+    from intarsia.privacy.secure_aggregation.protocol import Aggregator as Aggregator
     from intarsia.privacy.secure_aggregation.protocol import Piece as Piece
     from intarsia.privacy.secure_aggregation.protocol import Sealer as Sealer
     from intarsia.privacy.secure_aggregation.protocol import Sealing as Sealing

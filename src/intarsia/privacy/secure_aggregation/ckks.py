@@ -53,7 +53,7 @@ from intarsia.privacy.secure_aggregation.ckks_ciphertexts import (
 )
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 from intarsia.privacy.secure_aggregation.masking import StreamLedger
-from intarsia.privacy.secure_aggregation.protocol import Adder, Piece, Sealer, Stream, joined
+from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealer, Stream, joined
 
 _MAGIC = b"INTC\x01"
 _DIGEST = hashlib.sha256().digest_size
@@ -93,7 +93,7 @@ def ciphertext_parts(piece: Piece, parameters: CkksParameters) -> tuple[Any, ...
     if not isinstance(piece.content, Ciphertexts):
         raise TamperedError(
             f"A piece of {piece.stream} holds {type(piece.content).__name__}, not ciphertexts; "
-            "the parties run different settings of privacy."
+            "the clients run different settings of privacy."
         )
     found, count = piece.content.parts, parameters.ciphertexts(prod(piece.shape))
     if len(found) != count:
@@ -334,13 +334,13 @@ class CkksSealer:
         if len(odd):
             raise RangeError(
                 f"{len(odd)} of {len(flat)} values to be sealed are not finite (the first is "
-                f"{odd[0]}), and must be within ±{limit:.6g} (privacy.range over the parties); "
+                f"{odd[0]}), and must be within ±{limit:.6g} (privacy.range over the clients); "
                 "check the table for huge values and whether training diverged."
             )
         worst = float(flat[np.argmax(np.abs(flat))])
         raise RangeError(
             f"The value {worst:.6g} cannot be sealed: with privacy.range = "
-            f"{self.parameters.range:.6g} and {self.parameters.addends} parties each value must "
+            f"{self.parameters.range:.6g} and {self.parameters.addends} clients each value must "
             f"be within ±{limit:.6g}; set privacy.range to at least "
             f"{abs(worst) * self.parameters.addends:.3g}."
         )
@@ -365,7 +365,7 @@ class CkksSealer:
             raise TamperedError(
                 f"A total of {piece.stream} is not the sum of what {list(piece.contributors)} "
                 "sealed: its check is off by more than noise explains; repeat the exchange, and "
-                "compare the parties' key fingerprints."
+                "compare the clients' key fingerprints."
             )
 
     def _tokens(self, client: str, stream: Stream, shape: tuple[int, ...]) -> Values:
@@ -472,7 +472,7 @@ class CkksOrMasks:
 class CkksOrMasksAdder:
     """The server's side of `CkksOrMasks`."""
 
-    def __init__(self, ckks: CkksAdder, masks: Adder) -> None:
+    def __init__(self, ckks: CkksAdder, masks: Aggregator) -> None:
         self.ckks, self.masks = ckks, masks
 
     def add(self, *pieces: Piece) -> Piece:

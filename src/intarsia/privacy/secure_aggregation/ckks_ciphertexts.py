@@ -93,7 +93,7 @@ class Arithmetic:
         except _REFUSED as error:
             raise TamperedError(
                 f"Two ciphertexts of one total do not fit together ({error}); one was altered or "
-                "made with other parameters: compare the parties' key fingerprints."
+                "made with other parameters: compare the clients' key fingerprints."
             ) from error
         return total
 
@@ -139,7 +139,7 @@ class Secret:
         except (*_REFUSED, TypeError) as error:
             raise TamperedError(
                 f"A ciphertext cannot be opened ({error}); it was altered or made with other "
-                "parameters: repeat the exchange, and compare the parties' key fingerprints."
+                "parameters: repeat the exchange, and compare the clients' key fingerprints."
             ) from error
         return np.array(slots, np.complex128).view(np.float64)
 

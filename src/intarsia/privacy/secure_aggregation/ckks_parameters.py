@@ -164,11 +164,11 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
     if not _SMALLEST <= range <= _LARGEST:
         raise ExperimentError(
             f"privacy.range is {range}; it is the largest absolute value that a sum over the "
-            f"parties may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
+            f"clients may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
         )
     if addends < 1:
         raise ExperimentError(
-            f"A sealed sum over {addends} parties was asked for; it needs at least one."
+            f"A sealed sum over {addends} clients was asked for; it needs at least one."
         )
     least = 4 * _ROUNDING * range  # of a step: twice what float64 may be off by, and some noise
     wanted = addends * max(_FINEST, least) if error is None else error
@@ -177,7 +177,7 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
         if found is not None:
             return found
     raise ExperimentError(
-        f"CKKS cannot keep sums up to {range:.6g} over {addends} parties within {wanted:.3g}; "
+        f"CKKS cannot keep sums up to {range:.6g} over {addends} clients within {wanted:.3g}; "
         f"ask for an error of at least {1.01 * addends * least:.3g}, or lower privacy.range."
     )
 

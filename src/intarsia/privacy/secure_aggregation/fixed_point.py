@@ -8,7 +8,7 @@ r. It is linear: the checks of several contributions add up to the check of thei
 not know r meets the check of another vector (differences below P) with probability about 2^-64
 (universal hashing: Carter and Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
 
-Real numbers as words modulo 2^64, set up so that no total of the parties' values can wrap.
+Real numbers as words modulo 2^64, set up so that no total of the clients' values can wrap.
 
 With the range R (largest |total|) a word has f = 62 - ⌈log₂ R⌉ bits after the point, so that a
 total within the range is an integer of at most 62 bits. Each of n addends may be at most R/n.
@@ -320,11 +320,11 @@ class FixedPoint:
         if not _SMALLEST <= self.range <= _LARGEST:
             raise ExperimentError(
                 f"privacy.range is {self.range}; it is the largest absolute value that a sum over "
-                f"the parties may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
+                f"the clients may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
             )
         if self.addends < 1:
             raise ExperimentError(
-                f"A sealed sum over {self.addends} parties was asked for; it needs at least one."
+                f"A sealed sum over {self.addends} clients was asked for; it needs at least one."
             )
 
     @cached_property
@@ -389,6 +389,6 @@ class FixedPoint:
         worst = float(values[np.argmax(np.abs(values))])
         return (
             f"The value {worst:.6g} cannot be sealed: with privacy.range = {self.range:.6g} and "
-            f"{self.addends} parties each value must be within ±{self.limit:.6g}; set "
+            f"{self.addends} clients each value must be within ±{self.limit:.6g}; set "
             f"privacy.range to at least {abs(worst) * self.addends:.3g}."
         )

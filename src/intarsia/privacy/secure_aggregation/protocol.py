@@ -139,7 +139,7 @@ class ExactSealer(Sealer, Protocol):
         ...
 
 
-class Adder(Protocol):
+class Aggregator(Protocol):
     """The server's side of a scheme, without secrets."""
 
     def add(self, *pieces: Piece) -> Piece:
@@ -159,7 +159,7 @@ class Sealing:
 
     mode: str
     digits: Digits  # of the exact sealers
-    adder: Adder  # the server's
+    adder: Aggregator  # the server's
     exact: Mapping[str, ExactSealer]  # by client, for what is short or must be exact
     bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `alone` seals too
     alone: Mapping[str, Sealer]  # for long arrays that no other client's are added to

@@ -162,7 +162,7 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     if 0 < wanted < found.parameters.error(len(clients)):
         raise ExperimentError(
             f"privacy.error is {wanted:g} but with the CKKS keys a total over "
-            f"{len(clients)} parties may be off by {found.parameters.error(len(clients)):.2g}; set "
+            f"{len(clients)} clients may be off by {found.parameters.error(len(clients)):.2g}; set "
             "privacy.error to at least that, or make new keys."
         )
     token = secrets.shared.derive("tokens")
