@@ -25,7 +25,7 @@ type = "category"
 AGE_M = { feature = "age", unit = "months" }
 SEX = "sex"
 """
-CSV = """client,column,feature,unit,type,factor
+CSV = """party,column,feature,unit,type,factor
 ,,age,years,number,
 clinic,AGE_M,age,months,,0.08333333333333333
 clinic,SEX,sex,,category,
@@ -220,19 +220,19 @@ def test_a_wrong_toml_dictionary_is_one_sentence(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-HEAD = "client,column,feature,unit,type,factor\n"
+HEAD = "party,column,feature,unit,type,factor\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the header is empty and lacks 'client'"),
-        ("client,column\n", "lacks 'feature'"),
-        ("client,column,feature,units\n", "a column 'units'.*'unit'"),
+        ("", "the header is empty and lacks 'party'"),
+        ("party,column\n", "lacks 'feature'"),
+        ("party,column,feature,units\n", "a column 'units'.*'unit'"),
         (HEAD + "a,AGE,age,y,number,,x\n", "line 2: there are more cells"),
-        (HEAD + "a,,age,,,\n", "client is 'a', column is '' and feature is 'age'"),
-        (HEAD + ",AGE,age,,,\n", "client is '', column is 'AGE'"),
-        (HEAD + ",,,,,\n", "client is '', column is '' and feature is ''"),
+        (HEAD + "a,,age,,,\n", "party is 'a', column is '' and feature is 'age'"),
+        (HEAD + ",AGE,age,,,\n", "party is '', column is 'AGE'"),
+        (HEAD + ",,,,,\n", "party is '', column is '' and feature is ''"),
         (HEAD + "a,AGE,age,,numeric,\n", "line 2: type is 'numeric'"),
         (HEAD + "a,AGE,age,,number,\nb,A,age,,category,\n", "line 3: feature 'age' is a category"),
         (HEAD + "a,AGE,age,y,,\nb,A,age,m,,\n", "line 3: feature 'age' is in 'm' but in 'y'"),
@@ -241,7 +241,7 @@ HEAD = "client,column,feature,unit,type,factor\n"
         (HEAD + "a,AGE,age,y,,-2\n", 'factor is "-2"'),
         (HEAD + ",,age,y,,\na,A,age,m,,2\nb,A,age,m,,3\n", "factor 3 for 'm' but 2"),
         (HEAD + "a,AGE,age,m,,2\n", "factor for 'm' but no unit"),
-        (HEAD + "a,AGE,age,,,\na,AGE,old,,,\n", "column 'AGE' of client 'a' is in a line above"),
+        (HEAD + "a,AGE,age,,,\na,AGE,old,,,\n", "column 'AGE' of party 'a' is in a line above"),
         (HEAD + "a,A,age,,,\na,B,age,,,\n", "columns 'A' and 'B' of client 'a' are both"),
         (HEAD + 'a,"A,age,,,\n', "not valid CSV"),
     ],
@@ -254,10 +254,10 @@ def test_a_wrong_csv_dictionary_is_one_sentence(tmp_path, text, message):
 
 
 def test_a_file_that_is_no_dictionary_is_one_sentence(tmp_path):
-    (tmp_path / "d.csv").write_bytes(b"client\xff")
+    (tmp_path / "d.csv").write_bytes(b"party\xff")
     (tmp_path / "d.txt").write_text("")
     for name, message in (
-        ("d.csv", r"byte 6 is b'.*', which is not UTF-8"),
+        ("d.csv", r"byte 5 is b'.*', which is not UTF-8"),
         ("d.txt", "the ending '.txt' tells no format"),
         ("none.toml", "cannot read the dictionary .*No such file"),
         (".", "cannot read the dictionary"),
@@ -267,7 +267,7 @@ def test_a_file_that_is_no_dictionary_is_one_sentence(tmp_path):
 
 
 def test_a_column_without_a_feature_keeps_its_name(tmp_path):
-    path = written(tmp_path, d_csv="client,column,feature\na,AGE,\n") / "d.csv"
+    path = written(tmp_path, d_csv="party,column,feature\na,AGE,\n") / "d.csv"
     assert load(path).columns == {"a": {"AGE": Column(feature="AGE")}}
 
 

@@ -87,7 +87,9 @@ def _prediction_tables(
     if federated and alone is not None:
         raise ExperimentError("--id and --client are for one table, and --federated for several.")
     if not federated and (len(tables) > 1 or absent is not None):
-        raise ExperimentError("Several tables, and --absent, are for clients: add --federated.")
+        raise ExperimentError(
+            "Several tables, and --absent, are for samples spread over clients: add --federated."
+        )
     named: dict[str, Path] = {}
     for one in tables:
         name, _, file = one.partition("=") if federated else ("", "", one)

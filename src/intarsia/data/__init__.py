@@ -2,7 +2,7 @@
 
 Read `reader` first: it goes from a `Source` (where a table is) to a `Table` (its columns), with
 `csv`, `libsvm`, `sql` and `dataframe` for the kinds of sources. `column_types` makes
-numbers and categories of columns, `labels` says what labels mean for all clients, and `table`
+numbers and categories of columns, `labels` says what labels mean for all clients, and `encoding`
 encodes text and assembles the block. `parsing` gives one spelling to one value.
 """
 

@@ -254,14 +254,17 @@ class Exchange:
     def take(self, client: ClientId, reply: Any) -> None:
         """Take a client's reply."""
         sent = reply.__dict__
-        absent = {name for name, value in sent.items() if value is None}
+        if self._unsent is None:
+            self._unsent = {name for name, value in sent.items() if value is None}
+        elif self._unsent:
+            self._unsent = {name for name in self._unsent if sent.get(name) is None}
         if self._collector is None:
             self.replies[client] = reply
             self.up += codec.size(reply)
-            self._took(client, type(reply), absent, lambda: dict(sent))
+            self._took(client, type(reply), lambda: dict(sent))
         else:
             self.up += self._collector.add(client, reply)
-            self._took(client, type(reply), absent, self._collector.seen)
+            self._took(client, type(reply), self._collector.seen)
 
     def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:
         """Take what a client sealed of its reply, and the bytes of that."""
@@ -270,13 +273,11 @@ class Exchange:
         collector.take(client, kind, fields)
         self.up += size
         absent = {name for name, _ in layouts(kind)} - fields.keys()
-        self._took(client, kind, absent, collector.seen)
-
-    def _took(
-        self, client: ClientId, kind: type, absent: set[str], fields: Callable[[], dict[str, Any]]
-    ) -> None:
-        self._reply = kind
         self._unsent = absent if self._unsent is None else self._unsent & absent
+        self._took(client, kind, collector.seen)
+
+    def _took(self, client: ClientId, kind: type, fields: Callable[[], dict[str, Any]]) -> None:
+        self._reply = kind
         self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
 
     def end(self) -> Exchange:

@@ -183,14 +183,12 @@ class Simulation:
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            opened = {client: self._opened(client, exchange) for client in group}
+            opened = [(client, self._opened(client, exchange)) for client in group]
             # a function that runs for several clients at once gets the group, any other each alone
-            parts = [group] if fn.together is not None else [[client] for client in group]
-            replies = [
-                reply
-                for part in parts
-                for reply in self._replies(fn, {client: opened[client] for client in part})
-            ]
+            if fn.together is not None:
+                replies = self._replies(fn, opened)
+            else:
+                replies = [self._replies(fn, [one])[0] for one in opened]
             for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)
         return exchange.end()
@@ -224,18 +222,18 @@ class Simulation:
         exchange.down += codec.size(opened)
         return opened
 
-    def _replies(self, fn: ClientFunction, given: Mapping[ClientId, Any]) -> list[Any]:
+    def _replies(self, fn: ClientFunction, given: Sequence[tuple[ClientId, Any]]) -> list[Any]:
         """Return what clients reply; their states are replaced."""
-        visits = [self._visit(fn, client, opened) for client, opened in given.items()]
+        visits = [self._visit(fn, client, opened) for client, opened in given]
         try:
             answers = [fn.call(*visits[0])] if fn.together is None else fn.together(visits)
         except IntarsiaError as error:
-            where = f"at client {next(iter(given))!r} in {fn.name}"
+            where = f"at client {given[0][0]!r} in {fn.name}"
             if fn.together is not None:
                 where = f"in {fn.name}, which ran for all clients together"
             error.add_note(f"{where}, round {self.books.round}")
             raise
-        for client, (state, _) in zip(given, answers, strict=True):
+        for (client, _), (state, _) in zip(given, answers, strict=True):
             self._states.replace(client, state)
         return [reply for _, reply in answers]
 

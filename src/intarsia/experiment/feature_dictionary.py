@@ -1,6 +1,6 @@
 """Translate columns by a shared dictionary: which is which feature, in which unit and type.
 
-All clients agree on one file, TOML or CSV. In TOML:
+All parties agree on one file, TOML or CSV. In TOML:
 
     [feature.age]
     type = "number"                # or "category"; left out: as the tables have it
@@ -8,16 +8,16 @@ All clients agree on one file, TOML or CSV. In TOML:
     factors = { months = 0.0833 }  # a value in months × 0.0833 is in years
 
     [client.clinic]
-    AGE_M = "age"                            # a column of the client, and the feature that it is
+    AGE_M = "age"                            # a column of the party, and the feature that it is
     SEX = { feature = "sex" }                # the same
     WEIGHT = { feature = "weight", unit = "lb" }  # in a unit of its own
 
-In CSV a line is a column of a client; the columns are client, column, feature, unit, type, factor.
-Without a client it says the unit and the type of a feature; with a factor, unit × factor is in the
+In CSV a line is a column of a party; the columns are party, column, feature, unit, type, factor.
+Without a party it says the unit and the type of a feature; with a factor, unit × factor is in the
 feature's unit.
 
 A column that the file does not name is the feature of its own name. A column is in the unit that
-the client's `units` in the experiment say, else in that of the dictionary, else in the feature's.
+the party's `units` in the experiment say, else in that of the dictionary, else in the feature's.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
 _FILE = "the dictionary of [alignment]"
-_CSV = ("client", "column", "feature", "unit", "type", "factor")
+_CSV = ("party", "column", "feature", "unit", "type", "factor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """What all clients mean by a feature."""
+    """What all parties mean by a feature."""
 
     type: Literal["number", "category"] | None = None  # None: as the tables have it
     unit: str | None = None
@@ -54,7 +54,7 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Which feature a client's column is."""
+    """Which feature a party's column is."""
 
     feature: str
     unit: str | None = None  # None: the feature's
@@ -62,12 +62,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """What the clients agreed on.
+    """What the parties agreed on.
 
     Raises
     ------
     ExperimentError
-        If two columns of a client are one feature, or a factor or a unit is of no use.
+        If two columns of a party are one feature, or a factor or a unit is of no use.
     """
 
     place: str  # how an error names it
@@ -123,7 +123,7 @@ def load(path: str | Path) -> Dictionary:
 
 
 def described(source: Source, dictionary: Dictionary | None) -> Source:
-    """Return a client's description with the columns that the dictionary calls categories."""
+    """Return a party's description with the columns that the dictionary calls categories."""
     if dictionary is None:
         return source
     known = dictionary.columns.get(source.name, {})
@@ -140,16 +140,16 @@ def translate(
     sources: Mapping[ClientId, Source],
     dictionary: Dictionary | None,
 ) -> dict[ClientId, Table]:
-    """Return the clients' tables with the features' names and units.
+    """Return the parties' tables with the features' names and units.
 
     Raises
     ------
     FederationError
-        If a feature is in different units at two clients.
+        If a feature is in different units at two parties.
     TableError
         If a table is not what the dictionary says.
     ExperimentError
-        If the dictionary names a client that is not there.
+        If the dictionary names a party that is not there.
     """
     check_units(sources, tables, dictionary)
     if dictionary is None:
@@ -167,9 +167,9 @@ def translate(
 
 
 def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -> Table:
-    """Return a client's table with the features' names, and its numbers in their units.
+    """Return a party's table with the features' names, and its numbers in their units.
 
-    `units` are those of the client's columns, as its description has them.
+    `units` are those of the party's columns, as its description has them.
 
     Raises
     ------
@@ -214,14 +214,14 @@ def check_units(
     tables: Mapping[ClientId, Table],
     dictionary: Dictionary | None = None,
 ) -> None:
-    """Raise if two clients have a feature in different units that no dictionary relates.
+    """Raise if two parties have a feature in different units that no dictionary relates.
 
-    For tables before `translated`. A client that says no unit is taken to have the others'.
+    For tables before `translated`. A party that says no unit is taken to have the others'.
 
     Raises
     ------
     FederationError
-        With the feature, both clients and both units.
+        With the feature, both parties and both units.
     """
     known = {} if dictionary is None else dictionary.features
     seen: dict[str, tuple[ClientId, str]] = {}
@@ -340,7 +340,7 @@ def _of_csv(text: str, place: str) -> Dictionary:
     for name in header:
         if name not in _CSV:
             raise ExperimentError(f"{place}: there is a column {name!r}; {nearest(name, _CSV)}.")
-    for name in ("client", "column", "feature"):
+    for name in ("party", "column", "feature"):
         if name not in header:
             raise ExperimentError(
                 f"{place}: the header is {listed(header) or 'empty'} and lacks {name!r}; expected "
@@ -372,8 +372,8 @@ def _add_line(
     feature = feature or name
     if not feature or (party and not name) or (name and not party):
         raise ExperimentError(
-            f"{where}: client is {party!r}, column is {name!r} and feature is {feature!r}; a line "
-            "has a client and a column, or neither and a feature."
+            f"{where}: party is {party!r}, column is {name!r} and feature is {feature!r}; a line "
+            "has a party and a column, or neither and a feature."
         )
     known = features.get(feature, Feature())
     if kind:
@@ -401,7 +401,7 @@ def _add_line(
         own = columns.setdefault(party, {})
         if name in own:
             raise ExperimentError(
-                f"{where}: column {name!r} of client {party!r} is in a line above; remove one."
+                f"{where}: column {name!r} of party {party!r} is in a line above; remove one."
             )
         own[name] = Column(feature=feature, unit=unit or None)
 

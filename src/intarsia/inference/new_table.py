@@ -16,7 +16,7 @@ from intarsia.data.csv import header_of
 from intarsia.data.reader import ENDINGS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
-from intarsia.errors import FederationError, TableError, listed
+from intarsia.errors import CheckpointError, FederationError, TableError, listed
 
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
@@ -84,7 +84,12 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     With a client, how that client's was; without, or where the run knows none of this name, all.
     """
     path = folder / "experiment.json"
-    tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{path} is damaged; put back a copy, or run the experiment again.")
     tables = [*tree.get("client", []), tree.get("dataset", {})]
     tables = [table for table in tables if client and table.get("name") == client] or tables
 

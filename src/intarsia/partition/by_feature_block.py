@@ -199,7 +199,7 @@ def blocks(
     Parameters
     ----------
     pattern
-        One of `block_patterns.PATTERNS`, or "centralised": one client with all, to compare with.
+        One of `PATTERNS`, or "centralised": one client with all, to compare with.
     clients, blocks, classes
         How many clients, and how many blocks and classes each of them holds: a number, or the
         fewest and the most.

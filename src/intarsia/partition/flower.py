@@ -1,6 +1,6 @@
 """A partitioner of flwr-datasets as a partition: its rows and columns become the clients' blocks.
 
-`flower_partitioner` is the other direction.
+`flower_export` is the other direction.
 """
 
 from __future__ import annotations

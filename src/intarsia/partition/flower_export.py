@@ -1,6 +1,6 @@
 """The partitions as partitioners of flwr-datasets: rows, columns, and rows × columns.
 
-`flower_partition` is the other direction. This module needs flwr-datasets to be imported.
+`flower` is the other direction. This module needs flwr-datasets to be imported.
 """
 
 from __future__ import annotations

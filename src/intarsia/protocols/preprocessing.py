@@ -1,6 +1,6 @@
 """Prepare every client's table for training: copies counted once, features standardised, by sums.
 
-0. `label_agreement`: labels of one sample that differ between clients are refused.
+0. `add_labels`: labels of one sample that differ between clients are refused.
 1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
    hold, the clients that share a sample add up who has a value, and then random projections of
    the values that all of them have. A value with c copies counts 1/c at each of them; a projection

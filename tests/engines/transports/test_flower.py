@@ -64,7 +64,7 @@ def test_flowers_simulation_comes_to_the_bits_of_the_in_process_engine(
     pytest.importorskip("ray", reason="the simulation of flwr is not installed")
     pytest.importorskip("torch")
     place = "context" if where == "context" else str(tmp_path / "sites")
-    path = [str(TESTS), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")]
+    path = [str(TESTS), str(PROJECT), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, str(TESTS / "flower_federation.py"), name, mode, place],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "FLWR_TELEMETRY_ENABLED": "0"},

@@ -19,16 +19,16 @@ it does not help drops it (`close_level`, Eq. 9), how sure the levels so far are
 (`calibrate`, `scale_levels`), and the next begins (`begin_level`).
 
 A level "shares" has no training: in its one round each client gets a bias by its own shares of the
-classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `femam_offsets`); the
+classes (`count_rows`, `compare_shares`, `try_offsets`, `take_offset`, see `class_priors`); the
 paper has none.
 
 Departures, each an argument: K-means anew in each round, from fresh starts (`clustering`), first in
 round `first_clustering` of a level, until which each client trains for itself; a level starts as no
 change, at level 1's hidden layers with a last layer of zeros (`start`), from which clients tell
 models by how they differ, so that the server never reads level 1; a level stays where the rows for
-validation of all clients say so (`prune`, `criterion`, see `femam_pruning`), by which "auto"
+validation of all clients say so (`prune`, `criterion`, see `validation`), by which "auto"
 chooses a number of clusters (`compare_models`), and by which scores are calibrated before a level
-begins (`calibrated`, see `femam_calibration`). Gradients are not scaled by n_i/n; level 1 trains
+begins (`calibrated`, see `validation`). Gradients are not scaled by n_i/n; level 1 trains
 for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
 "random", `prune` = "margin", `criterion` = "loss", `margin` = 0, `calibrated` = false; the authors'
 code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster_on` = "last",

@@ -78,14 +78,14 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Compared:
-    """A client's part of how models compare (see `femam_clusters.fewest`)."""
+    """A client's part of how models compare (see `clustering.fewest`)."""
 
     at: Array  # (1 + trials + trials²,)
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A client's part of what a level is worth (see `femam_pruning.pooled`)."""
+    """A client's part of what a level is worth (see `validation.pooled`)."""
 
     at: Array  # (6,)
 
@@ -120,7 +120,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Differences:
-    """A client's part of how much clients' shares differ (see `femam_shares.differences`)."""
+    """A client's part of how much clients' shares differ (see `class_priors.differences`)."""
 
     at: Array  # (4,)
 

@@ -4,7 +4,7 @@
     perceptron     linear layers with ReLU between them, of any number of features
     convolutional  two layers of 5 × 5 patches, each with pooling and a sigmoid, then a linear one:
                    for square images of at least 16 × 16 pixels, which come as rows of pixels
-    residual       the ResNet of FeMAM's code, see `residual_network`; its latent space has a width
+    residual       the ResNet of FeMAM's code, see `resnet`; its latent space has a width
                    of its own
     residual-batch the same with batch normalisation, whose statistics are averaged with the weights
 

@@ -74,7 +74,7 @@ def inverse_roots_of_classes(
 def distances_of_classes(
     points: Matrix, y: NDArray[np.int64], means: Matrix, deviation: float, smoothing: float
 ) -> tuple[Matrix, Matrix, Matrix, bool]:
-    """Return each learner's Σ_c W₂² to N(v_c, e I), and its slopes; see `class_alignment`.
+    """Return each learner's Σ_c W₂² to N(v_c, e I), and its slopes; see `distribution_distances`.
 
     Parameters
     ----------
