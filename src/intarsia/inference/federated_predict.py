@@ -376,8 +376,9 @@ def _refusal(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int
     first = spread.schema.samples.ids[spread.schema.samples.cells[cell].start]
     return TableError(
         f"Of {count} of {len(spread.schema.samples)} samples the clients together lack columns "
-        f"that the model needs (first: {first!s}, of which nobody has {listed(names, 5)}); add the tables "
-        "that have it, or choose what stands for it: --absent mean, or for hyfem --absent own."
+        f"that the model needs (first: {first!s}, of which nobody has {listed(names, 5)}); add the "
+        "tables that have it, or choose what stands for it: --absent mean, or for hyfem "
+        "--absent own."
     )
 
 
