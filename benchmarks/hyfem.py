@@ -18,7 +18,6 @@ import numpy as np
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfem import client as hyfem_client
 from intarsia.algorithms.hyfem.algorithm import HYFEM
 from intarsia.algorithms.hyfem.hyperparameters import HyFEM
 from intarsia.algorithms.hyfem.matching import classifier_of
@@ -28,6 +27,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.maths.matching.matched_classifiers import aggregate, project
 from intarsia.maths.matching.neuron_matching import match
+from intarsia.maths.training import vectorised
 from intarsia.maths.training.torch_import import torch
 
 COLUMNS = (
@@ -93,8 +93,8 @@ def _row(hidden: int, arguments: argparse.Namespace) -> list[str]:
         )
     )
     server = HYFEM.setup(server, engine, engine.key("init"))
-    training = _Timed(hyfem_client.cohort.train)
-    hyfem_client.cohort.train = training
+    training = _Timed(vectorised.train)
+    vectorised.train = training
     alones, rounds, matchings, averages = [], [], [], []
     matching = None
     for number_ in range(1, arguments.rounds + 1):
@@ -114,7 +114,7 @@ def _row(hidden: int, arguments: argparse.Namespace) -> list[str]:
             project(mean, neurons, one.inputs)
         matchings.append(middle - start)
         averages.append(time.process_time() - middle)
-    hyfem_client.cohort.train = training.function
+    vectorised.train = training.function
     parts = [np.array(some[1:]) for some in (alones, rounds, matchings, averages)]
     alone, round_, matched, averaged = (float(np.median(some)) for some in parts)
     both = float(np.median((parts[1] + parts[2] + parts[3]) / parts[0]))

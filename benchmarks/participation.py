@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from intarsia.training.participation import present
 from matrix import DECLARED, Cell, Pooled, cells, described, pooled, settings
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
@@ -38,7 +39,6 @@ from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
 from intarsia.partition.registry import partition
-from intarsia.training.participation import present
 
 REPEATS = 3  # of each time that stands in the table
 OPTIMUM_ROUNDS = 1500

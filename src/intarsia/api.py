@@ -17,7 +17,7 @@ from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment, Preprocessing, Split
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
-from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts, block_classes
+from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_picture
@@ -138,7 +138,8 @@ def run(
     >>> intarsia.run("mine.toml", privacy={"mode": "masked", "epsilon": 1.0})
     >>> intarsia.run("mine.toml", algorithm={"name": "flic", "alignment": "transport"})
     """
-    shared = _shared(id, label, id_type, categorical, exclude, missing)
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if out == "" and tables is not None:
         out = None
@@ -206,22 +207,21 @@ def inspect(
     UserError
         If a setting or a table is wrong.
     """
-    shared = _shared(id, label, id_type, categorical, exclude, missing)
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
     chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
-    held = block_classes(blocks, labels)
-    drawn = (
-        None
-        if picture is None
-        else holdings_picture(blocks, picture, classes=labels.classes, which="all rows")
-    )
-    beside = (
-        None if picture is None else Path(picture).with_name(f"{Path(picture).stem}-blocks.png")
-    )
+    held = overlap.block_classes(blocks, labels)
+    drawn = beside = None
+    if picture is not None:
+        drawn = holdings_picture(blocks, picture, classes=labels.classes, which="all rows")
+    if picture is not None and held is not None:
+        beside = Path(picture).with_name(f"{Path(picture).stem}-blocks.png")
+        beside = blocks_picture(held, beside)
     return Inspection(
         schema,
         tuple(overlap.holdings_table(blocks)),
@@ -229,7 +229,7 @@ def inspect(
         dataclasses.replace(advice, obstacle=obstacle),
         drawn,
         held,
-        None if beside is None or held is None else blocks_picture(held, beside),
+        beside,
         overlap.class_counts(blocks, labels),
     )
 
@@ -292,8 +292,9 @@ def join(
     >>> intarsia.join("runs/clinics", "new.csv", label="diagnosis").metrics.clients
     """
     folder = Path(folder)
-    given = (id, label, id_type, categorical, exclude, missing)
-    source, read = new_client.described(folder, table, name, _shared(*given))
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, id_type=id_type, missing=missing)
+    source, read = new_client.described(folder, table, name, shared)
     if out == "":
         out = folder / "joined" / source.name
     target = None if out is None else Path(out).resolve()
@@ -312,23 +313,13 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
     return ""
 
 
-def _shared(
-    id: str | None,
-    label: str | None,
-    id_type: str | None,
-    categorical: Sequence[str],
-    exclude: Sequence[str],
-    missing: Sequence[str] | None,
-) -> dict[str, Any]:
-    given = {
-        "id": id,
-        "label": label,
-        "id_type": id_type,
-        "categorical": categorical or None,
-        "exclude": exclude or None,
-        "missing": missing,
+def _shared(**given: Any) -> dict[str, Any]:
+    """Return the settings that are given for all tables; an empty list of names is none."""
+    return {
+        key: value
+        for key, value in given.items()
+        if value is not None and (key not in ("categorical", "exclude") or value)
     }
-    return {key: value for key, value in given.items() if value is not None}
 
 
 def _described(
@@ -341,10 +332,9 @@ def _described(
 ) -> tuple[Experiment, federation.Tables | None]:
     """Return the experiment, and what makes the tables that are in memory."""
     if (experiment is None) == (tables is None):
+        there = "is neither" if tables is None else "are both"
         raise ExperimentError(
-            "There "
-            + ("is neither" if tables is None else "are both")
-            + " an experiment and tables; pass the path of an experiment file, or "
+            f"There {there} an experiment and tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
     if tables is None:
@@ -371,17 +361,13 @@ def _changed(
     if algorithm is None and not settings:
         return experiment
     tree = description.to_dict(experiment)
-    if algorithm is None or isinstance(algorithm, Mapping):
-        given = dict(algorithm or {})
-    else:
-        given = {"name": algorithm}
+    given = {"name": algorithm} if isinstance(algorithm, str) else dict(algorithm or {})
     name = given.get("name")
     if isinstance(name, str) and name != experiment.algorithm:
         other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=name))
         known = {one.name for one in dataclasses.fields(other.hyperparameters)}
         stays = known & {"loss", "regularisation"}
-        kept = {key: value for key, value in tree["algorithm"].items() if key in stays}
-        tree["algorithm"] = kept
+        tree["algorithm"] = {key: own for key, own in tree["algorithm"].items() if key in stays}
     tree["algorithm"] = {**tree["algorithm"], **given}
     for key, value in settings.items():
         if key in _WHOLE:

@@ -15,7 +15,8 @@ IntarsiaError
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
 ├── StaleError                 a call builds on a state that a site does not have
-├── SiteError                  a site could not do what it was asked
+├── SiteError                  a site could not do what it was asked, or its answer is malformed
+├── RefusedError               a site was asked for what the run's algorithm does not declare
 ├── AbsentError                sites did not answer in time; names them
 └── CodecError                 bytes on a wire or a disk are not what was written
 """
@@ -113,6 +114,10 @@ class StaleError(IntarsiaError, ValueError):
 
 class SiteError(IntarsiaError, RuntimeError):
     """A site could not do what it was asked; only the site's own log says with which values."""
+
+
+class RefusedError(IntarsiaError, PermissionError):
+    """A site was asked for what the algorithm of its run does not declare, and refused."""
 
 
 class AbsentError(IntarsiaError, TimeoutError):

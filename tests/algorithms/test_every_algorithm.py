@@ -22,7 +22,12 @@ from intarsia.training.registry import ALGORITHMS
 
 # the hyperparameters that lead an algorithm through each of its phases
 VARIANTS = {
-    "hyfdca": [{}, {"method": "ascent"}, {"method": "ascent", "step": "fixed", "gamma": 0.3}],
+    "hyfdca": [
+        {},
+        {"system": "shares"},
+        {"method": "ascent"},
+        {"method": "ascent", "step": "fixed", "gamma": 0.3},
+    ],
     "fedavg": [{}, {"batch": 4}],
     "cocoa": [{}],
 }
@@ -75,6 +80,10 @@ class Watched:
     @property
     def ids(self):
         return self.engine.ids
+
+    @property
+    def sealed(self):
+        return self.engine.sealed
 
     def ask(self, fn, messages):
         return self.engine.ask(self._through(fn), messages)

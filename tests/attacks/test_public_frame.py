@@ -35,7 +35,9 @@ from intarsia.training import run as running
 from intarsia.training import setup as engine_setup
 
 SEED = 7
-OPTIONS = HYFDCA.hyperparameters(loss="logistic", regularisation=1e-2, method="newton")
+OPTIONS = HYFDCA.hyperparameters(
+    loss="logistic", regularisation=1e-2, method="newton", system="rows"
+)
 FAR = 0.3  # standard deviations that every column is off by, at least, where an attack fails
 CLOSE = 1e-6  # at most, where it succeeds
 

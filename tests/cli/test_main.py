@@ -19,7 +19,7 @@ import intarsia
 from command_line import finished, one_error, said
 from intarsia import __version__
 from intarsia.cli import main as cli
-from intarsia.cli import progress
+from intarsia.cli import tables
 from intarsia.cli.main import main
 from intarsia.core.atomic_files import write_atomically
 from intarsia.errors import ConvergenceError
@@ -470,11 +470,26 @@ def test_a_run_that_is_stopping_is_not_ended_by_a_second_signal(experiment, monk
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(cli, "_end_undisturbed", watched)
-    monkeypatch.setattr(progress.Watch, "__call__", stop)
+    monkeypatch.setattr(tables.Watch, "__call__", stop)
     before = signal.getsignal(signal.SIGTERM)
     assert main(["run", str(experiment)]) == 130
     assert held == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_after_the_results_does_not_break_what_a_library_does_at_the_end():
+    code = """
+import atexit, os, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+from intarsia.cli.main import main
+sys.argv = ["intarsia", "--version"]
+sys.exit(main())
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == f"intarsia {__version__}\n"
 
 
 @pytest.mark.parametrize("pressed", ["once", "until it ends"])

@@ -83,7 +83,7 @@ def test_images_are_decoded_once(tmp_path, cache, monkeypatch):
         "0o700",
         "0o600",
     ]
-    monkeypatch.setattr("intarsia.datasets.images.decoded_bytes", None)  # it would fail
+    monkeypatch.setattr("intarsia.datasets.images.decode_images", None)  # it would fail
     np.testing.assert_array_equal(load("cifar10", folder=folder).x, first)
     monkeypatch.undo()
     monkeypatch.setenv("INTARSIA_CACHE", str(cache))

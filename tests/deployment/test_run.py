@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -18,8 +19,10 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.caller import RetryPolicy
-from intarsia.engines.remote.wire import Answer
+from intarsia.engines.remote.server import Remote
+from intarsia.engines.remote.wire import Answer, Call
 from intarsia.errors import (
     AbsentError,
     CheckpointError,
@@ -490,3 +493,104 @@ def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
     same(expected, result, tmp_path)
     assert held.is_set()
     assert "a site is served by one" in str(told[0])
+
+
+def private(folder):
+    """Return sites with labels, and an experiment over them whose updates have noise."""
+    found = set_up(folder, plain=False)
+    made = described(folder, "masked")
+    description = dataclasses.replace(
+        made,
+        algorithm="fedavg",
+        hyperparameters={"loss": "logistic", "local_steps": 5},
+        preprocessing=dataclasses.replace(made.preprocessing, standardise=False),
+        privacy=dataclasses.replace(made.privacy, epsilon=2.0, clip=0.1),
+        clients=tuple(dataclasses.replace(one, path=None) for one in made.clients),
+    )
+    return found, description
+
+
+def releases(folder, name):
+    """Return how often a site has released with noise, as its own folder says."""
+    (path,) = (folder / name / "releases").iterdir()
+    ledger = ReleaseLedger(path)
+    ledger._read()
+    assert path.stat().st_mode & 0o077 == 0
+    return len(ledger._numbers[name])
+
+
+def test_sites_count_their_releases_and_a_run_that_was_killed_goes_on_to_the_same_model(tmp_path):
+    pytest.importorskip("dp_accounting")
+    found, description = private(tmp_path)
+    stopped, calls = tmp_path / "sites", 0
+
+    class Killed(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls % 11 == 0:
+            found[client] = site_in(tmp_path / client)  # killed, and started again
+        answer = found[client].handle(data)
+        if codec.decode(data, Call).function == "fedavg.noisy_descent" and calls > 90:
+            raise Killed  # it has released, and nobody hears of the answer
+        return answer
+
+    with pytest.raises(Killed):
+        remote_running.run_over(
+            description, sites.Lines(found, line), NAMES, stopped, patience=HASTY
+        )
+    before = {name: releases(tmp_path, name) for name in NAMES}
+    result = remote_running.resume_over(stopped, sites.Lines(found), patience=HASTY)
+    assert result.rounds == 6
+    assert {name: releases(tmp_path, name) for name in NAMES} == dict.fromkeys(NAMES, 6)
+    assert 0 < max(before.values()) < 6
+    assert result.privacy.releases == 6
+
+
+def test_a_site_whose_run_is_put_back_has_its_count(tmp_path):
+    """The server goes back to before the run's rounds, and so does the folder of a site."""
+    pytest.importorskip("dp_accounting")
+    found, description = private(tmp_path)
+    out, copies, calls = tmp_path / "sites", tmp_path / "copy", []
+
+    def line(client, number, data, deliver):
+        call = codec.decode(data, Call)
+        if call.function == "fedavg.noisy_descent" and client == "bank":
+            if not calls:
+                shutil.copytree(tmp_path / "bank" / "runs", copies)
+            calls.append(data)
+        return deliver(data)
+
+    remote_running.run_over(description, sites.Lines(found, line), NAMES, out, patience=HASTY)
+    assert releases(tmp_path, "bank") == len(calls) == 6
+    shutil.rmtree(tmp_path / "bank" / "runs")
+    shutil.copytree(copies, tmp_path / "bank" / "runs")
+    first = codec.decode(calls[0], Call)
+    other = dataclasses.replace(first, round=9)  # not what it was asked then
+    again = codec.decode(site_in(tmp_path / "bank").handle(codec.encode(other)), Answer)
+    assert again.error == "SealedError"
+    assert releases(tmp_path, "bank") == 7  # an attempt that was refused counts as well
+
+
+def test_a_run_with_noise_keeps_totals_apart(tmp_path, monkeypatch):
+    """No round of it begins again once a total was opened, whoever asks for it."""
+    pytest.importorskip("dp_accounting")
+    found, description = private(tmp_path)
+    apart = []
+
+    class Noted(Remote):
+        def __init__(self, *given, **named):
+            apart.append(named["apart"])
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(remote_running, "Remote", Noted)
+    for name, epsilon in (("noisy", 2.0), ("silent", 0.0)):
+        settings = dataclasses.replace(description.privacy, epsilon=epsilon)
+        remote_running.run_over(
+            dataclasses.replace(description, rounds=1, privacy=settings),
+            *(sites.Lines(found), NAMES, tmp_path / name),
+            patience=HASTY,
+        )
+    assert apart == [True, False]

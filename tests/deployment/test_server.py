@@ -137,8 +137,8 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
     (own / "failure.json").write_text(
         json.dumps({"error": "AbsentError", "sentence": "bank did not answer", "again": again})
     )
-    (standing,) = federation_server.standings(tmp_path)
-    assert (standing.state, standing.problem) == (state, "bank did not answer")
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert (status.state, status.problem) == (state, "bank did not answer")
     turns(tmp_path, jobs)
     assert len(jobs.submitted) == 1 + again
 
@@ -157,7 +157,7 @@ def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_pa
         jobs.connected = ("post",)
 
     def back():
-        assert federation_server.standings(tmp_path)[0].away == ("bank",)
+        assert federation_server.list_statuses(tmp_path)[0].away == ("bank",)
         jobs.connected = ("bank", "post")
 
     steps = iter([lambda: None, gone, long_away, back, lambda: None])
@@ -194,9 +194,9 @@ def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
         turns(tmp_path, jobs)
         jobs.known[f"job-{count}"] = "FINISHED:EXECUTION_EXCEPTION"
     turns(tmp_path, jobs, 3)
-    (standing,) = federation_server.standings(tmp_path)
-    assert standing.state == "failed"
-    assert "5 jobs in a row ended without a word" in standing.problem
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert status.state == "failed"
+    assert "5 jobs in a row ended without a word" in status.problem
     submitted = len(jobs.submitted)
     federation_server.resume_run(tmp_path, "four")
     turns(tmp_path, jobs, 2)
@@ -210,7 +210,7 @@ def test_a_run_that_was_stopped_is_ended_and_goes_on_when_it_is_resumed(tmp_path
     turns(tmp_path, jobs, 2)
     assert jobs.aborted == ["job-1"]
     assert not (own / "job.id").exists()
-    assert federation_server.standings(tmp_path)[0].state == "stopped"
+    assert federation_server.list_statuses(tmp_path)[0].state == "stopped"
     with pytest.raises(ExperimentError, match="'four' is stopped; it must be waiting or running"):
         federation_server.stop_run(tmp_path, "four")
     federation_server.resume_run(tmp_path, "four")
@@ -243,7 +243,7 @@ def test_a_run_at_work_is_not_replaced_until_it_is_stopped(tmp_path):
     federation_server.stop_run(tmp_path, "four")
     turns(tmp_path, jobs)
     federation_server.request(tmp_path, description, remote.NAMES, RetryPolicy(), **again)
-    assert federation_server.standings(tmp_path)[0].state == "waiting"
+    assert federation_server.list_statuses(tmp_path)[0].state == "waiting"
 
 
 def test_the_supervisor_waits_for_a_server_that_does_not_answer(tmp_path):
@@ -343,7 +343,7 @@ def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path)
     found = json.loads(path.read_text())["seconds"]
     assert {name: len(one) for name, one in found.items()} == {"small": 30, "8 MB": 30}
     assert all(one > 0 for one in found["small"])
-    assert [one.state for one in federation_server.standings(tmp_path)] == ["finished"]
+    assert [one.state for one in federation_server.list_statuses(tmp_path)] == ["finished"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="nvflare is there")

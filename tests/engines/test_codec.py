@@ -214,3 +214,23 @@ def test_forged_contents_are_read_or_refused(value, data):
 def test_forged_bytes_are_refused_in_our_words(body):
     with pytest.raises(CodecError):
         codec.decode(signed(body), *CLASSES)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A record that has had a field more since."""
+
+    first: int
+    second: int = 7
+
+
+def test_a_record_of_before_a_field_with_a_default_is_read():
+    @dataclass(frozen=True)
+    class Before:
+        first: int
+
+    Before.__name__ = "Grown"
+    assert codec.decode(codec.encode(Before(3)), Grown) == Grown(3, 7)
+    Before.__name__ = "Point"  # one whose fields have none
+    with pytest.raises(CodecError):
+        codec.decode(codec.encode(Before(3)), Grown)

@@ -177,6 +177,10 @@ def test_overrides_set_any_key(tmp_path: Path) -> None:
         ("client.bank.features=age", 'features is "age"; expected a list of texts'),
         ("client.5.path=x", "there is no client '5'"),
         ("experimant.seed=1", "use 'experiment'"),
+        ("yardsticks=false", "write e.g. -c experiment.yardsticks=false."),
+        ("standardize=false", "write e.g. -c preprocessing.standardise=false."),
+        ("nothing=false", "write e.g. -c experiment.rounds=50."),
+        ("party.a=1", "'party' is not a table"),
         ("experiment.seed.x=1", "which is not a table"),
         ("algorithm.name=5", "[algorithm] name is 5; expected the name of an algorithm"),
         ("partition.kind=grid", "has [partition] and 2 [[client]] tables"),
@@ -190,6 +194,13 @@ def test_a_wrong_key_or_value_is_named_with_its_table(
     with pytest.raises(ExperimentError) as caught:
         load(path, [override])
     assert says in str(caught.value)
+
+
+def test_tables_of_parties_are_those_of_clients(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExperimentError, match=r"\[\[party\]\] is not a table .* use \[\[client\]\]"
+    ):
+        load(write(tmp_path, PARTIES.replace("[[client]]", "[[party]]")))
 
 
 def test_a_toml_error_says_line_and_column(tmp_path: Path) -> None:

@@ -95,6 +95,16 @@ def test_a_validation_part_is_of_the_training_samples(name, data_folder, monkeyp
     assert rows(blocks) == rows(before.train) | rows(before.test)
 
 
+def test_clients_of_a_few_samples_may_have_all_of_them_in_one_part(data_folder, monkeypatch):
+    monkeypatch.setenv("INTARSIA_DATA", str(data_folder))
+    usual = simulated("natural", name="femnist", clients=50)
+    chosen = replace(usual, split=replace(usual.split, validation=0.2))
+    found = federation.build(chosen)
+    assert list(found.train) == list(found.test)
+    assert any("have no training sample" in note for note in found.notes)
+    assert any(not len(block.samples) for block in found.test.values())
+
+
 def test_a_validation_part_of_tables_is_of_the_training_rows():
     described, tables = parties(one=(np.arange(200), np.arange(200) % 2))
     described = replace(described, split=replace(described.split, test=0.3, validation=0.2))

@@ -15,9 +15,8 @@ from scipy.sparse import csr_array
 from command_line import finished, one_error, said
 from intarsia.cli.main import main
 from intarsia.inference.new_table import TableSettings, table_settings
-from intarsia.models.client_models import LinearModels
 from intarsia.models.linear import LinearClassifier, LinearRegressor
-from intarsia.models.serialization import write_model
+from intarsia.models.serialization import LinearModels, write_model
 
 
 @pytest.fixture

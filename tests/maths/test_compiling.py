@@ -19,11 +19,21 @@ x = as_rows(csr_array(np.array([[1.0, 0.0, 2.0]])))
 print(score_rows(x, np.zeros(1, np.int64), np.ones((1, 3)))[0, 0])
 """
 
+ROOTS = """
+import numpy as np
+from intarsia.maths.matching.inverse_roots import distances_of_classes
+draw = np.random.default_rng(0)
+points = draw.normal(size=(3, 40, 8)).astype(np.float32)
+means = draw.normal(size=(3, 3, 8)).astype(np.float32)
+found = distances_of_classes(points, draw.integers(3, size=(3, 40)), means, 0.5, 1e-6)
+print(b"".join(part.tobytes() for part in found[:3]).hex())
+"""
 
-def printed(folder: Path, **settings: str) -> str:
+
+def printed(folder: Path, program: str = PROGRAM, **settings: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(folder), **settings}
     environment.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    command = [sys.executable, "-W", "error", "-c", program]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert not found.stderr
@@ -55,3 +65,8 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
     assert total in text
     called.write_text(text.replace(total, "return 100.0 + (first + second)"), encoding="utf-8")
     assert printed(tmp_path) == "103.0"
+
+
+def test_a_run_that_compiles_kernels_has_the_bits_of_one_that_loads_them(tmp_path):
+    copied(tmp_path)
+    assert printed(tmp_path, ROOTS) == printed(tmp_path, ROOTS)

@@ -14,7 +14,7 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.cli.tables import show_result
 from intarsia.partition.client_clusters import Structures, of_models
-from intarsia.training import outputs
+from intarsia.training import outcome
 
 FILE = """
 [experiment]
@@ -71,7 +71,7 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
     )
     truth = result.structure.truth
     some = replace(result, structure=Structures(truth, learned), model=None)
-    outputs.finish(tmp_path, some)
+    outcome.finish(tmp_path, some)
     assert (tmp_path / "structure.png").is_file()
     console = Console(file=io.StringIO(), width=120)
     show_result(console, some, tmp_path)

@@ -20,9 +20,10 @@ from intarsia.plots.overlap import (
     _name_parts,
     _paint,
     _sample_side,
+    blocks_of,
+    classes_of,
     holdings_picture,
 )
-from intarsia.plots.overlap_labels import blocks_of, classes_of
 from intarsia.plots.style import distinct_colours
 
 

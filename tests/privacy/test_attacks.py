@@ -343,7 +343,7 @@ GUESS_OF_ONE = 0.6
 
 RUNS: dict[str, tuple[int, dict[str, Any]]] = {  # rounds, and settings of the algorithm
     "ascent": (16, {"method": "ascent", "loss": "logistic", "local_samples": 0.5}),
-    "newton": (8, {}),
+    "newton": (8, {"system": "rows"}),  # by shares: tests/attacks/test_shared_system.py
     "newton by conjugate gradients": (8, {"frame": False, "loss": "logistic"}),
 }
 GIVE_AWAY = (

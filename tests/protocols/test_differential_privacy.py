@@ -16,13 +16,15 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
-from intarsia.core.algorithm import Release
+from intarsia.core.algorithm import NoiseKey, Release, SecretKey
 from intarsia.core.schema import Schema
+from intarsia.engines import codec
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.differential_privacy import ShareOut, draw_share
+from intarsia.protocols.differential_privacy import ShareOut
 
 WEIGHT = 0.05
 NONE = Release(deviation=0.0, clip=10.0)
@@ -122,17 +124,26 @@ def test_a_model_farther_from_the_optimum_than_accounted_for_is_not_released(way
         concluded(way, replace(SOME, gap=1e-18))
 
 
+def known_ledger(number):
+    """Return a ledger that draws the same in each test."""
+    ledger = ReleaseLedger()
+    ledger._nonce = b"%16d" % number
+    return ledger
+
+
 def test_a_client_releases_once():
     algorithm, options, blocks, _, _ = WAYS["newton"]
     algorithm = algorithm.private(SOME)
     engine, server = started(algorithm, options, blocks())
     server, _ = algorithm.round(server, engine, engine.key())
     states = engine.get_states()
+    engine.begin_round(2)
     first = algorithm.conclude(server, engine, engine.key("conclude"))
     with pytest.raises(SealedError, match="after the 1 that epsilon"):
         engine.sum(hyfdca.add_noise, dict.fromkeys(engine.ids, ShareOut()))
     # a run that goes on from a checkpoint has the states before the release
     engine.set_states(states)
+    engine.begin_round(2)
     again = algorithm.conclude(server, engine, engine.key("conclude"))
     assert (again.weights == first.weights).all()
 
@@ -143,23 +154,18 @@ def test_noise_of_two_runs_with_one_seed_differs():
 
 
 def test_the_noise_of_released_weights_has_the_deviation():
-    source = np.random.default_rng(11).bytes
     algorithm, options, blocks, _, _ = WAYS["newton"]
     algorithm = algorithm.private(SOME)
     engine, server = started(algorithm, options, blocks())
     server, _ = algorithm.round(server, engine, engine.key())
     states, draws = engine.get_states(), []
-    for _ in range(200):
-        fresh = {
-            name: replace(
-                point, before=replace(point.before, noise=draw_share(SOME.deviation, 1, source))
-            )
-            for name, point in states.items()
-        }
-        engine.set_states(fresh)
+    for number in range(200):
+        engine.set_states(states)
+        engine._ledger = known_ledger(number)
         draws.append(algorithm.conclude(server, engine, engine.key("conclude")).weights[0])
+    engine._ledger = known_ledger(200)
     quiet = {
-        name: replace(point, before=replace(point.before, noise=draw_share(0.0, 1, source)))
+        name: replace(point, before=replace(point.before, noise=NONE))
         for name, point in states.items()
     }
     engine.set_states(quiet)
@@ -252,23 +258,24 @@ def test_clipping_without_noise_limits_each_clients_change():
     for name in engine.ids:
         state = engine.get_states()[name]
         message = fedavg.Descend(w=state.w, rate=0.5, present=tuple(engine.ids))
-        _, change = fedavg.local_descent.call(state, engine.block(name), message, engine.key())
+        key = NoiseKey(engine.key(), SecretKey.draw(), 1)
+        _, change = fedavg.noisy_descent.call(state, engine.block(name), message, key)
         changes[name] = change.w[0] * 3
     assert [np.linalg.norm(one) for one in changes.values()] == pytest.approx([clip] * 3)
     assert np.linalg.norm(one_round(algorithm, engine, server)) <= clip
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3])
-def test_a_round_has_the_noise_of_all_but_one_client(monkeypatch, clients):
-    monkeypatch.setattr(fedavg, "draw_share", _from(np.random.default_rng(2).bytes))
+def test_a_round_has_the_noise_of_all_but_one_client(clients):
     x, y = table(30, 4)
     rows = np.array_split(np.arange(30), clients)
     blocks = {f"c{k}": block(x, y, own, range(4)) for k, own in enumerate(rows)}
     release = Release(0.8, 0.5)
     draws = []
-    for _ in range(150):
+    for number in range(150):
         algorithm = FEDAVG.private(release)
         engine, server = started(algorithm, FedAvg(local_steps=2), blocks)
+        engine._ledger = known_ledger(number)
         draws.append(one_round(algorithm, engine, server))
     # any one client can take its own share away: what is left is the deviation asked for, over n
     share = release.deviation**2 / max(clients - 1, 1)
@@ -277,10 +284,6 @@ def test_a_round_has_the_noise_of_all_but_one_client(monkeypatch, clients):
     low, high = chi2.ppf([1e-4, 1 - 1e-4], len(noise)) / len(noise)
     spread = noise.var(axis=0) / expected
     assert ((low < spread) & (spread < high)).all()
-
-
-def _from(source):
-    return lambda deviation, releases: draw_share(deviation, releases, source)
 
 
 def test_no_round_has_noise_beyond_those_accounted_for():
@@ -293,8 +296,26 @@ def test_no_round_has_noise_beyond_those_accounted_for():
         algorithm.round(server, engine, engine.key())
 
 
-def test_secrets_are_in_the_states_of_private_runs_only():
-    for release, there in ((None, False), (SOME, True)):
-        algorithm = HYFDCA if release is None else HYFDCA.private(release)
-        engine, _ = started(algorithm, HyFDCA(), shared())
-        assert all((state.noise is not None) is there for state in engine.get_states().values())
+def test_no_state_holds_a_secret_of_the_noise():
+    algorithm, options, blocks, _, _ = WAYS["newton"]
+    algorithm = algorithm.private(SOME)
+    states = []
+    for _ in range(2):
+        engine, _ = started(algorithm, options, blocks())
+        states.append([codec.encode(one) for one in engine.get_states().values()])
+    assert states[0] == states[1]
+
+
+def test_what_sends_without_noise_cannot_be_called_in_a_private_run():
+    for algorithm in (FEDAVG, COCOA, HYFDCA):
+        private = algorithm.private(SOME).disclosure
+        noisy = [one.function for one in private.sends if one.function.releases]
+        assert len(noisy) == 1
+        assert not any(fn.releases for fn in algorithm.disclosure.functions)
+    assert fedavg.local_descent not in FEDAVG.private(SOME).disclosure.functions
+    for algorithm in (COCOA, HYFDCA):  # the server reads no weights but those with noise
+        sends = algorithm.private(SOME).disclosure.sends
+        named = {one.function.name for one in sends if {"w", "u"}.intersection(one.reveals)}
+        assert named == {"add_noise"}
+    called = {fn.name for fn in HYFDCA.private(SOME).disclosure.functions}
+    assert called.isdisjoint({"share_weights", "report_weights"})

@@ -164,7 +164,7 @@ def test_a_new_run_over_sites_leaves_nothing_of_the_one_before(tmp_path, monkeyp
         seen.extend(path.name for path in folder.iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_folder, "_describe", killed)
+    monkeypatch.setattr(run_folder, "keep_description", killed)
     with pytest.raises(KeyboardInterrupt):
         remote_running.run_over(
             remote.described(tmp_path, seed=1),

@@ -138,7 +138,7 @@ class Federation:
         federation_server.request(local, description, four_sites.NAMES, patience)
 
     def standing(self, name):
-        found = federation_server.standings(self.kits / "server" / "local")
+        found = federation_server.list_statuses(self.kits / "server" / "local")
         return next(one for one in found if one.name == name)
 
     def until(self, name, condition, seconds=300):

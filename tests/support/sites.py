@@ -14,11 +14,12 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.caller import Caller, RetryPolicy
+from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.site import Site
-from intarsia.engines.remote.wire import function_name
-from intarsia.errors import StaleError
+from intarsia.engines.sums.plain import Geometry
 
 HASTY = RetryPolicy(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
 
@@ -59,22 +60,23 @@ class Memory:
 class Desk:
     """What a site has of one run: a block that is given, and the functions of an algorithm."""
 
-    def __init__(self, algorithm, options, client, schemas, blocks, seed, sealing):
+    def __init__(
+        self, algorithm, options, client, schemas, blocks, seed, sealing, least=1, more=()
+    ):
         self.seed, self.schemas, self.sealing = seed, schemas, sealing
         self.fingerprint = b""
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
-        self._functions = {
-            function_name(fn, algorithm.name): fn for fn in algorithm.disclosure.functions
-        }
+        self._declared = Declared(
+            *(client, Geometry(schemas), schemas["train"].clients),
+            *((*algorithm.disclosure.sends, *more), algorithm.name, options, least),
+        )
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
         if algorithm.model.additive:
             self._blocks["train"] = self._blocks["train"].counted_once()
 
-    def function(self, name, part):
-        if name not in self._functions:
-            raise StaleError("no such function")
-        return self._functions[name]
+    def declared(self):
+        return self._declared
 
     def block(self, part):
         return self._blocks[part]
@@ -147,6 +149,7 @@ class Federation:
     lines: Lines
     shelves: dict[str, dict[str, Memory]]
     desks: dict[str, Callable]
+    ledgers: dict[tuple[str, str], ReleaseLedger] = field(default_factory=dict)
 
     def restart(self, client):
         """Start a site again, with nothing but what is on its shelf."""
@@ -159,6 +162,7 @@ class Federation:
             lambda run: shelves.setdefault(run, Memory()),
             self.desks[client],
             lambda: secret_of(client),
+            lambda run: self.ledgers.setdefault((client, run), ReleaseLedger()),
         )
 
     def states(self):
@@ -186,8 +190,13 @@ def federation(
     tested=None,
     shelves=None,
     apart=False,
+    least=1,
+    more=(),
 ):
-    """Return an engine over a site for each block; `sealing` makes one with all keys."""
+    """Return an engine over a site for each block; `sealing` makes one with all keys.
+
+    `more` is declared beside what the algorithm does: parts of the shared protocols, by schemas.
+    """
     parts = {"train": blocks} if tested is None else {"train": blocks, "test": tested}
     schemas = {part: Schema.of(own, labels) for part, own in parts.items()}
     lines = Lines({}, fault)
@@ -200,6 +209,8 @@ def federation(
             {part: own[name] for part, own in parts.items()},
             seed,
             None if sealing is None else sealing(),
+            least,
+            more(schemas) if callable(more) else more,
         )
         for name in blocks
     }
@@ -214,7 +225,7 @@ def federation(
 
 def without_keys(sealing):
     """Return what the server has of a sealing."""
-    return dataclasses.replace(sealing, exact={}, bulk={}, alone={})
+    return dataclasses.replace(sealing, exact={}, bulk={})
 
 
 def begun(made, algorithm, options):

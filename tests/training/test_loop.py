@@ -13,7 +13,6 @@ from intarsia.data.source import Source
 from intarsia.errors import ConvergenceError
 from intarsia.experiment.config import Experiment
 from intarsia.training import loop as training
-from intarsia.training import participation
 from intarsia.training import registry as catalogue
 from intarsia.training.loop import TrainingState
 
@@ -44,7 +43,7 @@ def tables(seed=0, clients=4):
 )
 def test_somebody_is_always_there_and_all_have_their_turn(share, pattern):
     experiment = described(participation=share, participation_pattern=pattern)
-    rounds = [participation.present(experiment, NAMES, number) for number in range(1, 60)]
+    rounds = [training.present(experiment, NAMES, number) for number in range(1, 60)]
     chosen = [NAMES if names is None else names for names in rounds]
     assert all(chosen)
     assert all(list(names) == sorted(names) for names in chosen)
@@ -63,7 +62,7 @@ def test_a_sum_over_some_clients_is_not_shown_as_the_objective(tmp_path):
 
 def test_cyclic_turns_go_round():
     experiment = described(participation=0.5, participation_pattern="cyclic")
-    found = [participation.present(experiment, NAMES, number) for number in (1, 2, 3)]
+    found = [training.present(experiment, NAMES, number) for number in (1, 2, 3)]
     assert found == [("a", "c"), ("b", "d"), ("a", "c")]
 
 

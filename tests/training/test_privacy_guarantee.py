@@ -26,7 +26,7 @@ from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build
 from intarsia.privacy.settings import Privacy
-from intarsia.training import participation
+from intarsia.training import loop as training
 from intarsia.training import privacy_guarantee as guarantee
 from intarsia.training.registry import choose
 from intarsia.training.run import load, resume, run
@@ -128,7 +128,7 @@ def test_the_noise_of_fedavg_is_composed_over_the_rounds(tmp_path):
 def test_clients_that_are_away_release_nothing_in_that_round(tmp_path, pattern):
     changes = {"participation": 0.5, "participation_pattern": pattern, "rounds": 30}
     description, clients = described(tmp_path, **changes), ("a", "b", "c", "d")
-    there = [participation.present(description, clients, number) for number in range(1, 31)]
+    there = [training.present(description, clients, number) for number in range(1, 31)]
     counts = [sum(name in names for names in there) for name in clients]
     assert guarantee.most_rounds(description, clients) == max(counts) < 30
 

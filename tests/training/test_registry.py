@@ -38,11 +38,11 @@ def shared_functions(algorithm):
         *differential_privacy.SENDS,
         *inference.SENDS,
         *evaluation.sends(
-            *(algorithm.model.predict, 0, BINARY), part="train", additive=algorithm.model.additive
+            *(algorithm.model.predict, 0, schema), part="train", additive=algorithm.model.additive
         ),
     ]
     if algorithm.model.server_model is not None:
-        found += evaluation.server_sends(algorithm.model.server_model, schema, 0, part="train")
+        found += evaluation.server_sends(algorithm.model.server_model, schema, (), 0, part="train")
     return [one.function for one in found]
 
 

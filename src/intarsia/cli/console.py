@@ -51,19 +51,19 @@ def put(text: str, *, line: bool = True) -> None:
         raise
 
 
+def require_command(context: typer.Context) -> None:
+    """Show the help, and end with status 2, where no command is given."""
+    if context.invoked_subcommand is None:
+        with contextlib.redirect_stdout(sys.stderr):
+            typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")
 ]
-Missing = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--missing",
-        metavar="TEXT",
-        help="Counts as a missing value too, beside what did in training; once for each.",
-    ),
+Output = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FILE", help="Write here, not to standard output."),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]

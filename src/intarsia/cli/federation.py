@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intarsia.cli.console import put, say
+from intarsia.cli.console import AsJson, put, say
 from intarsia.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from intarsia.deployment.server import TrainingState
+    from intarsia.deployment.server import RunStatus
 
 
 app = typer.Typer(
@@ -25,8 +25,10 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
-Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The folder that provision wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Kit = Annotated[
+    Path,
+    typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
+]
 
 
 @app.command()
@@ -77,7 +79,6 @@ def server(kit: Kit) -> None:
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
     nvflare = _nvflare()
-    kit = kit.resolve()
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
@@ -96,7 +97,6 @@ def site(kit: Kit) -> None:
     from intarsia.deployment.process import KitProcess
 
     nvflare = _nvflare()
-    kit = kit.resolve()
     settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
     if settings.name != kit.name:
         raise ExperimentError(
@@ -122,7 +122,7 @@ def submit(
     from intarsia.deployment.server import request
     from intarsia.experiment import config as experiments
 
-    sites, patience = sites_of(kit.resolve())
+    sites, patience = sites_of(kit)
     description = experiments.load(experiment, parties=sites)
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
@@ -130,14 +130,8 @@ def submit(
             f"The experiment's clients are {sorted(named)} but the federation's sites are "
             f"{sorted(sites)}; both must have the same names."
         )
-    own = request(
-        kit.resolve() / "local",
-        description,
-        named or sites,
-        patience,
-        overwrite=overwrite,
-        alive=is_running(kit.resolve()),
-    )
+    asked = kit / "local", description, named or sites, patience
+    own = request(*asked, overwrite=overwrite, alive=is_running(kit))
     say(f"asked for {description.name}; its results will be in {own / 'out'}")
 
 
@@ -156,12 +150,11 @@ def status(
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
     from intarsia.deployment.federation_file import check_kit, is_of_server
     from intarsia.deployment.process import is_running
-    from intarsia.deployment.server import standings
+    from intarsia.deployment.server import list_statuses
 
-    kit = kit.resolve()
     check_kit(kit)
     alive, is_server = is_running(kit), is_of_server(kit)
-    found = standings(kit / "local") if is_server else []
+    found = list_statuses(kit / "local") if is_server else []
     asked = alive and is_server and (ask if ask is not None else not as_json)
     sites = _connected(kit) if asked else None
     if as_json:
@@ -171,11 +164,10 @@ def status(
         put(json.dumps(content))
         return
     say(f"{kit.name} is {'running' if alive else 'not running'}")
-    if sites is not None:
-        for there, words in ((True, "connected"), (False, "not connected")):
-            names = [name for name, one in sites.items() if one is there]
-            if names:
-                say(f"  {words}: {', '.join(names)}")
+    for there, words in ((True, "connected"), (False, "not connected")):
+        names = [name for name, one in (sites or {}).items() if one is there]
+        if names:
+            say(f"  {words}: {', '.join(names)}")
     for one in found:
         say(_line(one))
 
@@ -189,7 +181,6 @@ def ping(kit: Kit) -> None:
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.process import is_running
 
-    kit = kit.resolve()
     sites, patience = sites_of(kit)
     if not is_running(kit):
         raise ExperimentError(f"{kit} is not running; start it with intarsia federation server.")
@@ -227,15 +218,13 @@ def logs(
 
 @app.command()
 def stop(
-    kit: Kit,
-    run: Annotated[str, typer.Option(metavar="NAME", help="Stop this run alone.")] = "",
+    kit: Kit, run: Annotated[str, typer.Option(metavar="NAME", help="Stop this run alone.")] = ""
 ) -> None:
     """Stop what runs from KIT; runs go on when it is started again. With --run: stop one run."""
     from intarsia.deployment.federation_file import check_kit
     from intarsia.deployment.process import stop as stop_process
     from intarsia.deployment.server import stop_run
 
-    kit = kit.resolve()
     check_kit(kit)
     if run:
         stop_run(kit / "local", run)
@@ -249,7 +238,7 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
     """Let a RUN of the server of KIT go on that was stopped, or failed and can go on now."""
     from intarsia.deployment.server import resume_run
 
-    resume_run(kit.resolve() / "local", run)
+    resume_run(kit / "local", run)
     say(f"{run} goes on when the server and the sites are running")
 
 
@@ -267,7 +256,7 @@ def _connected(kit: Path) -> dict[str, bool] | None:
     return {name: name in there for name in sites_of(kit)[0]}
 
 
-def _line(one: TrainingState) -> str:
+def _line(one: RunStatus) -> str:
     numbers = [f"round {one.round}"]
     numbers += [] if one.loss is None else [f"loss {one.loss:.6g}"]
     numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]

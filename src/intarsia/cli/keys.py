@@ -7,21 +7,19 @@ and give what they heard with --confirm. A card that nobody confirmed is not use
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intarsia.cli.console import put, say
+from intarsia.cli.console import AsJson, Output, put, require_command, say
 from intarsia.errors import KeyMaterialError, TamperedError
 
 if TYPE_CHECKING:
     from intarsia.privacy.keys.key_exchange import Card
-    from intarsia.privacy.keys.keyring import Drawn
+    from intarsia.privacy.keys.keyring import Drawn, KeyFolder
 
 
 app = typer.Typer(
@@ -33,8 +31,7 @@ app = typer.Typer(
 )
 
 Folder = Annotated[
-    Path,
-    typer.Option("--folder", "-d", metavar="DIR", help="The client's own folder of keys."),
+    Path, typer.Option("--folder", "-d", metavar="DIR", help="The client's own folder of keys.")
 ]
 Cards = Annotated[list[Path], typer.Argument(metavar="CARD...")]
 Confirmed = Annotated[
@@ -66,17 +63,11 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="DIR", help="Write the wrapped keys into this folder."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 _KEYS = Path("keys")
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        with contextlib.redirect_stdout(sys.stderr):
-            typer.echo(context.get_help())
-        raise typer.Exit(2)
+app.callback(invoke_without_command=True)(require_command)
 
 
 @app.command()
@@ -87,14 +78,13 @@ def create(
     ],
     folder: Folder = _KEYS,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace an identity; all must confirm the new card."),
+        bool, typer.Option("--replace", help="Replace an identity; all must confirm the new card.")
     ] = False,
 ) -> None:
     """Make this client's identity, once.
 
     NAME is the client's name in the experiment. The private half stays in the folder, readable by
-    its owner only.
+    its owner only. For example: intarsia keys create bank --federation credit
     """
     from intarsia.privacy.keys.keyring import KeyFolder
 
@@ -107,10 +97,7 @@ def create(
 @app.command()
 def card(
     folder: Folder = _KEYS,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write here, not to standard output."),
-    ] = None,
+    out: Output = None,
 ) -> None:
     """Print this client's card, to be forwarded, and its fingerprint, to be read out.
 
@@ -146,7 +133,29 @@ def share(
     CARD... are the cards of all other clients. The client that comes first by name does this. Each
     client gets a file that only it can open.
     """
-    _share(cards, confirm, rotate, ckks, (range, error), folder, out)
+    from intarsia.core.atomic_files import write_atomically
+    from intarsia.privacy.keys.keyring import KeyFolder
+    from intarsia.privacy.settings import Privacy
+
+    for option, value in (("range", range), ("error", error)):
+        if value is not None and not ckks:
+            raise KeyMaterialError(
+                f"--{option} {value:g} is that of CKKS keys; add --ckks to draw them."
+            )
+    place = KeyFolder(folder)
+    confirmed = _confirmed(cards, confirm, place.identity().card)
+    if ckks and range is None:
+        range = Privacy().range
+    drawn = place.draw(confirmed, rotate=rotate, range=range, error=error)
+    target = folder / "wrapped" if out is None else out
+    target.mkdir(parents=True, exist_ok=True)
+    # Handed out first: a key is in use only when everyone can get it.
+    for name, bundle in drawn.bundles.items():
+        write_atomically(target / f"{_file_name(name)}.wrapped", bundle)
+    place.keep(drawn)
+    for name in drawn.bundles:
+        say(f"for {name!r}, to be forwarded: {target / _file_name(name)}.wrapped")
+    _say_keys(place, drawn)
 
 
 @app.command()
@@ -164,7 +173,7 @@ def rotate(
     CARD... are the cards of those who are to have it. CKKS keys are replaced too, for the same
     range; an error beyond the usual one is to be given again.
     """
-    _share(cards, confirm, True, ckks, (range, error), folder, out)
+    share(cards, confirm, True, ckks, range, error, folder, out)
 
 
 @app.command()
@@ -197,7 +206,7 @@ def accept(
             f"{known[0].name!r} to this identity of {me.name!r}; ask for it again and compare the "
             f"fingerprints of both cards ({problem})"
         ) from None
-    _tell(place.shared_file, place.ckks_file, found)
+    _say_keys(place, found)
 
 
 @app.command()
@@ -210,24 +219,10 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
     content: dict[str, Any] = {
         "name": own.name,
         "federation": own.federation,
-        "card": {"file": str(place.identity_file), "fingerprint": own.fingerprint},
-        "shared": None,
-        "ckks": None,
+        "card": _show(place.identity_file, own),
+        "shared": _show(place.shared_file, shared, "generation"),
+        "ckks": _show(place.ckks_file, ckks, "generation", "range", "error"),
     }
-    if shared is not None:
-        content["shared"] = {
-            "file": str(place.shared_file),
-            "fingerprint": shared.fingerprint,
-            "generation": shared.generation,
-        }
-    if ckks is not None:
-        content["ckks"] = {
-            "file": str(place.ckks_file),
-            "fingerprint": ckks.fingerprint,
-            "generation": ckks.generation,
-            "range": ckks.range,
-            "error": ckks.error,
-        }
     if as_json:
         put(json.dumps(content, ensure_ascii=False))
         return
@@ -237,57 +232,26 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
         one = content[key]
         if one is None:
             say(f"{label}: none")
-        else:
-            more = ""
-            if "range" in one:
-                more = f", range {one['range']:g}, error {one['error']:.2g}"
-            say(
-                f"{label}: {one['fingerprint']}  {one['file']} (generation {one['generation']}"
-                f"{more})"
-            )
+            continue
+        more = f", range {one['range']:g}, error {one['error']:.2g}" if "range" in one else ""
+        known = f"{one['fingerprint']}  {one['file']} (generation {one['generation']}{more})"
+        say(f"{label}: {known}")
 
 
-def _share(
-    files: Sequence[Path],
-    heard: Sequence[str] | None,
-    rotate: bool,
-    with_ckks: bool,
-    numbers: tuple[float | None, float | None],
-    folder: Path,
-    out: Path | None,
-) -> None:
-    from intarsia.core.atomic_files import write_atomically
-    from intarsia.privacy.keys.keyring import KeyFolder
-    from intarsia.privacy.settings import Privacy
-
-    range, error = numbers
-    for option, value in (("range", range), ("error", error)):
-        if value is not None and not with_ckks:
-            raise KeyMaterialError(
-                f"--{option} {value:g} is that of CKKS keys; add --ckks to draw them."
-            )
-    place = KeyFolder(folder)
-    cards = _confirmed(files, heard, place.identity().card)
-    if with_ckks and range is None:
-        range = Privacy().range
-    drawn = place.draw(cards, rotate=rotate, range=range, error=error)
-    target = folder / "wrapped" if out is None else out
-    target.mkdir(parents=True, exist_ok=True)
-    # Handed out first: a key is in use only when everyone can get it.
-    for name, bundle in drawn.bundles.items():
-        write_atomically(target / f"{_file_name(name)}.wrapped", bundle)
-    place.keep(drawn)
-    for name in drawn.bundles:
-        say(f"for {name!r}, to be forwarded: {target / _file_name(name)}.wrapped")
-    _tell(place.shared_file, place.ckks_file, drawn)
+def _show(file: Path, key: Any, *more: str) -> dict[str, Any] | None:
+    """Return what is said of a key; None: there is none."""
+    if key is None:
+        return None
+    public = {name: getattr(key, name) for name in ("fingerprint", *more)}
+    return {"file": str(file), **public}
 
 
-def _tell(shared_file: Path, ckks_file: Path, drawn: Drawn) -> None:
+def _say_keys(place: KeyFolder, drawn: Drawn) -> None:
     """Say what is in use now, for the clients to compare."""
-    say(f"shared key, generation {drawn.shared.generation}: {shared_file}")
+    say(f"shared key, generation {drawn.shared.generation}: {place.shared_file}")
     say(f"fingerprint, the same at all clients: {drawn.shared.fingerprint}")
     if drawn.ckks is not None:
-        say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {ckks_file}")
+        say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {place.ckks_file}")
         say(f"fingerprint, the same at all clients: {drawn.ckks.fingerprint}")
 
 
@@ -321,8 +285,8 @@ def _confirmed(files: Sequence[Path], heard: Sequence[str] | None, own: Card) ->
         names = ", ".join(map(repr, missing))
         raise KeyMaterialError(
             f"Nobody has confirmed the card of {names}, so that whoever forwarded it may have "
-            "replaced it; let the client read its fingerprint to you by telephone and add "
-            f"--confirm '{missing[0]}=FINGERPRINT'."
+            "replaced it; let somebody at the client read its fingerprint to you by telephone "
+            f"and add --confirm '{missing[0]}=FINGERPRINT'."
         )
     return [one.confirm(said[one.name]) if one != own else one for one in cards.values()]
 
@@ -334,7 +298,7 @@ def _heard(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not heard.strip():
             raise KeyMaterialError(
                 f"--confirm {text!r} is not of the form NAME=FINGERPRINT; put the fingerprint that "
-                "the client read behind its name, in quotes."
+                "was read at the client behind its name, in quotes."
             )
         if name in found:
             raise KeyMaterialError(f"--confirm gives {name!r} twice; give what was heard, once.")

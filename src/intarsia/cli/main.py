@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
+import shlex
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,11 +25,9 @@ import typer
 
 from intarsia import __version__
 from intarsia.cli import federation as federation_commands
-from intarsia.cli import join as join_command
 from intarsia.cli import keys as key_commands
-from intarsia.cli import predict as predict_command
-from intarsia.cli.console import OUTPUT, AsJson, Folder, Overwrite, Quiet, console, put, say
-from intarsia.errors import ExperimentError, IntarsiaError, UserError
+from intarsia.cli.console import OUTPUT, AsJson, Folder, Output, console, put, require_command, say
+from intarsia.errors import ExperimentError, IntarsiaError, UserError, nearest
 
 if TYPE_CHECKING:
     from intarsia.results.result import Result
@@ -45,6 +46,22 @@ app.add_typer(federation_commands.app, name="federation")
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...")]
+Picture = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")]
+IdColumn = Annotated[
+    str | None, typer.Option("--id", metavar="COLUMN", help="The column with the ids of the rows.")
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="TEXT",
+        help="Counts as a missing value too, beside what did in training; once for each.",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,6 +76,7 @@ Overrides = Annotated[
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
+_OTHERS = (".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json")  # no CSV
 _DISK = (*_FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
@@ -73,8 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(arguments)
     finally:
-        if arguments is not None:  # else the process ends now
+        if arguments is not None:
             _handle(handlers)
+        else:  # the process ends now, and what libraries do at its end is not to be broken
+            _end_undisturbed()
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -124,10 +144,7 @@ def _root(
     if version:
         put(f"intarsia {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        with contextlib.redirect_stdout(sys.stderr):
-            typer.echo(context.get_help())
-        raise typer.Exit(2)
+    require_command(context)
 
 
 @app.command()
@@ -136,8 +153,6 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
 
     FILE is the experiment file (TOML). The picture goes to its output folder.
     """
-    from dataclasses import asdict
-
     from intarsia import api
     from intarsia.cli import tables as display
 
@@ -183,13 +198,11 @@ def run(
     experiment = _load(file, override)
     folder = Path(experiment.out)
     before = _written(folder)
-    _train(
-        lambda show: train(experiment, progress=show, overwrite=overwrite),
-        folder,
-        as_json,
-        quiet,
-        before,
-    )
+
+    def start(show: Any) -> Result:
+        return train(experiment, progress=show, overwrite=overwrite)
+
+    _train(start, folder, as_json, quiet, before)
 
 
 @app.command()
@@ -221,8 +234,6 @@ def compare(
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
     """
-    from dataclasses import asdict
-
     from intarsia.cli import tables as display
     from intarsia.results import comparison
     from intarsia.results.result import load
@@ -240,9 +251,7 @@ def compare(
 @app.command()
 def embeddings(
     folders: Folders,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
-    ] = Path("embeddings.png"),
+    out: Picture = Path("embeddings.png"),
     client: Annotated[
         list[str] | None,
         typer.Option("--client", metavar="NAME", help="Whose samples; default: the first three."),
@@ -264,9 +273,7 @@ def embeddings(
 @app.command()
 def rounds(
     folders: Folders,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")
-    ] = Path("rounds.png"),
+    out: Picture = Path("rounds.png"),
 ) -> None:
     """Draw the accuracy of runs round by round, or the loss of those that predict numbers.
 
@@ -280,8 +287,123 @@ def rounds(
     say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
 
 
-app.command()(predict_command.predict)
-app.command()(join_command.join)
+@app.command()
+def predict(
+    folder: Folder,
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE")],
+    out: Output = None,
+    id: IdColumn = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help="Whose table it is, where each client has a network of its own.",
+        ),
+    ] = None,
+    federated: Annotated[
+        bool, typer.Option("--federated", help="The columns are spread: each TABLE is NAME=FILE.")
+    ] = False,
+    absent: Annotated[
+        str | None,
+        typer.Option(
+            "--absent",
+            metavar="RULE",
+            help="What stands for columns that no client has of a row: refuse, mean or own.",
+        ),
+    ] = None,
+    missing: Missing = None,
+) -> None:
+    """Write the score and the label of every row of a table.
+
+    DIR is the output folder of a finished run; TABLE is a CSV, Parquet, libsvm or npz file with a
+    client's own columns, or with all of them. The output is CSV: id, score, label, and for networks
+    and the logistic loss the probability of the second of two classes, or of the label.
+
+    With --federated each TABLE is that of one client (NAME=FILE), rows with one id are one sample,
+    and what the clients add to its score leaves them in a sum, sealed as in the run. The output has
+    a further column, basis: all, means, or the client whose own network speaks.
+    """
+    named = _prediction_tables(tables, out, federated, id or client, absent)
+    if federated:
+        from intarsia.inference.federated_predict import predict_federated
+
+        found = predict_federated(folder, named, absent or "refuse", missing or ())
+    else:
+        from intarsia.inference.predict import predict as applied
+
+        found = applied(folder, named[""], id, client, missing or ())
+    for note in found.notes:
+        say(f"note: {note}")
+    text = io.StringIO()
+    found.write(text)
+    if out is None:
+        put(text.getvalue(), line=False)
+    else:
+        from intarsia.core.atomic_files import write_over
+
+        write_over(out, text.getvalue().encode())
+        say(f"{len(found.scores):,} predictions: {out}")
+
+
+@app.command()
+def join(
+    folder: Folder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE")],
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="The column with the labels.")
+    ] = None,
+    id: IdColumn = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option("--categorical", metavar="COLUMN", help="A column of levels, not of numbers."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="Leave a column out.")
+    ] = None,
+    missing: Missing = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What the new client is called.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", help="How long it learns.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of its random numbers.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where its model goes.")
+    ] = None,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Let a new client join a finished run: by columns of its own (flic), by blocks (hyfem).
+
+    DIR is the output folder of the run, which stays as it is; TABLE is the new client's CSV or
+    Parquet file. Its model, beside what it learns alone, goes to DIR/joined/NAME.
+    """
+    from intarsia import api
+    from intarsia.cli import tables as display
+
+    result = api.join(
+        folder,
+        table,
+        name=name,
+        id=id,
+        label=label,
+        categorical=categorical or (),
+        exclude=exclude or (),
+        missing=missing,
+        epochs=epochs,
+        seed=seed,
+        out="" if out is None else out,
+        overwrite=overwrite,
+    )
+    if not quiet:
+        display.show_joined(console(), result)
+    if as_json:
+        put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
 
 
 @app.command()
@@ -298,7 +420,6 @@ def audit(
     DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
     """
     from intarsia.cli import tables as display
-    from intarsia.errors import nearest
     from intarsia.results import audit
 
     found = audit.load(folder)
@@ -311,6 +432,42 @@ def audit(
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 
 
+def _prediction_tables(
+    tables: list[str], out: Path | None, federated: bool, alone: str | None, absent: str | None
+) -> dict[str, Path]:
+    """Return the files by the name of their client; the one file without --federated by ""."""
+    if federated and alone is not None:
+        raise ExperimentError("--id and --client are for one table, and --federated for several.")
+    if not federated and (len(tables) > 1 or absent is not None):
+        raise ExperimentError(
+            "Several tables, and --absent, are for samples spread over clients: add --federated."
+        )
+    named: dict[str, Path] = {}
+    for one in tables:
+        name, _, file = one.partition("=") if federated else ("", "", one)
+        if not file or (federated and (not name or name in named)):
+            raise ExperimentError(f"{one!r} is no NAME=FILE; give each client's table once.")
+        named[name] = Path(file)
+        if out is not None:
+            _check_output(out, Path(file))
+    return named
+
+
+def _check_output(out: Path, table: Path) -> None:
+    """Refuse a file that cannot be written, or that is the table itself."""
+    problem = None
+    if out.suffix.lower() in _OTHERS and not (out.exists() and not out.is_file()):
+        problem = f"ends in {out.suffix}, and predictions are written as CSV; name it .csv"
+    elif not out.name or out.is_dir():
+        problem = "is a folder; name a file in it"
+    elif not out.parent.is_dir():
+        problem = f"is in {out.parent}, which is no folder; make it first, or name another file"
+    elif out.exists() and table.exists() and out.samefile(table):
+        problem = "is the table itself; name another file"
+    if problem is not None:
+        raise ExperimentError(f"--out {shlex.quote(str(out))} {problem}.")
+
+
 def _load(file: Path, overrides: list[str] | None) -> Any:
     from intarsia.experiment import config as experiment
 
@@ -320,11 +477,10 @@ def _load(file: Path, overrides: list[str] | None) -> Any:
 def _train(
     train: Any, folder: Path, as_json: bool, quiet: bool, before: tuple[int, int] | None = None
 ) -> None:
-    from intarsia.cli import progress as watch
     from intarsia.cli import tables as display
 
     screen = console()
-    shown = contextlib.nullcontext() if quiet else watch.Watch(screen)
+    shown = contextlib.nullcontext() if quiet else display.Watch(screen)
     try:
         # SIGTERM, by which batch systems end a run, stops it as Ctrl-C does. `main` gives it back:
         # were it done here, a second one would end the process before it says how to go on
@@ -376,13 +532,13 @@ def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
     """Return what to do after a stop; `before`: what a run that a new one replaces had written."""
     from intarsia.results.checkpoint import Checkpoints
 
-    now = _written(folder)
+    now, place = _written(folder), shlex.quote(str(folder))
     if now is not None and now == before:
-        return f"stopped before it began; the run before is in {_quoted(folder)} as it was"
+        return f"stopped before it began; the run before is in {place} as it was"
     rounds = Checkpoints(folder).rounds
     if now is None or not rounds:
         return "stopped before the first checkpoint; start again with --overwrite"
-    return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {_quoted(folder)}"
+    return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {place}"
 
 
 def _refused(problem: OSError) -> str:
@@ -400,12 +556,6 @@ def _refused(problem: OSError) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
 
 
 @contextlib.contextmanager

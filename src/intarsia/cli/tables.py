@@ -1,30 +1,22 @@
-"""The terminal: tables of who holds what and of results."""
+"""The terminal: tables of who holds what and of results, and how far a run is."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
-from intarsia.results.comparison import (
-    Group,
-    Row,
-    Spread,
-    duration,
-    gap,
-    measure_of,
-    number,
-    percent,
-    size,
-    three_way,
-    value_of,
-)
+from intarsia.results import comparison as figures
+from intarsia.results.comparison import Group, Row, Spread
 
 if TYPE_CHECKING:
     from intarsia.core.block import ClientId, Labels
@@ -32,9 +24,11 @@ if TYPE_CHECKING:
     from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
+    from intarsia.training import loop as training
 
 
 _MOST_LINES = 20
+_SECONDS_BETWEEN_LINES = 3.0
 _READ = {  # why a line of an audit could be read; contributions say it themselves
     "reply": "asked for",
     "revealed": "revealed by the algorithm",
@@ -85,21 +79,18 @@ def show_holdings(
         table.add_row(*map(Text, cells))
     _more(table, len(rows))
     labelled = int((schema.label_holders > 0).sum())
-    total = ["all", f"{len(schema.samples):,}", f"{len(schema.features):,}", f"{labelled:,}"]
     table.add_section()
-    table.add_row(*total)
+    table.add_row("all", *(f"{n:,}" for n in (len(schema.samples), len(schema.features), labelled)))
     console.print(table)
-    if len(overlaps.clients) > 1 and _overlap(overlaps):
+    counts = overlaps.samples + overlaps.features
+    if len(overlaps.clients) > 1 and counts.sum() > counts.trace():  # two have something in common
         console.print(_pairs(overlaps))
         console.print(_depths(schema))
-    for remark in advice.remarks:
-        _print(console, f"note: {remark}")
+    _print(console, *(f"note: {remark}" for remark in advice.remarks))
     fits = f"{advice.algorithm or 'nothing that is available'}: {advice.why}"
     if advice.obstacle:
         _print(console, f"a run would stop: {advice.obstacle}")
-        _print(console, f"as far as the tables go, fits: {fits}")
-    else:
-        _print(console, f"fits: {fits}")
+    _print(console, f"{'as far as the tables go, ' if advice.obstacle else ''}fits: {fits}")
 
 
 def show_classes(console: Console, labels: Labels, counts: Mapping[str, int]) -> None:
@@ -123,24 +114,12 @@ def show_blocks(console: Console, held: BlockClasses) -> None:
     console.print(table)
 
 
-def _overlap(overlaps: OverlapCounts) -> bool:
-    """Return whether any two clients have something in common."""
-    counts = overlaps.samples + overlaps.features
-    return bool(counts.sum() > counts.trace())
-
-
 def _pairs(overlaps: OverlapCounts) -> Table:
     table = _table("In common", "clients", "rows", "columns", "entries")
+    counts = (overlaps.entries, overlaps.samples, overlaps.features)
     pairs = [
-        (
-            int(overlaps.entries[a, b]),
-            int(overlaps.samples[a, b]),
-            int(overlaps.features[a, b]),
-            a,
-            b,
-        )
-        for a in range(len(overlaps.clients))
-        for b in range(a + 1, len(overlaps.clients))
+        (*(int(one[a, b]) for one in counts), a, b)
+        for a, b in combinations(range(len(overlaps.clients)), 2)
     ]
     pairs.sort(key=lambda pair: (-pair[0], -pair[1], -pair[2], pair[3], pair[4]))
     for entries, samples, features, a, b in pairs[:_MOST_LINES]:
@@ -165,21 +144,19 @@ def _depths(schema: Schema) -> Table:
 
 def show_result(console: Console, result: Result, folder: Path) -> None:
     """Show a finished run: the three-way comparison, the certificate, what it cost."""
-    rows = three_way(result)
+    rows = figures.three_way(result)
     scores = [score for row in rows for score in (row.standalone, row.federated, row.centralised)]
     if any(score is not None for score in scores):
-        console.print(_three_way(result, rows, measure_of(scores)))
-    _print(
-        console,
+        console.print(_three_way(result, rows, figures.measure_of(scores)))
+    lines = [
         f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
-        f"{_WHY[result.finished]}",
-    )
+        f"{_WHY[result.finished]}"
+    ]
     if result.certificate is not None:
         found = result.certificate
-        _print(
-            console,
+        lines.append(
             f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
-            f"{found.primal:.8g} (primal): relative gap {gap(found.gap_relative)}",
+            f"{found.primal:.8g} (primal): relative gap {figures.gap(found.gap_relative)}"
         )
     for true_name, row in result.structure.agreement.items():
         if not row:  # of one client
@@ -189,40 +166,32 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
         learned = result.structure.learned
         said = level if learned is None else learned.said(level)
         members = f"; {own:.2f} of those with a part in it" if own != row[level] else ""
-        _print(
-            console,
+        lines.append(
             f"structure: {said} is most like {true_name} (adjusted Rand index {row[level]:.2f}"
-            f"{members})",
+            f"{members})"
         )
     if result.privacy.epsilon is not None:
-        _print(console, f"privacy: {_protected(result.privacy)}")
+        lines.append(f"privacy: {_protected(result.privacy)}")
     total = result.seconds.get("total")
     training = result.seconds.get("training")
-    of_it = "" if training is None else f" ({duration(training)} of it training)"
-    _print(
-        console,
-        f"cost: {duration(total)}{of_it}, {size(result.bytes.get('up', 0))} up, "
-        f"{size(result.bytes.get('down', 0))} down, {result.exchanges:,} exchanges",
-    )
-    for note in result.notes:
-        _print(console, f"note: {note}")
-    _print(console, f"folder: {result.folder or folder}")
+    of_it = "" if training is None else f" ({figures.duration(training)} of it training)"
+    up, down = (figures.size(result.bytes.get(way, 0)) for way in ("up", "down"))
+    exchanges = f"{result.exchanges:,} exchanges"
+    lines.append(f"cost: {figures.duration(total)}{of_it}, {up} up, {down} down, {exchanges}")
+    lines += [f"note: {note}" for note in result.notes]
+    _print(console, *lines, f"folder: {result.folder or folder}")
 
 
 def show_joined(console: Console, result: Result) -> None:
     """Show a client that joined a finished run, beside what it learns alone."""
-    rows = three_way(result)[:-1]  # it has no line for all samples
+    rows = figures.three_way(result)[:-1]  # it has no line for all samples
     scores = [score for row in rows for score in (row.standalone, row.federated)]
-    console.print(_three_way(result, rows, measure_of(scores)))
+    console.print(_three_way(result, rows, figures.measure_of(scores)))
     epochs = result.hyperparameters.get("final_epochs")  # hyfem has none: a note says what it took
     if epochs is not None:
-        _print(
-            console,
-            f"{result.experiment}: {epochs:,} epochs on its own rows; "
-            "what all share stays as it is",
-        )
-    for note in result.notes:
-        _print(console, f"note: {note}")
+        name = result.experiment
+        _print(console, f"{name}: {epochs:,} epochs on its own rows; what all share stays as it is")
+    _print(console, *(f"note: {note}" for note in result.notes))
     if result.folder is not None:
         _print(console, f"folder: {result.folder}")
 
@@ -230,8 +199,8 @@ def show_joined(console: Console, result: Result) -> None:
 def _protected(found: Guarantee) -> str:
     return (
         f"ε {found.epsilon:g}, δ {found.delta:g} for each {found.unit}, of the released weights "
-        f"(noise {number(found.noise)}, sums {found.mode}); {len(found.does_not_cover)} things are "
-        "not covered: see privacy in result.json"
+        f"(noise {figures.number(found.noise)}, sums {found.mode}); {len(found.does_not_cover)} "
+        "things are not covered: see privacy in result.json"
     )
 
 
@@ -254,12 +223,12 @@ def _three_way(result: Result, rows: Sequence[Row], measure: str) -> Table:
 
 
 def _cell(score: Score | None, measure: str) -> str | None:
-    value = value_of(score, measure)
+    value = figures.value_of(score, measure)
     if score is None or value is None:
         return None
     if measure == "loss":
-        return number(value)
-    shown = percent(value) if measure == "accuracy" else f"{value:.4f}"
+        return figures.number(value)
+    shown = figures.percent(value) if measure == "accuracy" else f"{value:.4f}"
     return f"{shown}  {score.loss:.4f}"
 
 
@@ -275,11 +244,9 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     for group in groups:
         seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
         if seeds:
-            _print(
-                console,
-                f"note: {group.experiment}, {_method(group)}: more than one run has the seed "
-                f"{', '.join(map(str, seeds))}; each counts in the mean: give every run once.",
-            )
+            several = f"more than one run has the seed {', '.join(map(str, seeds))}"
+            remedy = "each counts in the mean: give every run once"
+            _print(console, f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
 
 
 def _scores(groups: Sequence[Group], measure: str) -> Table:
@@ -305,12 +272,12 @@ def _costs(groups: Sequence[Group]) -> Table:
     for group in groups:
         table.add_row(
             *_names(group),
-            number(_mean(group.loss)),
-            gap(_mean(group.gap_relative)),
-            number(_mean(group.rounds)),
-            number(_mean(group.exchanges)),
-            "–" if group.bytes is None else size(group.bytes.mean),
-            duration(_mean(group.seconds)),
+            figures.number(_mean(group.loss)),
+            figures.gap(_mean(group.gap_relative)),
+            figures.number(_mean(group.rounds)),
+            figures.number(_mean(group.exchanges)),
+            "–" if group.bytes is None else figures.size(group.bytes.mean),
+            figures.duration(_mean(group.seconds)),
         )
     return table
 
@@ -364,20 +331,15 @@ def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -
         if lines:
             console.print(_audited(title, lines, len(audit.clients)))
     if audit.mode == "plain":
-        _print(
-            console,
-            "mode: plain: whoever runs the server could read every contribution of every client; "
-            'set privacy = "masked" or "ckks" to seal them.',
-        )
+        warning = "whoever runs the server could read every contribution of every client; "
+        _print(console, f'mode: plain: {warning}set privacy = "masked" or "ckks" to seal them.')
     else:
         _print(console, f"mode: {audit.mode}")
     if audit.undeclared:
         _print(console, f"not declared by the algorithm: {', '.join(audit.undeclared)}.")
     if audit.checkpoint is not None:
-        _print(
-            console,
-            f"note: the run was stopped; this is up to its checkpoint of round {audit.checkpoint}.",
-        )
+        known = f"this is up to its checkpoint of round {audit.checkpoint}"
+        _print(console, f"note: the run was stopped; {known}.")
 
 
 def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
@@ -416,7 +378,7 @@ def _spread(spread: Spread | None, measure: str) -> str:
     if measure != "accuracy":
         return str(spread)
     if spread.deviation is None:
-        return percent(spread.mean)
+        return figures.percent(spread.mean)
     return f"{100 * spread.mean:.2f} ± {100 * spread.deviation:.2f} %"
 
 
@@ -432,6 +394,66 @@ def _more(table: Table, lines: int) -> None:
         table.add_row(f"… {lines - _MOST_LINES} more")
 
 
-def _print(console: Console, line: str) -> None:
+def _print(console: Console, *lines: str) -> None:
     # Not wrapped at the width of a pipe: a path or a sentence must stay whole for who reads it.
-    console.print(Text(line), soft_wrap=True)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+class Watch:
+    """Show a run's progress: a bar on a terminal, else a line every few seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = 0.0
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.fields[phase]}", markup=False),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[figures]}", markup=False),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None, phase="reading tables", figures="")
+
+    def __enter__(self) -> Watch:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: training.Progress) -> None:
+        """Show how far the run is."""
+        figures = _figures(progress)
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                total=progress.rounds or None,
+                completed=progress.round,
+                phase=progress.phase or "training",
+                figures=figures,
+            )
+            return
+        now = time.monotonic()
+        if now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            self._console.print(Text(f"{progress.phase or 'training'}: {figures}"), soft_wrap=True)
+
+
+def _figures(progress: training.Progress) -> str:
+    parts = [f"round {progress.round}/{progress.rounds}"]
+    if progress.loss is not None:
+        parts.append(f"loss {figures.number(progress.loss)}")
+    if progress.gap_relative is not None:
+        parts.append(f"gap {figures.gap(progress.gap_relative)}")
+    if progress.accuracy is not None:
+        parts.append(f"accuracy {figures.percent(progress.accuracy)}")
+    parts.append(figures.size(progress.bytes))
+    if progress.seconds_left is not None:
+        parts.append(f"{figures.duration(progress.seconds_left)} left")
+    return "  ".join(parts)

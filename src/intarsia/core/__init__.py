@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Counts as Counts
     from intarsia.core.algorithm import FinalResult as FinalResult
     from intarsia.core.algorithm import Layout as Layout
+    from intarsia.core.algorithm import NoiseKey as NoiseKey
     from intarsia.core.algorithm import PerBlock as PerBlock
     from intarsia.core.algorithm import PerFeature as PerFeature
     from intarsia.core.algorithm import PerSample as PerSample
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import ServerModel as ServerModel
     from intarsia.core.algorithm import client_function as client_function
     from intarsia.core.algorithm import evolve as evolve
+    from intarsia.core.algorithm import noise_function as noise_function
     from intarsia.core.algorithm import secret_function as secret_function
     from intarsia.core.algorithm import vectorised_function as vectorised_function
     from intarsia.core.block import Block as Block

@@ -13,7 +13,7 @@ import inspect
 import math
 import secrets
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
@@ -44,6 +44,9 @@ PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
 # field of counts how many of each of its cells; a sum is laid out cell by cell.
 PerSelected = Annotated[Array, Layout.SELECTED]  # (..., the client's selected samples)
 Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells,)
+# Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
+# those of a cell: they arrive bit by bit in every mode.
+Words = NDArray[np.uint64]
 # By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
 # block by block, each over the clients that hold it.
 PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
@@ -116,9 +119,34 @@ class SecretKey:
         """
         return hashlib.shake_256(b"stream" + self._secret).digest(size)
 
+    def words(self, count: int) -> Words:
+        """Return words of another stream, AES-256 in counter mode: for many of them."""
+        # here: the library comes with intarsia[privacy], and few runs need so many
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        key = hashlib.blake2b(b"words", key=self._secret, digest_size=32).digest()
+        clear, stream = np.zeros(8 * count, np.uint8), np.empty(8 * count + 16, np.uint8)
+        encryptor: Any = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+        encryptor.update_into(clear, stream)
+        return stream[: 8 * count].view(np.uint64)
+
     def to_file(self) -> bytes:
         """Return what a private file of the owner keeps; SecretKey(bytes) reads it."""
         return self._secret
+
+
+@dataclass(frozen=True)
+class NoiseKey:
+    """What a client function draws from that releases something with noise.
+
+    An engine gives another one to each call: no attempt at a round, no call with another message or
+    another state has the noise of one before. The same call, done again by a run that goes on,
+    has the same.
+    """
+
+    public: RandomKey  # of the function, for what hides nothing
+    secret: SecretKey  # of this release alone
+    number: int  # how many the client has begun in the run, this one too: it never goes back
 
 
 class Sealed(Protocol):
@@ -135,7 +163,8 @@ class Sealed(Protocol):
 
 
 M = TypeVar("M")
-# state, block, message, rng (a SecretKey for a function that is secret): what a call is given
+# state, block, message, rng (a SecretKey for a function that is secret, a NoiseKey for one that
+# releases): what a call is given
 ClientCall = tuple[Any, Block, M, Any]
 
 
@@ -154,6 +183,7 @@ class ClientFunction:
     call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
     part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
     secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
+    releases: bool = False  # whether what it sends has noise: it gets a NoiseKey
     together: Callable[[Sequence[ClientCall[Any]]], Sequence[tuple[Any, Any]]] | None = None
     message: type = object  # the class of what `call` is given; object: not declared
     reply: type = object
@@ -189,6 +219,11 @@ def secret_function(
 ) -> ClientFunction:
     """Return the client function whose random numbers hide something: it gets a `SecretKey`."""
     return replace(client_function(call), secret=True)
+
+
+def noise_function(fn: ClientFunction) -> ClientFunction:
+    """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
+    return replace(fn, releases=True)
 
 
 def vectorised_function(
@@ -240,6 +275,11 @@ class Clients(Protocol):
         """Return the clients that are there in this round."""
         ...
 
+    @property
+    def sealed(self) -> bool:
+        """Return whether contributions are hidden from the server."""
+        ...
+
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
         ...
@@ -268,6 +308,12 @@ class RoundMetrics:
     gap_relative: float | None = None  # (primal - dual) / |primal|
     loss: float | None = None  # for algorithms without a certificate
     phase: str = ""
+
+    @classmethod
+    def certified(cls, primal: float, dual: float, phase: str) -> RoundMetrics:
+        """Return the metrics of a model whose objective is at most primal - dual too large."""
+        gap = (primal - dual) / max(primal, 1e-300)
+        return cls(primal=primal, dual=dual, gap_relative=gap, phase=phase)
 
 
 @dataclass(frozen=True)
@@ -307,6 +353,13 @@ class Release:
     gap: float = math.inf  # largest P - D of a model that may be released
 
 
+# Which totals a field of a message may hold, by "Reply.field". One name: the last such total as it
+# is. Several, or one in a tuple: a combination with public factors, of earlier totals too, and with
+# PUBLIC among them also numbers that the server has in the clear.
+Origin = str | tuple[str, ...]
+PUBLIC = "public"
+
+
 @dataclass(frozen=True)
 class Sends:
     """What a client function sends, and who reads it: declared once, read by all that ask.
@@ -330,6 +383,11 @@ class Sends:
     chosen: Callable[[Any], bool] = lambda options: False
     # options -> what an `ask` tells the server of each client beside scalars, in words; "": nothing
     tells: Callable[[Any], str] = lambda options: ""
+    takes: tuple[tuple[str, Origin], ...] = ()  # fields of the message that hold totals: of what
+
+    def origin(self, field: str) -> Origin | None:
+        """Return of what a field of the message holds a total; None: it holds none."""
+        return next((origin for name, origin in self.takes if name == field), None)
 
 
 def asks(
@@ -364,6 +422,23 @@ def sums(
                 and Counts not in (hints[one.name], *typing.get_args(hints[one.name]))
             ]
         found.append(Sends(fn, "sum", reply, tuple(reveals), tuple(rest), pooled, chosen))
+    return tuple(found)
+
+
+def opening(takes: Mapping[str, Origin], sends: Iterable[Sends]) -> tuple[Sends, ...]:
+    """Declare which totals the messages of client functions hold, by "Message.field".
+
+    A client opens no others.
+    """
+    found: list[Sends] = []
+    for one in sends:
+        message = one.function.message.__name__
+        known = dict(one.takes)
+        for place, origin in takes.items():
+            kind, field = place.split(".")
+            if kind == message:
+                known[field] = origin
+        found.append(replace(one, takes=tuple(known.items())))
     return tuple(found)
 
 

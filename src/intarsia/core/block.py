@@ -99,6 +99,8 @@ class Block:
     copies: Copies | None = None  # None: every value is at this client alone
     # of a sample's values in some of the groups, such as (channels, height, width); else a vector
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    # (samples,) where they stand among the samples of the schema; None: it was not aligned
+    places: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -176,7 +178,8 @@ class Block:
             features = tuple(self.features[c] for c in columns)
         groups, shapes = held_groups(features, self.groups, self.shapes)
         copies = None if self.copies is None else self.copies.take(rows, columns)
-        return Block(samples, features, x, y, groups, copies, shapes)
+        places = self.places if self.places is None or rows is None else self.places[rows]
+        return Block(samples, features, x, y, groups, copies, shapes, places)
 
     def counted_once(self) -> Block:
         """Return the block with each value divided by its number of holders.

@@ -7,7 +7,7 @@ Columns that nobody names are blocks by who holds them. A client holds a block w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,8 @@ def feature_blocks(schema: Schema) -> Mapping[str, FeatureBlock]:
     """Return the feature blocks of a federation by name, in the order of their names.
 
     A group that has a client's own name holds the columns that this client named no group for
-    (see `description.feature_groups`): they count as not named.
-
-    Raises
-    ------
-    FederationError
-        If a block has other columns or another shape at one client than at another.
+    (see `data.column_types`): they count as not named. FederationError if a block has other columns
+    or another shape at one client than at another.
     """
     found: dict[str, tuple[ClientId, tuple[str, ...]]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -74,7 +70,10 @@ def feature_blocks(schema: Schema) -> Mapping[str, FeatureBlock]:
         ids = schema.features.ids[cell.start : cell.stop].tolist()
         rest = [name for name in ids if name not in named and name != INTERCEPT]
         if rest:
-            name = _name_of(cell.owners, len(schema.clients), made)
+            everyone = len(cell.owners) == len(schema.clients)
+            name = "features" if everyone else "+".join(cell.owners[:3])
+            while name in made:
+                name += "'"
             made[name] = FeatureBlock(name, _in_order(rest), cell.owners)
     return {name: made[name] for name in _in_order(made)}
 
@@ -94,44 +93,28 @@ def doubled(schema: Schema) -> tuple[str, ...]:
     for column, blocks in named.items():
         if len(blocks) > 1:
             found.setdefault(tuple(sorted(blocks.items(), reverse=True)), []).append(column)
-    return tuple(_differing(blocks, some) for blocks, some in found.items())
-
-
-def _differing(blocks: Iterable[tuple[str, ClientId]], columns: Sequence[str]) -> str:
-    shown = [
-        f"of the feature block {name!r} at {client!r}" if name else f"in no block at {client!r}"
-        for name, client in blocks
-    ]
-    several = len(columns) > 1
-    return (
-        f"The column{'s' * several} {listed(_in_order(columns), 4)} {'are' if several else 'is'} "
-        f"{' and '.join(shown)}: networks over blocks share by the names of blocks, so name what "
-        "is one block alike."
-    )
+    notes = []
+    for places, some in found.items():
+        shown = " and ".join(
+            f"of the feature block {name!r} at {client!r}" if name else f"in no block at {client!r}"
+            for name, client in places
+        )
+        are = "columns {} are" if len(some) > 1 else "column {} is"
+        notes.append(
+            f"The {are.format(listed(_in_order(some), 4))} {shown}: networks over blocks share "
+            "by the names of blocks, so name what is one block alike."
+        )
+    return tuple(notes)
 
 
 def group_columns(block: Block, name: str) -> NDArray[np.intp]:
-    """Return where a named block's columns are in a table, in the block's own order.
-
-    Raises
-    ------
-    FederationError
-        If the table has no such block.
-    """
+    """Return where a named block's columns are in a table, in the block's own order."""
     if name not in block.groups:
         raise FederationError(
             f"There is no feature block {name!r}; use one of {listed(block.groups)}."
         )
     place = {feature: at for at, feature in enumerate(block.features)}
     return np.array([place[feature] for feature in block.groups[name]], np.intp)
-
-
-def _name_of(owners: tuple[ClientId, ...], clients: int, taken: Mapping[str, FeatureBlock]) -> str:
-    """Return a name for columns that have none, by who holds them."""
-    name = "features" if len(owners) == clients else "+".join(owners[:3])
-    while name in taken:
-        name += "'"
-    return name
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -110,7 +110,8 @@ class Index:
         """
         clients = list(held)
         ids, inverse = np.unique(np.concatenate(list(held.values())), return_inverse=True)
-        word = np.array([_word(name) for name in clients], np.uint64)
+        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in clients]
+        word = np.array([int.from_bytes(one, "little") for one in digests], np.uint64)
         signature = np.zeros(len(ids), np.uint64)
         first = np.full(len(ids), len(clients), np.intp)
         starts = np.cumsum([0, *(len(v) for v in held.values())])
@@ -141,10 +142,6 @@ class Index:
             for names, start, stop in zip(owners, edges, stops, strict=True)
         )
         return cls(ids[order], cells, positions)
-
-
-def _word(name: ClientId) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def _compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
@@ -265,11 +262,9 @@ class Schema:
         rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
         names = np.array(block.features, object)
         columns = _order(names, self.features.ids[self.features.own(client)])
-        if not (_identity(rows) and _identity(columns)):
-            block = block.take(
-                None if _identity(rows) else rows, None if _identity(columns) else columns
-            )
-        return replace(block, copies=self.copies(client))
+        if rows is not None or columns is not None:
+            block = block.take(rows, columns)
+        return replace(block, copies=self.copies(client), places=self.samples.own(client))
 
     def copies(self, client: ClientId) -> Copies | None:
         """Return how many clients hold each value of an aligned block, None if it is always one."""
@@ -277,25 +272,17 @@ class Schema:
         columns = self.features.cell_of[self.features.own(client)]
         kinds, row_kind = np.unique(rows, return_inverse=True)
         column_kinds, column_kind = np.unique(columns, return_inverse=True)
-        counts = np.array(
-            [
-                [
-                    len(self.samples.owner_sets[r] & self.features.owner_sets[c])
-                    for c in column_kinds
-                ]
-                for r in kinds
-            ],
-            np.float64,
-        ).reshape(len(kinds), len(column_kinds))
+        columns_owners = [self.features.owner_sets[cell] for cell in column_kinds]
+        rows_owners = [self.samples.owner_sets[cell] for cell in kinds]
+        shared = [[len(owners & others) for others in columns_owners] for owners in rows_owners]
+        counts = np.array(shared, np.float64).reshape(len(kinds), len(column_kinds))
         if (counts <= 1).all():
             return None
         return Copies(row_kind, column_kind, counts)
 
 
-def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp]:
+def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp] | None:
+    """Return where the wanted entries are; None: there and in this order."""
     order = np.argsort(have, kind="stable")
-    return order[np.searchsorted(have[order], want)]
-
-
-def _identity(order: Sequence[int] | NDArray[np.intp]) -> bool:
-    return bool(np.array_equal(order, np.arange(len(order))))
+    found = order[np.searchsorted(have[order], want)]
+    return None if np.array_equal(found, np.arange(len(found))) else found

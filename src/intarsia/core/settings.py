@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,42 +37,33 @@ CountOrZero = Annotated[int, Ge(0)]
 class _Range:
     """What a field's annotation says of its values."""
 
-    limits: tuple[BaseMetadata, ...]
+    limits: Mapping[type, Any]  # of Gt, Ge, Le, Lt
     whole: bool
     advice: str  # how the error ends
 
     def holds(self, value: Any) -> bool:
-        return all(_within(value, limit) for limit in self.limits)
+        return all(_LIMITS[kind][0](value, limit) for kind, limit in self.limits.items())
 
     def __str__(self) -> str:
-        limits = {type(one): getattr(one, type(one).__name__.lower()) for one in self.limits}
-        finite = limits.pop(Lt, None) if limits.get(Lt) == math.inf else None
-        least, most = limits.get(Ge), limits.get(Le)
-        if least is not None and most is not None:
-            words = f"from {least} to {most}"
+        finite = self.limits.get(Lt) == math.inf
+        if Ge in self.limits and Le in self.limits:
+            words = f"from {self.limits[Ge]} to {self.limits[Le]}"
         else:
-            parts = {Gt: "above {}", Ge: "at least {}", Le: "at most {}", Lt: "below {}"}
-            words = " and ".join(
-                text.format(limits[kind]) for kind, text in parts.items() if kind in limits
-            )
+            shown = [kind for kind in _LIMITS if self.limits.get(kind, math.inf) != math.inf]
+            words = " and ".join(f"{_LIMITS[kind][1]} {self.limits[kind]}" for kind in shown)
         if self.whole:
             return f"a whole number {words if words[0] == 'f' else f'of {words}'}"
-        if finite is not None:
-            return "positive and finite" if limits.get(Gt) == 0 else f"finite and {words}"
+        if finite:
+            return "positive and finite" if self.limits.get(Gt) == 0 else f"finite and {words}"
         return words
 
 
-def _within(value: Any, limit: BaseMetadata) -> bool:
-    match limit:
-        case Gt(least):
-            return bool(value > least)
-        case Ge(least):
-            return bool(value >= least)
-        case Lt(most):
-            return bool(value < most)
-        case Le(most):
-            return bool(value <= most)
-    raise TypeError(f"{limit} is no limit that is checked; use Gt, Ge, Lt or Le.")
+_LIMITS: Mapping[type, tuple[Callable[[Any, Any], bool], str]] = {
+    Gt: (operator.gt, "above"),
+    Ge: (operator.ge, "at least"),
+    Le: (operator.le, "at most"),
+    Lt: (operator.lt, "below"),
+}
 
 
 def check_ranges(settings: Any, table: str = "algorithm.") -> None:
@@ -79,13 +71,7 @@ def check_ranges(settings: Any, table: str = "algorithm.") -> None:
 
     Limits hold for each number of a list; None is in every range. A text in the annotation is the
     advice in the error, which else shows the default: `Annotated[float, Gt(0), "1 is safe"]`.
-
-    Parameters
-    ----------
-    settings
-        The dataclass.
-    table
-        What stands before the key in the error: "algorithm." or "[experiment] ".
+    `table` stands before the key in the error: "algorithm." or "[experiment] ".
 
     Raises
     ------
@@ -128,8 +114,12 @@ def _ranges(cls: type) -> dict[str, tuple[_Range | None, tuple[str, ...]]]:
             advice = next((f": {one}" for one in extras if isinstance(one, str)), "")
             if not advice and isinstance(field.default, int | float):
                 advice = f": set e.g. {field.default}"
-            limits = tuple(one for one in extras if isinstance(one, BaseMetadata))
-            allowed = _Range(limits, base is int, advice)
+            limits = [one for one in extras if isinstance(one, BaseMetadata)]
+            for one in limits:
+                if type(one) not in _LIMITS:
+                    raise TypeError(f"{one} is no limit that is checked; use Gt, Ge, Lt or Le.")
+            bounds = {type(one): getattr(one, type(one).__name__.lower()) for one in limits}
+            allowed = _Range(bounds, base is int, advice)
         if allowed or words:
             found[field.name] = (allowed, words)
     return found
@@ -189,14 +179,13 @@ def _fields(
     return given
 
 
-def read_text(path: Path, what: str) -> str:
-    """Return a settings file's text; errors call it `what`, such as "the experiment file".
+def absolute_path(path: str, folder: Path) -> str:
+    """Return a path in a settings file as an absolute one; `folder` is where the file lies."""
+    return str((folder / Path(path).expanduser()).resolve())
 
-    Raises
-    ------
-    ExperimentError
-        If it cannot be read, or is not UTF-8.
-    """
+
+def read_text(path: Path, what: str) -> str:
+    """Return a settings file's text; errors call it `what`, such as "the experiment file"."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -213,21 +202,10 @@ def read_text(path: Path, what: str) -> str:
 def read_toml(
     path: Path, what: str, tables: Sequence[str] = (), lists: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the tables of a TOML file.
+    """Return the tables of a TOML file, which an error calls `what`.
 
-    Parameters
-    ----------
-    what
-        How an error calls the file.
-    tables
-        Those that it may have; none: they are not checked here.
-    lists
-        Of these, what may be a list of tables, or a text.
-
-    Raises
-    ------
-    ExperimentError
-        If it cannot be read, is no TOML, or has another table.
+    `tables` are those that it may have (none: they are not checked here), `lists` those of them
+    that may be a list of tables, or a text.
     """
     tree = toml_tree(read_text(path, what), path)
     if tables:
@@ -266,6 +244,13 @@ def check_tables(
             )
         if key not in lists and not isinstance(value, Mapping):
             raise wrong_value(where or "The file's", key, value, f"a table [{key}]")
+
+
+def table_list(key: str, tables: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the tables of a list in a file; refuse what is none."""
+    if isinstance(tables, Sequence) and all(isinstance(one, Mapping) for one in tables):
+        return tables
+    raise wrong_value("The file's", key, tables, f"tables [[{key}]], with two brackets")
 
 
 def _inner(cls: Any, table: Any, where: str, key: str) -> Any:
@@ -321,11 +306,8 @@ def _wording(hint: Any) -> str:
         return " or ".join(words)
     if origin is tuple:
         inner = _wording(arguments[0])
-        return "a list of " + {
-            "text": "texts",
-            "a whole number": "whole numbers",
-            "a number": "numbers",
-        }.get(inner, f"values ({inner})")
+        several = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}
+        return f"a list of {several.get(inner, f'values ({inner})')}"
     if origin in (Mapping, dict):
         return "a table"
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -358,11 +340,8 @@ def toml_text(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, list | tuple):
-        return (
-            "["
-            + ", ".join(toml_text(one) for one in value[:6])
-            + (", …]" if len(value) > 6 else "]")
-        )
+        end = ", …]" if len(value) > 6 else "]"
+        return "[" + ", ".join(toml_text(one) for one in value[:6]) + end
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k} = {toml_text(v)}" for k, v in list(value.items())[:4]) + "}"
     return str(value)

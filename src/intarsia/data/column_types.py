@@ -1,4 +1,4 @@
-"""Columns and matrices as a `Table`: ids, labels, numbers and categories told apart.
+"""Make a `Table` of columns or of a matrix: ids, labels, numbers and categories told apart.
 
 Rules: a column is numeric if all its values are numbers, categorical if none is (a mixture is an
 error, unless the column is listed as categorical); booleans are 0 and 1; dates are an error; blanks
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -22,9 +23,9 @@ from scipy.sparse import csr_array, issparse
 from intarsia.core.block import Array
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import canonical, number
-from intarsia.data.source import Source, check_names, feature_columns, feature_groups
+from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
-from intarsia.errors import TableError
+from intarsia.errors import TableError, listed, nearest
 
 MOST_LEVELS = 200  # a text column with more levels is refused unless it is listed as categorical
 
@@ -54,8 +55,13 @@ _KINDS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 }
 
 
-def column_of(values: Sequence[Any] | NDArray[Any]) -> pa.ChunkedArray:
-    """Return Python values as a column; values of different or unusual types become text."""
+def column_of(values: Sequence[Any] | NDArray[Any] | pa.Array) -> pa.ChunkedArray:
+    """Return values as a column; Python values of different or unusual types become text."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    if isinstance(values, np.ndarray) and values.dtype.kind in "OSU":
+        text = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
+        values = text.tolist()
     try:
         own = pa.array(values, from_pandas=True)
         usual = not isinstance(own.type, pa.BaseExtensionType)  # such as a UUID
@@ -68,15 +74,6 @@ def column_of(values: Sequence[Any] | NDArray[Any]) -> pa.ChunkedArray:
 
 def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
-
-
-def generated_ids(rows: int, source: Source) -> NDArray[np.str_]:
-    """Return the ids of rows that belong to one client alone, "<client>:<row>" from 0."""
-    if source.id_type is not None:
-        raise source.error(
-            f"id_type is {source.id_type!r} but there is no id", "set id or remove id_type"
-        )
-    return np.array([f"{source.name}:{row}" for row in range(rows)], np.str_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +92,8 @@ class _Column:
         category = types.is_dictionary(values.type)
         if category:
             values = values.cast(values.type.value_type)
-        kind = next(
-            (k for k, tests in _KINDS.items() if any(is_(values.type) for is_ in tests)), ""
-        )
+        found = (kind for kind, tests in _KINDS.items() if any(is_(values.type) for is_ in tests))
+        kind = next(found, "")
         own = cls(values, kind, category, f"{role}column {name!r}", source)
         if kind == "bytes":
             raise source.error(
@@ -180,14 +176,8 @@ def _sentinels(source: Source) -> list[float]:
     return [value for value in map(number, source.missing) if value is not None]
 
 
-def feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
-    """Return a feature column as float64 (samples,) with NaN, or as a category.
-
-    Raises
-    ------
-    TableError
-        If the column is neither numeric nor categorical, or a value is infinite.
-    """
+def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
+    """Return a feature column as float64 (samples,) with NaN, or as a category."""
     own = _Column.of(column, name, source)
     if (own.category or name in source.categorical) and own.kind != "nothing":
         encoded = own.levels()
@@ -250,20 +240,21 @@ def _check_category(own: _Column, given: list[str]) -> None:
         )
 
 
-def sample_ids(column: pa.ChunkedArray, source: Source) -> NDArray[Any]:
+def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray[Any]:
     """Return a column's ids as int64 if every one is a whole number, else as text.
 
-    Raises
-    ------
-    TableError
-        If an id is missing, repeats, or is not of the type that the source asks for.
+    Without a column the rows belong to one client alone, and are called "<client>:<row>" from 0.
     """
+    if column is None:
+        if source.id_type is not None:
+            raise source.error(
+                f"id_type is {source.id_type!r} but there is no id", "set id or remove id_type"
+            )
+        return np.array([f"{source.name}:{row}" for row in range(rows)], np.str_)
     own = _Column.of(column, source.id or "samples", source, "id ")
     if own.kind == "truth":
-        raise source.error(
-            f"{own.name} has true and false",
-            "an id tells all rows apart: name the column that does",
-        )
+        advice = "an id tells all rows apart: name the column that does"
+        raise source.error(f"{own.name} has true and false", advice)
     plain = own.kind == "whole" and own.values.type != pa.uint64() and not own.values.null_count
     if plain and source.id_type != "text":
         return _unique(own.values.to_numpy().astype(np.int64), own)
@@ -311,14 +302,8 @@ def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
     return samples
 
 
-def label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
-    """Return labels: float64 with NaN if all are numbers, else canonical text.
-
-    Raises
-    ------
-    TableError
-        If the labels are dates, or one is infinite.
-    """
+def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
+    """Return labels: float64 with NaN if all are numbers, else canonical text."""
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
     if own.kind == "time":
@@ -338,31 +323,22 @@ def label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
 
 
 def table_of_columns(columns: pa.Table, source: Source) -> Table:
-    """Return the table that named columns make.
-
-    Raises
-    ------
-    TableError
-        If there is no row, a column is unknown, or a value is not what its column needs.
-    """
+    """Return the table that named columns make."""
     names = columns.column_names
-    check_names(names, source)
+    _check_names(names, source)
     if not columns.num_rows:
         raise source.error(
             f"the table has {len(names)} columns but 0 rows",
             "a client needs one row at least: check the file or the query, or leave the client out",
         )
-    chosen = feature_columns(names, source)
+    chosen = _feature_columns(names, source)
     column = {name: columns.column(position) for position, name in enumerate(names)}
-    samples = (
-        sample_ids(column[source.id], source)
-        if source.id is not None
-        else generated_ids(columns.num_rows, source)
-    )
+    ids = None if source.id is None else column[source.id]
+    samples = _sample_ids(ids, columns.num_rows, source)
     numbers: dict[str, Array] = {}
     categorical: dict[str, Category] = {}
     for name in chosen:
-        read = feature_values(column[name], name, source)
+        read = _feature_values(column[name], name, source)
         if isinstance(read, Category):
             categorical[name] = read
         else:
@@ -370,16 +346,9 @@ def table_of_columns(columns: pa.Table, source: Source) -> Table:
     values = np.empty((columns.num_rows, len(numbers)))
     for position, name in enumerate(list(numbers)):
         values[:, position] = numbers.pop(name)  # free each column when it has been copied
-    return Table(
-        source.name,
-        samples,
-        chosen,
-        values,
-        categorical,
-        None if source.label is None else label_column(column[source.label], source),
-        feature_groups(chosen, source),
-        generated=source.id is None,
-    )
+    labels = None if source.label is None else _label_column(column[source.label], source)
+    groups = _feature_groups(chosen, source)
+    return Table(source.name, samples, chosen, values, categorical, labels, groups, ids is None)
 
 
 def table_of_matrix(
@@ -390,18 +359,12 @@ def table_of_matrix(
     y: NDArray[Any] | None = None,
     samples: NDArray[Any] | None = None,
 ) -> Table:
-    """Return the table that a matrix (samples, features), dense or sparse, makes.
-
-    Raises
-    ------
-    TableError
-        If shapes disagree or a value is not a number.
-    """
+    """Return the table that a matrix (samples, features), dense or sparse, makes."""
     _check_shapes(x, source, names, {"labels": y, "sample ids": samples})
-    check_names(names, source)
+    _check_names(names, source)
     # ids and labels of a matrix are no columns of it
     beside = replace(source, id=None, label=None)
-    chosen = feature_columns(names, beside, labelled=y is not None)
+    chosen = _feature_columns(names, beside, labelled=y is not None)
     if list(chosen) != list(names):
         place = {name: position for position, name in enumerate(names)}
         x = x[:, [place[name] for name in chosen]]
@@ -413,23 +376,118 @@ def table_of_matrix(
         x = _dense(x, chosen, source)
         for name in listed_here:
             own = pa.chunked_array([pa.array(x[:, chosen.index(name)], from_pandas=True)])
-            read = feature_values(own, name, source)
+            read = _feature_values(own, name, source)
             if isinstance(read, Category):
                 categorical[name] = read
         if categorical:
             x = x[:, [at for at, name in enumerate(chosen) if name not in categorical]]
-    return Table(
-        source.name,
-        generated_ids(x.shape[0], source)
-        if samples is None
-        else sample_ids(_chunked(samples), source),
-        chosen,
-        x,
-        categorical,
-        None if y is None else label_column(_chunked(y), source),
-        feature_groups(chosen, source),
-        generated=samples is None,
-    )
+    ids = _sample_ids(None if samples is None else column_of(samples), x.shape[0], source)
+    labels = None if y is None else _label_column(column_of(y), source)
+    groups = _feature_groups(chosen, source)
+    return Table(source.name, ids, chosen, x, categorical, labels, groups, samples is None)
+
+
+def _check_names(names: Sequence[str], source: Source) -> None:
+    """Raise if two columns have one name, or one has none."""
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if not name.strip():
+            raise source.error(
+                f"the name of column {position + 1} is {name!r}",
+                "give every column a name in the header line",
+            )
+        if name in seen:
+            raise source.error(f"two columns have the name {name!r}", "rename one of them")
+        seen.add(name)
+
+
+def _feature_columns(
+    names: Sequence[str], source: Source, *, labelled: bool = False
+) -> tuple[str, ...]:
+    """Return the feature columns among a table's; `labelled`: its labels are beside them."""
+    asked = {
+        "id": () if source.id is None else (source.id,),
+        "label": () if source.label is None else (source.label,),
+        "features": source.features or (),
+        "exclude": source.exclude,
+        "categorical": source.categorical,
+        **{
+            f"groups.{group}": [name for name in some if not _is_pattern(name, names)]
+            for group, some in source.groups.items()
+        },
+        "units": tuple(source.units),
+    }
+    known = set(names)
+    for key, some in asked.items():
+        for name in some:
+            if name not in known:
+                raise source.error(
+                    f"{key} names the column {name!r}, which the table does not have",
+                    f"{nearest(name, names)}",
+                )
+            if key not in ("id", "label", "exclude") and name in (source.id, source.label):
+                role = "id" if name == source.id else "label"
+                raise source.error(
+                    f"{key} names the {role} column {name!r}",
+                    f"a feature is neither id nor label: remove it from {key}",
+                )
+    left_out = {*source.exclude, source.id, source.label}
+    wanted: Sequence[str] = names if source.features is None else source.features
+    chosen = tuple(name for name in wanted if name not in left_out)
+    if len(set(chosen)) < len(chosen):
+        twice = next(name for name in chosen if chosen.count(name) > 1)
+        raise source.error(f"features lists {twice!r} more than once", "remove the repeated entry")
+    if not chosen and source.label is None and not labelled:
+        raise source.error(
+            f"no feature column is left (columns: {listed(names)})",
+            "a client without labels needs at least one: add a column to features, or name its "
+            "label column",
+        )
+    return chosen
+
+
+def _feature_groups(chosen: Sequence[str], source: Source) -> dict[str, tuple[str, ...]]:
+    """Return the feature blocks; columns that no group names are in one named after the client."""
+    groups: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
+    for group, names in source.groups.items():
+        found = [name for given in names for name in _meant(given, group, chosen, source)]
+        groups[group] = tuple(dict.fromkeys(found))
+        for name in groups[group]:
+            if owner.setdefault(name, group) != group:
+                raise source.error(
+                    f"the column {name!r} is in the groups {owner[name]!r} "
+                    f"({listed(source.groups[owner[name]])}) and {group!r} ({listed(names)})",
+                    "a column is in one group: narrow a pattern, or name the columns",
+                )
+    rest = tuple(name for name in chosen if name not in owner)
+    if rest:
+        groups[source.name] = (*groups.get(source.name, ()), *rest)
+    return groups
+
+
+def _is_pattern(name: str, names: Sequence[str]) -> bool:
+    """Return whether a group's entry is a pattern; a column of this very name is that column."""
+    return any(sign in name for sign in "*?[") and name not in names
+
+
+def _meant(given: str, group: str, chosen: Sequence[str], source: Source) -> Sequence[str]:
+    """Return the features that an entry of a group means."""
+    if not _is_pattern(given, chosen):
+        if given not in chosen:
+            raise source.error(
+                f"groups.{group} names the column {given!r}, which is not among the features",
+                f"{nearest(given, chosen)}",
+            )
+        return (given,)
+    found = [name for name in chosen if fnmatchcase(name, given)]
+    if not found:
+        raise source.error(
+            f"the pattern {given!r} of groups.{group} fits none of the features "
+            f"({listed(chosen, 6)})",
+            "correct it, or leave it out",
+        )
+    return found
 
 
 def _check_shapes(
@@ -462,12 +520,6 @@ def _check_shapes(
             f"the table has {width} columns but 0 rows",
             "a client needs at least one row: check the file, or leave this client out",
         )
-
-
-def _chunked(values: NDArray[Any]) -> pa.ChunkedArray:
-    if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8", "replace")
-    return column_of(values.tolist()) if values.dtype.kind in "OU" else column_of(values)
 
 
 def _csr(x: Any, names: Sequence[str], categorical: Sequence[str], source: Source) -> csr_array:

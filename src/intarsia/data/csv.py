@@ -22,13 +22,7 @@ _MARKS = ";\t|,"  # what separates values where the usual separator does not
 
 
 def delimited_text(content: bytes, source: Source) -> pa.Table:
-    """Return the columns of a CSV file; ids, labels and listed categories stay text.
-
-    Raises
-    ------
-    TableError
-        If it is not UTF-8 text with a header and equally long lines; names the line.
-    """
+    """Return the columns of a CSV file; ids, labels and listed categories stay text."""
     _check_text(content, source)
     header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
@@ -89,13 +83,8 @@ def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tup
     `rows` reads the file with a separator.
     """
     tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
-    usual = source.separator or ("\t" if tabs else ",")
-    separator = usual if source.separator else _dividing(rows, usual)
-    return _first(rows(separator)), separator
-
-
-def _first(rows: Iterator[list[str]]) -> list[str]:
-    return next((row for row in rows if row), [])
+    separator = source.separator or _dividing(rows, "\t" if tabs else ",")
+    return next(filter(None, rows(separator)), []), separator
 
 
 def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
@@ -111,7 +100,7 @@ def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
 
 def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
     """Return the number of names, and whether they are several and the next line has as many."""
-    lines = (row for row in rows if row)
+    lines = filter(None, rows)
     names = 0
     try:
         names = len(next(lines, []))

@@ -31,15 +31,8 @@ Settings = Mapping[str, Any]
 
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
 _OF_A_SOURCE = (
-    "categorical",
-    "exclude",
-    "features",
-    "groups",
-    "id",
-    "id_type",
-    "label",
-    "missing",
-    "units",
+    *("categorical", "exclude", "features", "groups", "id"),
+    *("id_type", "label", "missing", "units"),
 )
 
 
@@ -50,19 +43,8 @@ def sources_of(
 ) -> tuple[Source, ...]:
     """Return the description of every client's table, without the values.
 
-    Parameters
-    ----------
-    tables
-        The clients' tables by name.
-    shared
-        Settings for all clients: id, id_type, label, categorical, exclude, missing.
-    own
-        Settings by client.
-
-    Raises
-    ------
-    ExperimentError
-        If a name or a setting is wrong, or no table has a column that `shared` names.
+    `shared` are settings for all clients: id, id_type, label, categorical, exclude, missing; `own`
+    those of each.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise ExperimentError(
@@ -85,15 +67,7 @@ def tables_of(
     sources: Sequence[Source],
     own: Mapping[ClientId, Settings] | None = None,
 ) -> dict[ClientId, Table]:
-    """Return every client's table as its description says.
-
-    Raises
-    ------
-    ExperimentError
-        If there is a table without a description, or the other way round.
-    TableError
-        If shapes disagree or a value is not what its column needs.
-    """
+    """Return every client's table as its description says."""
     names = [source.name for source in sources]
     if sorted(names) != sorted(tables):
         raise ExperimentError(
@@ -118,9 +92,8 @@ def _check_columns(
 ) -> None:
     known = list(dict.fromkeys(n for table in tables.values() for n in _columns(table) or ()))
     labelled = any(
-        isinstance(table, tuple) or "label" in settings or "labels" in settings
+        isinstance(table, tuple) or {"label", "labels"} & own.get(name, {}).keys()
         for name, table in tables.items()
-        for settings in (own.get(name, {}),)
     )
     asked = [("label", shared.get("label"))] if not labelled else []
     for key in ("categorical", "exclude"):
@@ -194,11 +167,8 @@ def _table(table: Any, source: Source, own: Settings) -> Table:
                 + "; expected a DataFrame, a matrix x, or a pair (x, y)."
             )
         table, arrays["labels"] = table
-    settings = {
-        key: getattr(source, key)
-        for key in _OF_A_SOURCE
-        if getattr(source, key) not in (None, (), {})
-    }
+    given = {key: getattr(source, key) for key in _OF_A_SOURCE}
+    settings = {key: value for key, value in given.items() if value not in (None, (), {})}
     if _columns(table) is None:
         table = table if issparse(table) else np.asarray(table)
         if len(table.shape) == 2:

@@ -11,15 +11,15 @@ kept; a label that is missing makes a sample without a label; where one client's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import LabelSettings, encode_labels, meaning
 from intarsia.data.parsing import ascending
-from intarsia.data.table import Table, _same_ids
+from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError
 
 
@@ -52,13 +52,12 @@ def encoding_of(
             levels.setdefault(column, set()).update(category.levels)
             holders.setdefault(column, client)
     for client, table in tables.items():
-        for position, column in enumerate(table.numeric):
-            if column in levels and not _empty(table, position):
-                raise FederationError(
-                    f"Column {column!r} is categorical at client {holders[column]!r} (first level: "
-                    f"{min(levels[column], default='')!r}) but numeric at client {client!r}; list "
-                    "it in categorical at both, or correct the values of one."
-                )
+        for column in _clashing(table, levels):
+            raise FederationError(
+                f"Column {column!r} is categorical at client {holders[column]!r} (first level: "
+                f"{min(levels[column], default='')!r}) but numeric at client {client!r}; list "
+                "it in categorical at both, or correct the values of one."
+            )
     labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
     labels, codes = meaning(labelled, settings or LabelSettings(), tables)
     return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
@@ -80,13 +79,12 @@ def encode(table: Table, encoding: Encoding) -> Block:
                 f"{category.levels[0]!r}) but numeric elsewhere; correct its values or leave it "
                 "out."
             )
-    for position, column in enumerate(table.numeric):
-        if column in expanded and not _empty(table, position):
-            raise TableError(
-                f"Client {table.client!r}: column {column!r} is numeric but categorical elsewhere "
-                f"(first level: {expanded[column][0]!r}); list it in categorical or correct its "
-                "values."
-            )
+    for column in _clashing(table, expanded):
+        raise TableError(
+            f"Client {table.client!r}: column {column!r} is numeric but categorical elsewhere "
+            f"(first level: {expanded[column][0]!r}); list it in categorical or correct its "
+            "values."
+        )
     features: dict[str, tuple[str, ...]] = {
         column: tuple(f"{column}={level}" for level in expanded[column])
         if column in expanded
@@ -109,16 +107,16 @@ def encode(table: Table, encoding: Encoding) -> Block:
     )
 
 
-def _empty(table: Table, position: int) -> bool:
-    if not isinstance(table.values, np.ndarray):
-        return False
-    return bool(np.isnan(table.values[:, position]).all())
+def _clashing(table: Table, categorical: Container[str]) -> Iterator[str]:
+    """Yield the columns with numbers that are categorical elsewhere."""
+    for position, column in enumerate(table.numeric):
+        dense = isinstance(table.values, np.ndarray)
+        if column in categorical and not (dense and np.isnan(table.values[:, position]).all()):
+            yield column
 
 
 def _one_hot(
-    table: Table,
-    features: Mapping[str, tuple[str, ...]],
-    expanded: Mapping[str, tuple[str, ...]],
+    table: Table, features: Mapping[str, tuple[str, ...]], expanded: Mapping[str, tuple[str, ...]]
 ) -> Array:
     x = np.zeros((len(table.samples), sum(map(len, features.values()))))
     numeric = {name: position for position, name in enumerate(table.numeric)}
@@ -146,11 +144,50 @@ def assemble(
 ) -> tuple[dict[ClientId, Block], Labels]:
     """Return every client's block, and what the labels mean.
 
-    Raises
-    ------
-    FederationError
-        If the tables do not fit together: kinds of a column, kinds of ids, labels.
+    FederationError if the tables do not fit together: kinds of a column, kinds of ids, labels.
     """
     tables = _same_ids(tables)
     encoding = encoding_of(tables, settings)
     return {client: encode(table, encoding) for client, table in tables.items()}, encoding.labels
+
+
+def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
+    """Return tables whose ids have one type.
+
+    Ids that were generated are text and belong to one client alone, so the other clients' whole
+    numbers become text beside them.
+    """
+    own = {client: table for client, table in tables.items() if not table.generated}
+    whole = {client: table.samples.dtype.kind in "iu" for client, table in own.items()}
+    if len(set(whole.values())) > 1:
+        numbers = next(client for client, yes in whole.items() if yes)
+        texts = next(client for client, yes in whole.items() if not yes)
+        first = str(own[texts].samples[0])
+        figures = all(one.isdecimal() for one in own[texts].samples.tolist())
+        advice = f'set id_type = "text" at {numbers!r}, or write them alike in both tables'
+        if figures and np.char.startswith(own[texts].samples, "0").any():
+            advice = (
+                'where zeros in front do not count, set normalise = ["zeros"] in [alignment] or '
+                'id_type = "integer" at every client, else write them in both tables'
+            )
+        raise FederationError(
+            f"Client {numbers!r} has whole numbers as sample ids (first: "
+            f"{own[numbers].samples[0]}) but client {texts!r} has text (first: {first!r})",
+            f"ids must have one type: {advice}",
+            without_settings="ids must have one type: write them alike in all tables",
+        )
+    generated = [table.samples for table in tables.values() if table.generated]
+    for client, table in own.items():
+        if generated and not whole[client]:
+            both = np.intersect1d(table.samples, np.concatenate(generated))
+            if len(both):
+                raise FederationError(
+                    f"Client {client!r} has the sample id {str(both[0])!r}, which is also an id "
+                    "that was generated for a client without an id column; rename that client."
+                )
+    if len(own) == len(tables) or not any(whole.values()):
+        return dict(tables)
+    return {
+        client: replace(table, samples=table.samples.astype(np.str_)) if client in own else table
+        for client, table in tables.items()
+    }

@@ -135,13 +135,7 @@ def _present(labels: NDArray[Any]) -> NDArray[np.bool_]:
 def meaning(
     columns: Mapping[ClientId, LabelColumn], settings: LabelSettings, clients: Iterable[ClientId]
 ) -> tuple[Labels, dict[str, float]]:
-    """Return what the labels mean, and the stored value of every class (none for regression).
-
-    Raises
-    ------
-    FederationError
-        If nobody has a label, or the labels do not fit the settings.
-    """
+    """Return what the labels mean, and the stored value of every class (none for regression)."""
     if not columns:
         raise FederationError(
             f"No client has a label column (clients: {listed(clients)}); at least one client needs "
@@ -244,13 +238,7 @@ def as_in_tables(classes: Iterable[str]) -> list[Any]:
 
 
 def check_classes(schema: Schema, settings: LabelSettings) -> None:
-    """Refuse as many classes as labelled samples, which are no classes, unless they are listed.
-
-    Raises
-    ------
-    FederationError
-        If there are more than 20 and no fewer than training samples with a label.
-    """
+    """Refuse as many classes as labelled samples, which are no classes, unless they are listed."""
     classes, labelled = len(schema.labels.classes), int((schema.label_holders > 0).sum())
     if not settings.classes and MOST_NUMBER_CLASSES < classes >= labelled:
         raise FederationError(
@@ -264,8 +252,8 @@ def check_classes(schema: Schema, settings: LabelSettings) -> None:
 def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
     """Return notes about classes that may not be meant, and about labels among the features.
 
-    Classes are public, so that every engine can say it. Of classes that are listed, as those of a
-    federation that a client joins, it is not noted how many they are.
+    Classes and names are public, so that every engine can say it. Of classes that are listed, as
+    those of a federation that a client joins, it is not noted how many they are.
     """
     labels = schema.labels
     notes = []
@@ -285,25 +273,18 @@ def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
             f"Label column {labels.name!r} has {classes} classes and {labelled} "
             "samples with a label, fewer than two for each; check that it is the column to predict."
         )
-    return (*notes, *_label_among_features(schema))
-
-
-def _label_among_features(schema: Schema) -> tuple[str, ...]:
-    """Return a note where one client's label column is a feature at another.
-
-    Names are public, so that every engine can say it; whether the values agree nobody may see.
-    """
-    name = schema.labels.name
+    name = labels.name
     holders = [
         client
         for client, holding in schema.holdings.items()
         if any(one == name or one.startswith(f"{name}=") for one in holding.features)
     ]
-    if not holders:
-        return ()
-    own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
-    return (
-        f"Column {name!r} has the labels of {listed(own)} and is a feature at {listed(holders)}: "
-        "a model that reads it predicts the label from itself. Unless it means something else "
-        f"there, set label to {name!r} at {listed(holders)}, or list it in exclude.",
-    )
+    if holders:  # whether the values agree nobody may see
+        own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
+        notes.append(
+            f"Column {name!r} has the labels of {listed(own)} and is a feature at "
+            f"{listed(holders)}: a model that reads it predicts the label from itself. Unless it "
+            f"means something else there, set label to {name!r} at {listed(holders)}, or list it "
+            "in exclude."
+        )
+    return tuple(notes)

@@ -6,7 +6,6 @@ A feature is named by its index as written: "1" to "M", or "0" to "M" in a file 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +24,7 @@ _FORM = "`label index:value …`"
 def parse_libsvm(
     content: bytes, where: str
 ) -> tuple[csr_array, NDArray[np.float64], tuple[str, ...]]:
-    """Return values (samples, features), labels (samples,) and names; `#` starts a comment.
-
-    Raises
-    ------
-    TableError
-        If a line is not of the form; names the line, its content and what is wrong.
-    """
+    """Return values (samples, features), labels (samples,) and names; `#` starts a comment."""
     numbers: list[bytes] = []
     sizes: list[int] = []
     for at, line in enumerate(content.splitlines(), 1):
@@ -98,7 +91,7 @@ def _broken(body: bytes, at: int, where: str) -> TableError:
 def _fault(body: bytes) -> str | None:
     """Return what is wrong with a line."""
     label, *entries = body.decode(errors="replace").split()
-    if _float(label) is None:
+    if not _finite(label):
         return f"the label {label!r} is not a finite number"
     before = -1
     for entry in entries:
@@ -111,15 +104,14 @@ def _fault(body: bytes) -> str | None:
             return f"the index {index} is above {_INDICES - 1}, the largest that is read"
         if int(index) <= before:
             return f"the index {index} follows {before}"
-        if _float(value) is None:
+        if not _finite(value):
             return f"the value {value!r} of index {index} is not a finite number"
         before = int(index)
     return None
 
 
-def _float(text: str) -> float | None:
+def _finite(text: str) -> bool:
     try:
-        value: Any = float(text)
+        return math.isfinite(float(text)) and "_" not in text
     except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None
+        return False

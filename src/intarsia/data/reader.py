@@ -26,13 +26,12 @@ sample at all clients.
 from __future__ import annotations
 
 import gzip
-import math
-import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
-from intarsia.core.settings import hyperparameters
+from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_types import column_of, table_of_columns, table_of_matrix
 from intarsia.data.csv import delimited_text
 from intarsia.data.libsvm import parse_libsvm
@@ -62,16 +61,7 @@ ENDINGS: Mapping[str, Format] = {
 
 
 # what numpy and zipfile raise for a file that is not what it seems
-_NO_ARCHIVE = (
-    OSError,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_NO_ARCHIVE = (OSError, EOFError, KeyError, RuntimeError, ValueError, BadZipFile, zlib.error)
 
 
 def ending_of(path: str | Path) -> str:
@@ -84,7 +74,7 @@ def ending_of(path: str | Path) -> str:
 def located(source: Source, folder: Path) -> Source:
     """Return the source with its path, or the file in its url, made absolute from a folder."""
     if source.path is not None:
-        source = replace(source, path=str((folder / Path(source.path).expanduser()).resolve()))
+        source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
         from intarsia.data.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
 
@@ -100,15 +90,18 @@ def read(source: Source) -> Table:
     TableError
         If the source cannot be read, or its columns are not what the settings say.
     """
-    if source.path is not None:
-        _existing(source)
+    path = Path(source.path or "")
+    if source.path is not None and path.is_dir():
+        raise source.error("this is a folder, not a file", "name a file in it")
+    if source.path is not None and not path.exists():
+        advice = "correct path (it is relative to the experiment file)"
+        raise source.error("there is no such file", advice)
     kind = _format(source)
     source = replace(source, format=kind)
     if kind == "sql":
-        from intarsia.data.sql import query_table  # here: SQLAlchemy takes 0.25 s
+        from intarsia.data.sql import query_columns  # here: SQLAlchemy takes 0.25 s
 
-        return table_of_columns(query_table(source), source)
-    path = Path(source.path or "")
+        return table_of_columns(_arrow(*query_columns(source)), source)
     if kind == "parquet":
         return table_of_columns(_parquet(path, source), source)
     if kind == "npz":
@@ -174,7 +167,7 @@ def table_from(
             "give every row the same number of values",
         ) from None
     width = x.shape[1] if len(x.shape) == 2 else 0
-    own = tuple(names) if names is not None else tuple(f"x{number}" for number in range(width))
+    own = [f"x{number}" for number in range(width)] if names is None else names
     return table_of_matrix(x, source, names=own, y=y, samples=ids)
 
 
@@ -216,16 +209,6 @@ def _format(source: Source) -> Format:
             "query for a database",
         )
     return ENDINGS[ending]
-
-
-def _existing(source: Source) -> None:
-    path = Path(source.path or "")
-    if path.is_dir():
-        raise source.error("this is a folder, not a file", "name a file in it")
-    if not path.exists():
-        raise source.error(
-            "there is no such file", "correct path (it is relative to the experiment file)"
-        )
 
 
 def _content(path: Path, source: Source) -> bytes:
@@ -270,7 +253,7 @@ def _npz(path: Path, source: Source) -> Table:
         if isinstance(error, TableError):
             raise
         # numpy would advise to load it with pickle
-        why = first_line(error) if zipfile.is_zipfile(path) else "it is no zip archive"
+        why = first_line(error) if is_zipfile(path) else "it is no zip archive"
         why = "an array holds Python objects" if "pickle" in why else why
         raise source.error(
             f"not an npz file of plain arrays ({why})", "write numbers and text with numpy.savez"
@@ -296,9 +279,11 @@ def _npz(path: Path, source: Source) -> Table:
         raise source.error(
             f"x has the shape {x.shape}", "expected (samples, features): reshape it to two axes"
         )
-    names = [str(one) for one in parts["features"].tolist()] if "features" in parts else None
-    own = tuple(names) if names is not None else tuple(f"x{at}" for at in range(x.shape[1]))
-    return _matrix(x, source, own, parts.get("y"), parts.get("samples"))
+    if "features" in parts:
+        names = [str(one) for one in parts["features"].tolist()]
+    else:
+        names = [f"x{at}" for at in range(x.shape[1])]
+    return _matrix(x, source, names, parts.get("y"), parts.get("samples"))
 
 
 def _views(
@@ -313,20 +298,15 @@ def _views(
             f"the view {first!r} has {rows[first]} samples and {odd!r} has {rows[odd]}",
             "give all views the same samples in the same order",
         )
-    names = {
-        name: tuple(f"{name}{at}" for at in range(math.prod(array.shape[1:])))
-        for name, array in views.items()
-    }
-    left = set(source.exclude)
-    wanted = {feature for some in names.values() for feature in some} - left
-    if source.features is not None:
-        wanted &= set(source.features)
+    flat = {name: array.reshape(len(array), -1) for name, array in views.items()}
+    names = {name: tuple(f"{name}{at}" for at in range(x.shape[1])) for name, x in flat.items()}
+    every = [feature for some in names.values() for feature in some]
+    wanted = set(every if source.features is None else source.features) - set(source.exclude)
     own = {name: tuple(one for one in some if one in wanted) for name, some in names.items()}
     if not source.groups:
         source = replace(source, groups={name: some for name, some in own.items() if some})
-    flat = [array.reshape(len(array), -1) for array in views.values()]
-    every = [feature for some in names.values() for feature in some]
-    table = _matrix(np.hstack(flat), source, every, parts.get("y"), parts.get("samples"))
+    x = np.hstack(list(flat.values()))
+    table = _matrix(x, source, every, parts.get("y"), parts.get("samples"))
     shapes = {
         name: array.shape[1:]
         for name, array in views.items()
@@ -394,16 +374,17 @@ def _frame(frame: Any, source: Source) -> pa.Table:
     if source.id is not None and source.id == frame.index.name and source.id not in frame.columns:
         frame = frame.reset_index()
     names = [str(name) for name in frame.columns]
-    return pa.Table.from_arrays(
-        [_series(frame.iloc[:, position]) for position in range(len(names))], names=names
-    )
+    return _arrow(names, [_series(frame.iloc[:, position]) for position in range(len(names))])
 
 
-def _series(series: Any) -> pa.ChunkedArray:
+def _series(series: Any) -> Any:
     if series.dtype == object:
-        return column_of(series.tolist())
+        return series.tolist()
     try:
-        own = pa.Array.from_pandas(series)
+        return pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError):
-        return column_of(series.tolist())
-    return own if isinstance(own, pa.ChunkedArray) else pa.chunked_array([own])
+        return series.tolist()
+
+
+def _arrow(names: Sequence[str], columns: Iterable[Any]) -> pa.Table:
+    return pa.Table.from_arrays([column_of(values) for values in columns], names=names)

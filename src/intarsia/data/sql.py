@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-import pyarrow as pa
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from intarsia.data.column_types import column_of
+from intarsia.core.settings import absolute_path
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, shortened
+
+Columns = tuple[list[str], list[Any]]  # names, and for each a list or an Arrow column
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
 _SECRETS = ("password", "sslpassword")
@@ -64,8 +65,12 @@ _NO_CONNECTION = {
     "timeout expired": "no answer within connect_timeout: check host, port and the network",
 }
 
+_SELECT_ONLY = (
+    "only one select is run, in a read-only transaction: write a select that changes nothing"
+)
 # SQLSTATE, or the class that its first two characters are -> what to do
 _NO_ROWS = {
+    **dict.fromkeys(("25", "42601", "42P11", "0A000"), _SELECT_ONLY),
     "42P01": "there is no such table for this user: correct its name, with its schema if needed",
     "42703": "there is no such column: correct its name",
     "42501": "the user may not read this: grant it select",
@@ -74,38 +79,22 @@ _NO_ROWS = {
     "57P": "the connection was lost before all rows had come: try again",
     "22": "a value cannot be converted: correct the query",
 }
-_SELECT_ONLY = (
-    "only one select is run, in a read-only transaction: write a select that changes nothing"
-)
-_WRITES = ("25", "42601", "42P11", "0A000")  # no read-only transaction, or no select
 
 
-def located_files(url: str, folder: Path) -> str:
+def _locate_files(url: str, folder: Path) -> str:
     """Return a url whose parameters that name a file are absolute from a folder."""
     start, mark, rest = url.partition("?")
     if not mark:
         return url
-    given = [
-        (key, _located(value, folder) if key in _FILES else value)
-        for key, value in parse_qsl(rest, keep_blank_values=True)
-    ]
+    given = parse_qsl(rest, keep_blank_values=True)
+    for at, (key, value) in enumerate(given):
+        if key in _FILES and value not in ("", "system") and not value.startswith("$"):
+            given[at] = key, absolute_path(value, folder)
     return f"{start}?{urlencode(given, safe='/$:{}', quote_via=quote)}"
 
 
-def _located(value: str, folder: Path) -> str:
-    if not value or value == "system" or value.startswith("$"):
-        return value
-    return str((folder / Path(value).expanduser()).resolve())
-
-
-def check_no_password(written: str, url: URL, source: Source) -> None:
-    """Raise if a url holds a password as it was written, and not as a variable.
-
-    Raises
-    ------
-    TableError
-        If it does; the error does not repeat it.
-    """
+def _check_no_password(written: str, url: URL, source: Source) -> None:
+    """Raise if a url holds a password as it was written, and not as a variable."""
     login = written.partition("://")[2].rpartition("@")[0]
     secrets = [login.partition(":")[2]]
     secrets += [value for key, value in parse_qsl(written.partition("?")[2]) if key in _SECRETS]
@@ -118,15 +107,7 @@ def check_no_password(written: str, url: URL, source: Source) -> None:
         )
 
 
-def postgresql_columns(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
-    """Return the names of the columns that a select gives, and the columns.
-
-    Raises
-    ------
-    TableError
-        If there is no connection, no permission or no such table, the query does not select, or
-        the connection is lost on the way.
-    """
+def _from_postgresql(url: URL, query: str, source: Source) -> Columns:
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise source.error(
             f"url names the driver {url.drivername!r}, whose TLS is not checked here",
@@ -152,24 +133,19 @@ def postgresql_columns(url: URL, query: str, source: Source) -> tuple[list[str],
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
         engine.dispose()
-    return names, [column_of([row[at] for row in rows]) for at in range(len(names))]
+    return names, [[row[at] for row in rows] for at in range(len(names))]
 
 
 def _sentence(error: BaseException, source: Source) -> TableError:
     """Return what went wrong and what to do, with the server's own words."""
-    state = getattr(error, "sqlstate", None)
-    words = first_line(error)
+    state, words = getattr(error, "sqlstate", None), first_line(error)
     if state is None:
-        told = str(error)
-        advice = next((say for part, say in _NO_CONNECTION.items() if part in told), None)
-        if advice is not None:
-            return source.error(f"{words}", f"{advice}")
-    if state is not None and state.startswith(_WRITES):
-        advice = _SELECT_ONLY
-    else:
-        known = (_NO_ROWS.get((state or "08")[:length]) for length in (5, 3, 2))
-        advice = next((say for say in known if say is not None), "correct the query")
-    return source.error(f"the query {shortened(source.query)} failed ({words})", f"{advice}")
+        for part, advice in _NO_CONNECTION.items():
+            if part in str(error):
+                return source.error(words, advice)
+    known = (_NO_ROWS.get((state or "08")[:length]) for length in (5, 3, 2))
+    advice = next(filter(None, known), "correct the query")
+    return source.error(f"the query {shortened(source.query)} failed ({words})", advice)
 
 
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
@@ -180,18 +156,13 @@ def absolute_url(source: Source, folder: Path) -> str | None:
 
     `$NAME` stays as it is, so that no password comes to stand in a file. Where a variable is not
     set, or holds the whole url, the url is returned as it is.
-
-    Raises
-    ------
-    TableError
-        If it is not a database url.
     """
     written = source.url or ""
     if "$" in written and (_unset(written) or "://" not in written):
         return source.url
     url = _database_url(source)
     if url.get_backend_name() == "postgresql":
-        return located_files(written, folder)
+        return _locate_files(written, folder)
     place = url.database
     if not _in_a_file(url) or place in (None, "", ":memory:"):
         return source.url
@@ -216,13 +187,7 @@ def _unset(url: str) -> list[str]:
 
 
 def _database_url(source: Source) -> URL:
-    """Return the url of a source, with `$NAME` taken from the environment.
-
-    Raises
-    ------
-    TableError
-        If it is not a database url, or a variable is not set.
-    """
+    """Return the url of a source, with `$NAME` taken from the environment."""
     unset = _unset(source.url or "")
     if unset:
         raise source.error(
@@ -240,7 +205,7 @@ def _database_url(source: Source) -> URL:
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
     if url.get_backend_name() == "postgresql":
-        check_no_password(written, url, source)
+        _check_no_password(written, url, source)
     return url
 
 
@@ -256,14 +221,8 @@ def _expanded(written: str) -> str:
     return f"{scheme}://{user}:{secret}@{place}"
 
 
-def query_table(source: Source) -> pa.Table:
-    """Return the rows that the query of a source selects.
-
-    Raises
-    ------
-    TableError
-        If there is no such database, it refuses the query, or there are no rows.
-    """
+def query_columns(source: Source) -> Columns:
+    """Return the columns that the query of a source selects."""
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
@@ -271,7 +230,7 @@ def query_table(source: Source) -> pa.Table:
             f"there is no database file {place!r}",
             "correct url (its file is relative to the experiment file)",
         )
-    own = {"duckdb": _from_duckdb, "postgresql": postgresql_columns}
+    own = {"duckdb": _from_duckdb, "postgresql": _from_postgresql}
     run = own.get(url.get_backend_name(), _from_sqlalchemy)
     names, columns = run(url, source.query or "", source)
     if not columns or not len(columns[0]):
@@ -279,10 +238,10 @@ def query_table(source: Source) -> pa.Table:
             f"the query {shortened(source.query)} returned no rows",
             "a client needs at least one row: check its conditions",
         )
-    return pa.Table.from_arrays(columns, names=names)
+    return names, columns
 
 
-def _from_duckdb(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
+def _from_duckdb(url: URL, query: str, source: Source) -> Columns:
     try:
         import duckdb
     except ImportError as error:
@@ -301,7 +260,7 @@ def _from_duckdb(url: URL, query: str, source: Source) -> tuple[list[str], list[
     return list(found.column_names), list(found.columns)
 
 
-def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], list[Any]]:
+def _from_sqlalchemy(url: URL, query: str, source: Source) -> Columns:
     try:
         engine = create_engine(url)
     except (NoSuchModuleError, ImportError) as error:
@@ -319,7 +278,7 @@ def _from_sqlalchemy(url: URL, query: str, source: Source) -> tuple[list[str], l
         raise _refused(getattr(error, "orig", None) or error, source) from error
     finally:
         engine.dispose()
-    return names, [column_of([row[at] for row in rows]) for at in range(len(names))]
+    return names, [[row[at] for row in rows] for at in range(len(names))]
 
 
 def _no_table(source: Source) -> TableError:

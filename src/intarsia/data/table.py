@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Values
 from intarsia.data.labels import LabelColumn
-from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.errors import ExperimentError, TableError
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,45 +90,3 @@ def _fraction(sample: Any, key: bytes) -> float:
     content = sample if isinstance(sample, bytes) else str(sample).encode()  # bytes: a pseudonym
     digest = hashlib.blake2b(content, key=key, digest_size=7).digest()  # exact in a float
     return int.from_bytes(digest, "big") / 2**56
-
-
-def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
-    """Return tables whose ids have one type.
-
-    Ids that were generated are text and belong to one client alone, so the other clients' whole
-    numbers become text beside them.
-    """
-    own = {client: table for client, table in tables.items() if not table.generated}
-    whole = {client: table.samples.dtype.kind in "iu" for client, table in own.items()}
-    if len(set(whole.values())) > 1:
-        numbers = next(client for client, yes in whole.items() if yes)
-        texts = next(client for client, yes in whole.items() if not yes)
-        first = str(own[texts].samples[0])
-        figures = all(one.isdecimal() for one in own[texts].samples.tolist())
-        advice = f'set id_type = "text" at {numbers!r}, or write them alike in both tables'
-        if figures and np.char.startswith(own[texts].samples, "0").any():
-            advice = (
-                'where zeros in front do not count, set normalise = ["zeros"] in [alignment] or '
-                'id_type = "integer" at every client, else write them in both tables'
-            )
-        raise FederationError(
-            f"Client {numbers!r} has whole numbers as sample ids (first: "
-            f"{own[numbers].samples[0]}) but client {texts!r} has text (first: {first!r})",
-            f"ids must have one type: {advice}",
-            without_settings="ids must have one type: write them alike in all tables",
-        )
-    generated = [table.samples for table in tables.values() if table.generated]
-    for client, table in own.items():
-        if generated and not whole[client]:
-            both = np.intersect1d(table.samples, np.concatenate(generated))
-            if len(both):
-                raise FederationError(
-                    f"Client {client!r} has the sample id {str(both[0])!r}, which is also an id "
-                    "that was generated for a client without an id column; rename that client."
-                )
-    if len(own) == len(tables) or not any(whole.values()):
-        return dict(tables)
-    return {
-        client: replace(table, samples=table.samples.astype(np.str_)) if client in own else table
-        for client, table in tables.items()
-    }

@@ -8,7 +8,7 @@ import numpy as np
 
 from intarsia.data.dataset import Dataset
 from intarsia.datasets.files import file_in
-from intarsia.datasets.pixels import idx, pixels
+from intarsia.datasets.pixels import idx, image_set
 from intarsia.errors import ExperimentError
 
 
@@ -17,17 +17,15 @@ def femnist(home: Path) -> Dataset:
     with np.load(file_in(home, "femnist.npz"), allow_pickle=False) as file:
         x, y, test = file["x"], file["y"].astype(np.int64), file["split"] == "test"
         clients = file["user"].astype(np.str_)
-    return Dataset(
+    return image_set(
         "femnist",
-        np.arange(len(y), dtype=np.int64),
-        pixels(28, 28),
+        (1, 28, 28),
         x,
         y,
         test=test,
         scale=1 / 255,
         departures="a part of LEAF's FEMNIST: those of 198 writers with both train and test images",
         clients=clients,
-        image=(1, 28, 28),
     )
 
 
@@ -36,16 +34,9 @@ def mnist(home: Path) -> Dataset:
     images = [idx(file_in(home, f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k")]
     labels = [idx(file_in(home, f"{part}-labels-idx1-ubyte.gz")) for part in ("train", "t10k")]
     x = np.concatenate(images)
-    return Dataset(
-        "mnist",
-        np.arange(len(x), dtype=np.int64),
-        pixels(28, 28),
-        x.reshape(len(x), -1),
-        np.concatenate(labels).astype(np.int64),
-        test=np.arange(len(x)) >= len(images[0]),
-        scale=1 / 255,
-        image=(1, 28, 28),
-    )
+    x, y = x.reshape(len(x), -1), np.concatenate(labels).astype(np.int64)
+    test = np.arange(len(x)) >= len(images[0])
+    return image_set("mnist", (1, 28, 28), x, y, test=test, scale=1 / 255)
 
 
 def usps(home: Path) -> Dataset:
@@ -62,15 +53,9 @@ def usps(home: Path) -> Dataset:
             part: (file[part]["data"][:], file[part]["target"][:]) for part in ("train", "test")
         }
     x = np.concatenate([data for data, _ in parts.values()])
-    return Dataset(
-        "usps",
-        np.arange(len(x), dtype=np.int64),
-        pixels(16, 16),
-        x,
-        np.concatenate([target for _, target in parts.values()]).astype(np.int64),
-        test=np.arange(len(x)) >= len(parts["train"][0]),
-        image=(1, 16, 16),
-    )
+    y = np.concatenate([target for _, target in parts.values()]).astype(np.int64)
+    test = np.arange(len(x)) >= len(parts["train"][0])
+    return image_set("usps", (1, 16, 16), x, y, test=test)
 
 
 def digits(_: Path) -> Dataset:
@@ -78,12 +63,5 @@ def digits(_: Path) -> Dataset:
     from sklearn.datasets import load_digits  # here: it takes a second to import
 
     table = load_digits()
-    return Dataset(
-        "digits",
-        np.arange(len(table.target), dtype=np.int64),
-        pixels(8, 8),
-        table.data.astype(np.uint8),
-        table.target.astype(np.int64),
-        scale=1 / 16,
-        image=(1, 8, 8),
-    )
+    x, y = table.data.astype(np.uint8), table.target.astype(np.int64)
+    return image_set("digits", (1, 8, 8), x, y, scale=1 / 16)

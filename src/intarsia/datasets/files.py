@@ -16,20 +16,17 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError
 
 
-def home_of(name: str, folder: str | Path | None) -> Path:
-    """Return the folder of a set's files.
-
-    Raises
-    ------
-    ExperimentError
-        If it is missing.
-    """
-    if folder is None:
-        beside = Path(__file__).resolve().parents[4] / "shared" / "data"
-        root = Path(os.environ.get("INTARSIA_DATA") or beside)
-    else:
-        root = Path(folder)
-    home = root / name
+def home_of(name: str, folder: str | Path | None, path: str | Path | None) -> Path:
+    """Return the folder of a set's files: the path, or without one that of its name in `folder`."""
+    if path is not None:
+        if not Path(str(path)).is_dir():
+            raise ExperimentError(
+                f"The data set {name!r} has path = {str(path)!r}, which is no folder; name the "
+                "folder that holds the set's files."
+            )
+        return Path(str(path))
+    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
+    home = Path((os.environ.get("INTARSIA_DATA") or beside) if folder is None else folder) / name
     if not home.is_dir():
         raise ExperimentError(
             f"The data set {name!r} is not at {home}, which is no folder; set INTARSIA_DATA to the "
@@ -39,13 +36,7 @@ def home_of(name: str, folder: str | Path | None) -> Path:
 
 
 def file_in(home: Path, name: str) -> Path:
-    """Return the path of one of a set's files.
-
-    Raises
-    ------
-    ExperimentError
-        If it is missing.
-    """
+    """Return the path of one of a set's files."""
     path = home / name
     if not path.is_file():
         raise ExperimentError(

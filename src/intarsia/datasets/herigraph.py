@@ -32,13 +32,7 @@ _LABELS = "Attribute_Labels.csv"
 
 
 def herigraph(home: Path) -> Dataset:
-    """Read HeriGraph, with NaN where a photograph has no text.
-
-    Raises
-    ------
-    ExperimentError
-        If a table is missing, lacks a column, has words for numbers, or a photograph twice.
-    """
+    """Read HeriGraph, with NaN where a photograph has no text."""
     labels = _table(home, _LABELS, "ID")
     for column in ("category", "labelled"):
         if column not in labels.column_names:

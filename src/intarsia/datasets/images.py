@@ -37,55 +37,29 @@ from PIL import Image, UnidentifiedImageError
 
 from intarsia.data.dataset import Dataset
 from intarsia.datasets.files import file_in
-from intarsia.datasets.pixels import pixels
+from intarsia.datasets.pixels import image_set, pixels
 from intarsia.errors import ExperimentError, TableError, first_line, listed
 
 _ROWS = 256  # images of one task
 _THREADS = 2  # Pillow decodes outside Python's lock
 
 
-def decoded_bytes(encoded: Sequence[bytes], where: str) -> NDArray[np.uint8]:
-    """Return images from their encoded bytes, (images, channels height width), colour by colour.
-
-    Raises
-    ------
-    TableError
-        If one is no image, or of another size than the first; `where` names the file.
-    """
-    return _stacked(encoded, lambda at: f"image {at} of {where}", None, "RGB")
-
-
-def decoded_files(files: Sequence[Path], side: int | None, mode: str = "RGB") -> NDArray[np.uint8]:
-    """Return images in files, (images, channels height width), scaled to a side in pixels.
-
-    `mode` is "RGB" or "L" (grey); `side` None: as they are, all of the first one's size.
-
-    Raises
-    ------
-    TableError
-        If one is no image, or of another size than the first.
-    """
-    return _stacked(files, lambda at: str(files[at]), side, mode)
-
-
-def size_of(file: Path) -> tuple[int, int]:
-    """Return the height and the width of an image, in pixels.
-
-    Raises
-    ------
-    TableError
-        If it is none.
-    """
-    _, height, width = _pixels(file, str(file), None, "L").shape
-    return height, width
-
-
-def _stacked(
+def decode_images(
     sources: Sequence[bytes] | Sequence[Path],
-    name: Callable[[int], str],
-    side: int | None,
-    mode: str,
+    where: object = "",
+    side: int | None = None,
+    mode: str = "RGB",
 ) -> NDArray[np.uint8]:
+    """Return encoded images, or those in files, (images, channels height width), all of one size.
+
+    They are scaled to `side` × `side` pixels, or all have the first one's size; `mode` is "RGB",
+    colour by colour, or "L" (grey). An error names by `where` what bytes are from.
+    """
+
+    def name(at: int) -> str:
+        source = sources[at]
+        return f"image {at} of {where}" if isinstance(source, bytes) else str(source)
+
     first = _pixels(sources[0], name(0), side, mode)
     found = np.empty((len(sources), *first.shape), np.uint8)
 
@@ -196,18 +170,16 @@ def _encoded(name: str, home: Path, label: str, departures: str) -> Dataset:
         parts = []
         for file in files:
             images = pyarrow.parquet.read_table(file, columns=["image"])["image"].to_pylist()
-            parts.append(decoded_bytes(images, str(file)))
+            parts.append(decode_images(images, file))
         return np.concatenate(parts)
 
-    return Dataset(
+    return image_set(
         name,
-        np.arange(len(y), dtype=np.int64),
-        pixels(32, 32, 3),
+        (3, 32, 32),
         kept((file.read_bytes() for file in files), decode),
         y,
         test=np.arange(len(y)) >= len(labels[0]),
         scale=1 / 255,
-        image=(3, 32, 32),
         departures=departures,
     )
 
@@ -222,16 +194,15 @@ def eurosat(home: Path) -> Dataset:
             f"{root} holds no <class>/<class>_<number>.jpg; name the folder of the RGB edition of "
             "EuroSAT."
         )
-    x = kept(_key("eurosat", root, files), lambda: decoded_files(files, None))
-    height, width = size_of(files[0])
-    return Dataset(
+    x = kept(_key("eurosat", root, files), lambda: decode_images(files))
+    _, height, width = _pixels(files[0], str(files[0]), None, "L").shape
+    return image_set(
         "eurosat",
-        np.array([file.stem for file in files]),
-        pixels(height, width, 3),
+        (3, height, width),
         x,
         np.array([file.parent.name for file in files]),
+        samples=np.array([file.stem for file in files]),
         scale=1 / 255,
-        image=(3, height, width),
     )
 
 
@@ -260,9 +231,8 @@ def modelnet40(home: Path, *, views: int = 12, side: int = 32) -> Dataset:
         )
     taken = range(0, known, known // views)
     files = [sorted(found.items())[at][1] for found in objects.values() for at in taken]
-    x = kept(
-        _key(f"modelnet40 {side}", home, files), lambda: decoded_files(files, side, "L")
-    ).reshape(len(objects), -1)
+    own = _key(f"modelnet40 {side}", home, files)
+    x = kept(own, lambda: decode_images(files, side=side, mode="L")).reshape(len(objects), -1)
     names = [f"view{at + 1:02d}" for at in taken]
     groups = {name: tuple(f"{name}:{pixel}" for pixel in pixels(side, side)) for name in names}
     return Dataset(

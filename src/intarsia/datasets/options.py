@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,34 +15,38 @@ from intarsia.datasets.pixels import CUTS, image_blocks, pixels, resized
 from intarsia.errors import ExperimentError, nearest
 
 
-def relabelled(dataset: Dataset, labels: Any) -> Dataset:
-    """Return a set of digits with its digits as labels, or with "even" and "odd".
+def apply_options(dataset: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """Return a set as its options have it, in the order in which `_CHANGES` names them.
 
-    Raises
-    ------
-    ExperimentError
-        If the labels are neither "digits" nor "parity".
+    Of those whose the samples are by nature, who has nothing in the train or in the test part is
+    left out.
     """
+    for key, change in _CHANGES.items():
+        if key in options:
+            dataset = change(dataset, key, options[key])
+    if dataset.clients is None or dataset.test is None:
+        return dataset
+    kept = np.isin(dataset.clients, dataset.clients[dataset.test])
+    kept &= np.isin(dataset.clients, dataset.clients[~dataset.test])
+    return dataset if kept.all() else dataset.take(kept)
+
+
+def _wrong(dataset: Dataset, key: str, value: Any, advice: str) -> ExperimentError:
+    return ExperimentError(f"The data set {dataset.name!r} has {key} = {value!r}{advice}.")
+
+
+def _relabel(dataset: Dataset, key: str, labels: Any) -> Dataset:
+    """Return a set of digits with its digits as labels, or with "even" and "odd"."""
+    if labels not in ("digits", "parity"):
+        raise _wrong(dataset, key, labels, f"; {nearest(str(labels), ('digits', 'parity'))}")
     if labels == "digits":
         return dataset
-    if labels == "parity":
-        return replace(dataset, y=np.where(dataset.y % 2 == 0, "even", "odd"))
-    raise ExperimentError(
-        f"The data set {dataset.name!r} has labels = {labels!r}; "
-        f"{nearest(str(labels), ('digits', 'parity'))}."
-    )
+    return replace(dataset, y=np.where(dataset.y % 2 == 0, "even", "odd"))
 
 
-def of_classes(dataset: Dataset, key: str, options: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return which samples are of the classes that an option names, (samples,).
-
-    Raises
-    ------
-    ExperimentError
-        If the set has no such class.
-    """
-    given = options[key]
-    wanted = [str(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
+def _of_classes(dataset: Dataset, key: str, given: Any) -> NDArray[np.bool_]:
+    """Return which samples are of the classes that an option names, (samples,)."""
+    wanted = _texts(given)
     text = dataset.y.astype(str)
     known = np.unique(text).tolist()
     for name in wanted:
@@ -54,19 +58,15 @@ def of_classes(dataset: Dataset, key: str, options: Mapping[str, Any]) -> NDArra
     return np.isin(text, wanted)
 
 
-def with_side(dataset: Dataset, side: Any) -> Dataset:
-    """Return a set of square images with another height and width.
+def _texts(given: Any) -> list[str]:
+    return [str(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
 
-    Raises
-    ------
-    ExperimentError
-        If the side is no whole number of pixels.
-    """
+
+def _resize(dataset: Dataset, key: str, side: Any) -> Dataset:
+    """Return a set of square images with another height and width."""
     if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= 256:
-        raise ExperimentError(
-            f"The data set {dataset.name!r} has side = {side!r}; expected a whole number of pixels "
-            "from 1 to 256, for example 28."
-        )
+        advice = "; expected a whole number of pixels from 1 to 256, for example 28"
+        raise _wrong(dataset, key, side, advice)
     channels = 1 if dataset.image is None else dataset.image[0]
     return replace(
         dataset,
@@ -76,46 +76,31 @@ def with_side(dataset: Dataset, side: Any) -> Dataset:
     )
 
 
-def in_blocks(dataset: Dataset, cut: Any) -> Dataset:
-    """Return a set of images with parts of these as feature blocks.
-
-    Raises
-    ------
-    ExperimentError
-        If they cannot be cut so.
-    """
+def _cut(dataset: Dataset, key: str, cut: Any) -> Dataset:
+    """Return a set of images with parts of these as feature blocks."""
     if cut not in CUTS:
-        raise ExperimentError(
-            f"The data set {dataset.name!r} has blocks = {cut!r}; {nearest(str(cut), CUTS)}."
-        )
+        raise _wrong(dataset, key, cut, f"; {nearest(str(cut), CUTS)}")
     image = dataset.image or (1, 1, 1)
     if "colours" in cut and image[0] != 3:
-        raise ExperimentError(
-            f"The data set {dataset.name!r} has blocks = {cut!r} but its images have no colours; "
-            'set blocks = "quadrants".'
-        )
+        advice = ' but its images have no colours; set blocks = "quadrants"'
+        raise _wrong(dataset, key, cut, advice)
     groups, shapes = image_blocks(dataset.features, image, cut)
     return replace(dataset, groups=groups, shapes=shapes)
 
 
-def in_groups(dataset: Dataset, groups: Any) -> Dataset:
-    """Return a set with named feature blocks, each of the features that its patterns match.
-
-    Raises
-    ------
-    ExperimentError
-        If a pattern matches nothing, or two blocks have a feature in common.
-    """
-    where = f"The data set {dataset.name!r}"
+def _group(dataset: Dataset, key: str, groups: Any) -> Dataset:
+    """Return a set with named feature blocks, each of the features that its patterns match."""
     if not isinstance(groups, Mapping) or not groups:
-        raise ExperimentError(
-            f"{where} has groups = {groups!r}; expected names of feature blocks with lists of "
-            'features, such as {bills = ["BILL_*"]}.'
+        advice = (
+            "; expected names of feature blocks with lists of features, such as "
+            '{bills = ["BILL_*"]}'
         )
+        raise _wrong(dataset, key, groups, advice)
+    where = f"The data set {dataset.name!r}"
     found: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
     for name, given in groups.items():
-        patterns = [str(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
+        patterns = _texts(given)
         for pattern in patterns:
             if not any(fnmatchcase(feature, pattern) for feature in dataset.features):
                 raise ExperimentError(
@@ -136,38 +121,33 @@ def in_groups(dataset: Dataset, groups: Any) -> Dataset:
     return replace(dataset, groups=found, shapes={})
 
 
-def fewer(dataset: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """Return a set with at most so many training and test samples of each class.
+def _draw_fewer(dataset: Dataset, key: str, most: Any) -> Dataset:
+    """Return a set with at most so many training or test samples of each class.
 
     They are drawn, always the same, and stay in their order.
-
-    Raises
-    ------
-    ExperimentError
-        If a number is no whole number of at least 1.
     """
-    test = np.zeros(len(dataset.y), bool) if dataset.test is None else dataset.test
-    kept = np.ones(len(dataset.y), bool)
-    for key, part in (("train_per_class", ~test), ("test_per_class", test)):
-        most = options.get(key)
-        if most is None:
-            continue
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ExperimentError(
-                f"The data set {dataset.name!r} has {key} = {most!r}; expected a whole number of "
-                "samples, at least 1."
-            )
-        draw = np.random.default_rng([0, key == "test_per_class"])
-        for value in np.unique(dataset.y):
-            rows = np.flatnonzero(part & (dataset.y == value))
-            kept[draw.permutation(rows)[most:]] = False
-    return dataset if kept.all() else dataset.take(kept)
-
-
-def in_both_parts(dataset: Dataset) -> Dataset:
-    """Leave out those who have nothing in the train or in the test part."""
-    if dataset.clients is None or dataset.test is None:
+    if most is None:
         return dataset
-    kept = np.isin(dataset.clients, dataset.clients[dataset.test])
-    kept &= np.isin(dataset.clients, dataset.clients[~dataset.test])
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise _wrong(dataset, key, most, "; expected a whole number of samples, at least 1")
+    test = np.zeros(len(dataset.y), bool) if dataset.test is None else dataset.test
+    part = test if key == "test_per_class" else ~test
+    kept = np.ones(len(dataset.y), bool)
+    draw = np.random.default_rng([0, key == "test_per_class"])
+    for value in np.unique(dataset.y):
+        rows = np.flatnonzero(part & (dataset.y == value))
+        kept[draw.permutation(rows)[most:]] = False
     return dataset if kept.all() else dataset.take(kept)
+
+
+# option → what it does to a set: (set, option, its value) → set
+_CHANGES: Mapping[str, Callable[[Dataset, str, Any], Dataset]] = {
+    "side": _resize,
+    "labels": _relabel,
+    "only": lambda one, key, given: one.take(_of_classes(one, key, given)),
+    "train_per_class": _draw_fewer,
+    "test_per_class": _draw_fewer,
+    "positive": lambda one, key, given: replace(one, y=_of_classes(one, key, given).astype(int)),
+    "blocks": _cut,
+    "groups": _group,
+}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.data.dataset import Dataset
 from intarsia.errors import TableError
 
 _QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
@@ -17,13 +18,7 @@ CUTS = {"colours": (False, True), "quadrants": (True, False), "quadrants-colours
 
 
 def idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped idx file of unsigned bytes (yann.lecun.com/exdb/mnist).
-
-    Raises
-    ------
-    TableError
-        If the file is not one.
-    """
+    """Read a gzipped idx file of unsigned bytes (yann.lecun.com/exdb/mnist)."""
     raw = gzip.decompress(path.read_bytes())
     dimensions = raw[3] if len(raw) >= 4 else 0
     start = 4 + 4 * dimensions
@@ -52,21 +47,22 @@ def pixels(height: int, width: int, channels: int = 1) -> tuple[str, ...]:
     )
 
 
+def image_set(
+    name: str, image: tuple[int, int, int], x: NDArray[Any], y: NDArray[Any], **more: Any
+) -> Dataset:
+    """Return a set of images, (channels, height, width), with numbers as ids unless more says."""
+    channels, height, width = image
+    samples = more.pop("samples", np.arange(len(y), dtype=np.int64))
+    return Dataset(name, samples, pixels(height, width, channels), x, y, image=image, **more)
+
+
 def image_blocks(
     features: tuple[str, ...], image: tuple[int, int, int], cut: str
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
     """Return the feature blocks that an image is cut into, and their shapes.
 
-    Quadrants come in reading order, and the channels of each one after the other.
-
-    Parameters
-    ----------
-    features
-        Names of the pixels, as `pixels` gives them.
-    image
-        (channels, height, width).
-    cut
-        One of `CUTS`.
+    Quadrants come in reading order, and the channels of each one after the other. `features` are
+    the names of the pixels, `image` is (channels, height, width), `cut` one of `CUTS`.
     """
     quarters, apart = CUTS[cut]
     channels, height, width = image
@@ -74,11 +70,7 @@ def image_blocks(
     groups: dict[str, tuple[str, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     rows, columns = (
-        (slice(0, -(-height // 2)), slice(-(-height // 2), height)),
-        (
-            slice(0, -(-width // 2)),
-            slice(-(-width // 2), width),
-        ),
+        (slice(0, -(-size // 2)), slice(-(-size // 2), size)) for size in (height, width)
     )
     areas = [(r, c) for r in rows for c in columns] if quarters else [(slice(None), slice(None))]
     for name, (r, c) in zip(_QUADRANTS if quarters else ("",), areas, strict=True):

@@ -24,15 +24,7 @@ from intarsia.data.source import Source
 from intarsia.datasets import digits, images, synthetic, tabular
 from intarsia.datasets.files import home_of
 from intarsia.datasets.herigraph import herigraph
-from intarsia.datasets.options import (
-    fewer,
-    in_blocks,
-    in_both_parts,
-    in_groups,
-    of_classes,
-    relabelled,
-    with_side,
-)
+from intarsia.datasets.options import apply_options
 from intarsia.errors import ExperimentError, nearest
 
 
@@ -78,26 +70,14 @@ def load(
             raise ExperimentError(
                 f"The data set {name!r} has no option {key!r}; {nearest(key, own | _COMMON)}."
             )
-    given = {key: value for key, value in options.items() if key in _arguments(name)}
+    given = {key: options.pop(key) for key in _arguments(name) if key in options}
     if name in _DRAWN:
-        dataset = _drawn(name, **{"seed": drawn_from, **given})
+        given = {"seed": drawn_from, **given}
+        dataset = hyperparameters(_DRAWN[name], given, f"The data set {name!r}:").draw()
     else:
-        dataset = _LOADERS[name](_home(name, folder, options.get("path")), **given)
-    if "side" in options and name in _IMAGES:
-        dataset = with_side(dataset, options["side"])
-    if name in _DIGITS:
-        dataset = relabelled(dataset, options.get("labels", "digits"))
-    if "only" in options:
-        dataset = dataset.take(of_classes(dataset, "only", options))
-    dataset = fewer(dataset, options)
-    if "positive" in options:
-        y = of_classes(dataset, "positive", options).astype(np.int64)
-        dataset = replace(dataset, y=y)
-    if "blocks" in options:
-        dataset = in_blocks(dataset, options["blocks"])
-    if "groups" in options:
-        dataset = in_groups(dataset, options["groups"])
-    return in_both_parts(dataset)
+        home = Path() if name in _BUNDLED else home_of(name, folder, options.get("path"))
+        dataset = _LOADERS[name](home, **given)
+    return apply_options(dataset, options)
 
 
 def _own_options(name: str) -> set[str]:
@@ -119,30 +99,8 @@ def _arguments(name: str) -> tuple[str, ...]:
     return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
 
 
-def _home(name: str, folder: str | Path | None, path: Any) -> Path:
-    """Return the folder of a set's files."""
-    if name in _BUNDLED:
-        return Path()
-    if path is None:
-        return home_of(name, folder)
-    if not Path(str(path)).is_dir():
-        raise ExperimentError(
-            f"The data set {name!r} has path = {str(path)!r}, which is no folder; name the folder "
-            "that holds the set's files."
-        )
-    return Path(str(path))
-
-
 def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
-    """Return the data set in a file or a database, with encoded labels, and what they mean.
-
-    Raises
-    ------
-    TableError
-        If the source cannot be read, or its columns are not what the settings say.
-    FederationError
-        If it has no labels, or they do not fit the settings.
-    """
+    """Return the data set in a file or a database, with encoded labels, and what they mean."""
     table = read(source)
     encoding = encoding_of({table.client: table}, settings)
     block = encode(table, encoding)
@@ -164,13 +122,7 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
 
 
 def encoded(dataset: Dataset, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
-    """Return the data set with labels as a block stores them, and what they mean.
-
-    Raises
-    ------
-    FederationError
-        If the labels do not fit the settings.
-    """
+    """Return the data set with labels as a block stores them, and what they mean."""
     (found,), labels = encoded_alike([dataset], settings)
     return found, labels
 
@@ -178,13 +130,7 @@ def encoded(dataset: Dataset, settings: LabelSettings | None = None) -> tuple[Da
 def encoded_alike(
     sets: Sequence[Dataset], settings: LabelSettings | None = None
 ) -> tuple[list[Dataset], Labels]:
-    """Return data sets with labels that mean the same in all, and what they mean.
-
-    Raises
-    ------
-    FederationError
-        If the labels do not fit the settings.
-    """
+    """Return data sets with labels that mean the same in all, and what they mean."""
     columns = {
         one.name: LabelColumn("label", one.y if one.y.dtype.kind in "UT" else one.y.astype(float))
         for one in sets
@@ -220,18 +166,6 @@ def apart(sets: Sequence[Dataset]) -> list[Dataset]:
         )
         for one in sets
     ]
-
-
-def _drawn(name: str, **options: Any) -> Dataset:
-    found = hyperparameters(_DRAWN[name], options, f"The data set {name!r}:").draw()
-    return Dataset(
-        name,
-        np.arange(len(found.y), dtype=np.int64),
-        tuple(f"x{number}" for number in range(found.x.shape[1])),
-        found.x,
-        found.y,
-        test=found.test if found.test.any() else None,
-    )
 
 
 _LOADERS: Mapping[str, Callable[..., Dataset]] = {

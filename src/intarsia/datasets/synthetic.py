@@ -7,18 +7,9 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
-from numpy.typing import NDArray
 
 from intarsia.core.settings import Count, CountOrZero, NotNegative, check_ranges
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """What was drawn."""
-
-    x: NDArray[np.float64]  # (samples, features)
-    y: NDArray[np.int64]  # (samples,)
-    test: NDArray[np.bool_]  # (samples,)
+from intarsia.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +30,7 @@ class Gaussians:
     def __post_init__(self) -> None:
         check_ranges(self, "The data set 'gaussians': ")
 
-    def draw(self) -> Drawn:
+    def draw(self) -> Dataset:
         """Draw the samples."""
         # a stream each, so that the train part does not depend on the size of the test part
         means, train, test = (np.random.default_rng([self.seed, stream]) for stream in range(3))
@@ -49,8 +40,12 @@ class Gaussians:
             for count, stream in ((self.train_samples, train), (self.test_samples, test))
         ]
         x = [centres[y] + stream.normal(size=(len(y), self.features)) for y, stream in parts]
-        return Drawn(
+        counts = [len(y) for y, _ in parts]
+        return Dataset(
+            "gaussians",
+            np.arange(sum(counts), dtype=np.int64),
+            tuple(f"x{number}" for number in range(self.features)),
             np.concatenate(x),
             np.concatenate([y for y, _ in parts]),
-            np.repeat([False, True], [len(y) for y, _ in parts]),
+            test=np.repeat([False, True], counts) if self.test_samples else None,
         )

@@ -1,21 +1,4 @@
-"""What a site keeps on its own disk: its configuration, and what it has of each run.
-
-```toml
-[site]
-name = "bank"               # as the experiment calls this client
-plain = false               # whether the server may read what this site contributes
-ids = false                 # whether it may read the ids of this site's rows
-scales = false              # whether it gets means and scales of the columns, for its model
-key = "keys/shared.key"     # of the clients, where sums are sealed or ids are pseudonyms
-dictionary = "columns.toml" # which column is which feature, where the run uses a dictionary
-modules = ["networks:Small"] # functions of this site's own Python that a run may name
-
-[table]                     # as a [[client]] of an experiment, without the name
-path = "bank.csv.gz"
-id = "customer"
-label = "default"
-```
-"""
+"""What a site keeps on its own disk: its configuration, site.toml, and what it has of each run."""
 
 from __future__ import annotations
 
@@ -33,6 +16,7 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.data.reader import located
 from intarsia.data.source import Source
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import ExperimentError, IntarsiaError
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.results.lock import alone
@@ -52,24 +36,19 @@ ENTRY_POINTS: Final = {
 class SiteSettings:
     """What a site's own folder says; the server never names a path."""
 
-    name: str
-    plain: bool = False
-    ids: bool = False
-    scales: bool = False
-    key: str = ""  # file
-    dictionary: str = ""  # file
-    modules: tuple[str, ...] = ()  # "package.module:name", as experiments name functions
-    table: Source | None = None  # None: a simulation, whose data set the site deals itself
+    name: str  # as the experiment calls this client
+    plain: bool = False  # whether the server may read what this site contributes
+    ids: bool = False  # whether it may read the ids of this site's rows
+    scales: bool = False  # whether it gets means and scales of the columns, for its model
+    key: str = ""  # file: of the clients, where sums are sealed or ids are pseudonyms
+    dictionary: str = ""  # file: which column is which feature, where the run uses a dictionary
+    modules: tuple[str, ...] = ()  # "package.module:name": functions here that a run may name
+    # as a [[client]] of an experiment; None: a simulation, whose data set the site deals itself
+    table: Source | None = None
 
 
 def read_settings(folder: Path) -> SiteSettings:
-    """Return the settings in a site's folder.
-
-    Raises
-    ------
-    ExperimentError
-        If there are none, or they are wrong.
-    """
+    """Return the settings in a site's folder; ExperimentError if they are wrong, or absent."""
     path = folder / "site.toml"
     if not path.exists():
         raise ExperimentError(
@@ -82,12 +61,9 @@ def read_settings(folder: Path) -> SiteSettings:
             own[file] = str((folder / own[file]).resolve())
     table = None
     if "table" in tree:
-        source: Source = hyperparameters(
-            Source, {"name": own.get("name", ""), **tree["table"]}, f"{path}: [table]"
-        )
-        table = located(source, folder)
-    made: SiteSettings = hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
-    return made
+        given = {"name": own.get("name", ""), **tree["table"]}
+        table = located(hyperparameters(Source, given, f"{path}: [table]"), folder)
+    return hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
 
 
 def check_files(settings: SiteSettings) -> None:
@@ -159,9 +135,9 @@ class FolderShelf:
         (self._folder / name).unlink(missing_ok=True)
 
 
-def shelf_of(folder: Path, run: str) -> FolderShelf:
-    """Return the shelf of a run in a site's folder."""
-    return FolderShelf(folder / "runs" / run)
+def ledger_of(folder: Path, run: str) -> ReleaseLedger:
+    """Return what a site released with noise in a run; it lies apart from what goes back."""
+    return ReleaseLedger(folder / "releases" / run)
 
 
 def secret_of(folder: Path) -> SecretKey:

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,20 +21,15 @@ import numpy as np
 
 from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import Array, ClientId
+from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
-from intarsia.models.build import (
-    architecture_of,
-    client_models,
-    client_networks,
-    linear_model,
-    server_network,
-)
+from intarsia.models import build
 from intarsia.models.serialization import write_model
 from intarsia.protocols.preprocessing import Preparation
+from intarsia.training.run import Plan
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model
@@ -58,8 +54,8 @@ class Scales:
     scale: Any = None  # (features,)
 
 
-def told(schema: Schema, conclusion: FinalResult) -> dict[ClientId, Ended]:
-    """Return what each site is told: of a linear model the weights of its own features."""
+def broadcast_end(schema: Schema, conclusion: FinalResult) -> dict[ClientId, Ended]:
+    """Return what each site is sent: of a linear model the weights of its own features."""
     weights, gap = conclusion.weights, conclusion.info.gap_relative
     if weights is None:
         return dict.fromkeys(schema.clients, Ended())
@@ -79,24 +75,19 @@ def model_of_site(
     """Return a site's own model, None where it has none."""
     own = {client: scaling}
     if algorithm.model.kind == "networks":
-        made_of = architecture_of(algorithm, options, schema)
+        made_of = partial(algorithm.model.architecture, options, schema)
         networks = {client: algorithm.model.network(state)}
-        return client_networks(description.algorithm, schema, made_of, networks, own)
+        return build.client_networks(description.algorithm, schema, made_of, networks, own)
     if algorithm.model.kind == "client_linear":
         linear = {client: algorithm.model.own_weights(state)}
-        return client_models(description.algorithm, schema, linear, own)
+        return build.client_models(description.algorithm, schema, linear, own)
     if ended.weights is None:
         return None
-    weights = _spread(schema, client, ended.weights)
+    # weights of all features, (outputs, features), of which the client has some
+    weights = np.zeros((len(ended.weights), len(schema.features.ids)))
+    weights[:, schema.features.own(client)] = ended.weights
     conclusion = FinalResult(RoundMetrics(gap_relative=ended.gap), weights)
-    return linear_model(schema, conclusion, own, options)
-
-
-def _spread(schema: Schema, client: ClientId, weights: Array) -> Array:
-    """Return weights of all features, (outputs, features), of which a client has some."""
-    found = np.zeros((len(weights), len(schema.features.ids)))
-    found[:, schema.features.own(client)] = weights
-    return found
+    return build.linear_model(schema, conclusion, own, options)
 
 
 def keep(model: Model, description: Experiment, folder: Path) -> Path:
@@ -127,12 +118,7 @@ def _file_name(name: str) -> str:
 
 
 def server_model(
-    description: Experiment,
-    algorithm: Algorithm,
-    options: Any,
-    schema: Schema,
-    conclusion: FinalResult,
-    scales: Mapping[ClientId, Scales],
+    plan: Plan, schema: Schema, conclusion: FinalResult, scales: Mapping[ClientId, Scales]
 ) -> tuple[Model | None, tuple[str, ...]]:
     """Return the server's model, and a note where sites keep to themselves what it lacks."""
     if conclusion.weights is None and conclusion.network is None:
@@ -146,10 +132,10 @@ def server_model(
         )
     scaling = {name: Preparation(one.mean, one.scale) for name, one in scales.items()}
     if conclusion.weights is not None:
-        return linear_model(schema, conclusion, scaling, options), ()
+        return build.linear_model(schema, conclusion, scaling, plan.options), ()
     assert conclusion.network is not None
     from intarsia.models.networks import Networks  # here: it imports torch
 
-    made_of = architecture_of(algorithm, options, schema)(None)
-    whole = server_network(schema, made_of, conclusion.network, scaling)
-    return Networks(description.algorithm, {}, whole), ()
+    made_of = plan.algorithm.model.architecture(plan.options, schema, None)
+    whole = build.server_network(schema, made_of, conclusion.network, scaling)
+    return Networks(plan.description.algorithm, {}, whole), ()

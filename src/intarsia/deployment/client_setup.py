@@ -1,39 +1,34 @@
 """Do a site's steps of a run: from its own table to blocks and functions that may be called.
 
 The set-up is a sequence of steps, each a call of the server, and so is the end. What a site says in
-them is public: see `sketch`. A site refuses what its own settings do not allow.
+them is public: see `table_metadata`. A site refuses what its own settings do not allow.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import ClientFunction, RandomKey
-from intarsia.core.block import Block, Labels
+from intarsia.core.algorithm import RandomKey, Sends
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
-from intarsia.deployment import client_models
-from intarsia.deployment.client_folder import (
-    SiteSettings,
-    alone_in,
-    errors_in,
-    read_settings,
-    secret_of,
-    shelf_of,
-)
+from intarsia.deployment import client_folder, client_models
+from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
-from intarsia.deployment.table_metadata import Held, sketch
+from intarsia.deployment.table_metadata import Held, describe
 from intarsia.engines import codec
+from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.site import Site
-from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, function_name
+from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL
+from intarsia.engines.sums.plain import Geometry
 from intarsia.errors import ExperimentError, StaleError, VersionError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -46,7 +41,7 @@ from intarsia.training.registry import choose
 from intarsia.training.setup import declare_exchanges, settle_block, transform_block
 from intarsia.training.timing import Limit
 
-READ: Final = "read"  # the experiment → a sketch of the site's table
+READ: Final = "read"  # the experiment → the metadata of the site's table
 DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
 ENCODE: Final = "encode"  # the encoding → what the site holds
 SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
@@ -73,15 +68,7 @@ class Settled:
 
 
 class Work:
-    """What a client has of one run.
-
-    Parameters
-    ----------
-    settings
-        The site's own.
-    folder
-        Where its own models are kept.
-    """
+    """What a client has of one run: by its own settings, with its models in its own folder."""
 
     def __init__(self, settings: SiteSettings, folder: Path) -> None:
         self._settings, self._folder = settings, folder
@@ -92,7 +79,7 @@ class Work:
         self.fingerprint = b""
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
-        self._functions: dict[tuple[str, str], ClientFunction] = {}
+        self._declared: Declared | None = None
         self._limit: Limit | None = None  # as the run's experiment says
         self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
             READ: self._read,
@@ -104,14 +91,11 @@ class Work:
             KEEP: self._keep,
         }
 
-    def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of a `function_name`; StaleError if the run has none."""
-        found = self._functions.get((name, part))
-        if found is None:
-            raise StaleError(
-                f"The function {name[:80]!r} on the {part[:80]!r} part is none of this run's."
-            )
-        return found
+    def declared(self) -> Declared:
+        """Return what the server may ask; StaleError before the schemas are known."""
+        if self._declared is None:
+            raise StaleError("A client function was called before the set-up was done.")
+        return self._declared
 
     def block(self, part: str) -> Block:
         """Return the client's block of a part."""
@@ -124,10 +108,9 @@ class Work:
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
-        step = self._steps.get(name)
-        if step is None:
+        if name not in self._steps:
             raise StaleError(f"{name[:80]!r} is no step of a run's set-up.")
-        state, reply = step(state, message)
+        state, reply = self._steps[name](state, message)
         return state, codec.encode(reply)
 
     def _take_experiment(self, message: bytes) -> Experiment:
@@ -142,8 +125,7 @@ class Work:
         settings = self._settings
         _check_allowed(tree, settings)
         more = ("client",) if settings.table is not None else ("dataset", "partition")
-        allowed = (*_TREE, *more)
-        own = {key: value for key, value in tree.items() if key in allowed}
+        own = {key: value for key, value in tree.items() if key in (*_TREE, *more)}
         privacy, names = dict(own.get("privacy", {})), dict(own.get("alignment", {}))
         if privacy.get("mode", "plain") == "plain" and not settings.plain:
             raise ExperimentError(
@@ -172,10 +154,8 @@ class Work:
         own["alignment"] = {key: value for key, value in names.items() if value is not None}
         if settings.table is not None:
             own["client"] = [{"name": settings.name}]
-        found = replace(
-            experiment.from_dict(own),
-            clients=() if settings.table is None else (settings.table,),
-        )
+        tables = () if settings.table is None else (settings.table,)
+        found = replace(experiment.from_dict(own), clients=tables)
         self._experiment, self.seed = found, found.seed
         algorithm, self._options = choose(found)
         if not algorithm.federated:
@@ -189,7 +169,7 @@ class Work:
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._table = table_of(self._take_experiment(message))
         own = self._settings.table
-        said = sketch(self._table, None if own is None else own.id)
+        said = describe(self._table, None if own is None else own.id)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
@@ -222,13 +202,11 @@ class Work:
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
-        for part in list(self._blocks):
-            if part not in self.schemas:
-                del self._blocks[part]
-                continue
-            self._blocks[part] = settle_block(
-                self._blocks[part], name, self.schemas[part], settings.preprocessing
-            )
+        for part in {**self._blocks}:
+            block = self._blocks.pop(part)
+            if part in self.schemas:
+                own = settle_block(block, name, self.schemas[part], settings.preprocessing)
+                self._blocks[part] = own
         schema = self.schemas["train"]
         clients = schema.clients
         keys = modes.keys(settings.privacy, clients, None, settings.name)
@@ -237,7 +215,7 @@ class Work:
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
-        self._functions = self._allow_list()
+        self._declared = self._declare(clients)
         return preprocessing.initial(self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
@@ -248,13 +226,8 @@ class Work:
 
     def _begin(self, state: Any, message: bytes) -> tuple[Any, Any]:
         key = RandomKey((self.seed, "init", self._settings.name))
-        return (
-            self._algorithm.init_client(
-                *(self._options, self.schemas["train"], self._settings.name),
-                *(self._blocks["train"], key),
-            ),
-            None,
-        )
+        known = self._options, self.schemas["train"], self._settings.name, self._blocks["train"]
+        return self._algorithm.init_client(*known, key), None
 
     def _keep(self, state: Any, message: bytes) -> tuple[Any, Any]:
         ended = codec.decode(message, Ended)
@@ -270,12 +243,20 @@ class Work:
         scaling = self._scaling
         return state, Scales(scaling.mean, scaling.scale) if given else Scales()
 
-    def _allow_list(self) -> dict[tuple[str, str], ClientFunction]:
-        """Return the functions that the server may call: the allow-list."""
-        found = declare_exchanges(self._algorithm, self._options, self.schemas)
-        functions = [one.function for one in found]
-        functions += [replace(one.function, part="test") for one in preprocessing.SENDS]
-        return {(function_name(fn, self._algorithm.name), fn.part): fn for fn in functions}
+    def _declare(self, clients: Sequence[ClientId]) -> Declared:
+        """Return what the server may ask."""
+        algorithm, options, settings = self._algorithm, self._options, self._experiment
+        sends = list(declare_exchanges(algorithm, options, self.schemas))
+        sends += [_of_test_rows(one) for one in preprocessing.SENDS]
+        apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
+        return Declared(
+            *(self._settings.name, Geometry(self.schemas), clients, sends),
+            *(algorithm.name, options, settings.privacy.least_clients if apart else 1),
+        )
+
+
+def _of_test_rows(sends: Sends) -> Sends:
+    return replace(sends, function=replace(sends.function, part="test"))
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
@@ -299,11 +280,8 @@ def _functions_in(value: Any) -> Iterator[str]:
     """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
     if isinstance(value, str) and ":" in value:
         yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _functions_in(one)
-    elif isinstance(value, list):
-        for one in value:
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
             yield from _functions_in(one)
 
 
@@ -317,12 +295,13 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
     ExperimentError
         If its site.toml is wrong.
     """
-    settings = read_settings(folder)
+    settings = client_folder.read_settings(folder)
     return Site(
         settings.name,
-        lambda run: shelf_of(folder, run),
+        lambda run: client_folder.FolderShelf(folder / "runs" / run),
         lambda: Work(settings, folder),
-        lambda: secret_of(folder),
-        errors_in(folder) if report is None else report,
-        lambda: alone_in(folder),
+        lambda: client_folder.secret_of(folder),
+        lambda run: client_folder.ledger_of(folder, run),
+        client_folder.errors_in(folder) if report is None else report,
+        lambda: client_folder.alone_in(folder),
     )

@@ -1,18 +1,6 @@
 """A federation of sites in a file, and the kits that are made of it: one folder for each process.
 
-```toml
-[federation]
-name = "credit"
-server = "fed.example.org"   # the host that sites reach; they open the connections, it opens none
-port = 8702                  # of sites; the next one is the administrator's
-
-[patience]                   # what the server does when a site does not answer
-deadline = 600               # seconds
-absent = "wait"              # or "continue": the round begins again without it
-
-[[site]]
-name = "bank"                # as experiments call the client
-```
+`EXAMPLE` shows every key of the file.
 """
 
 from __future__ import annotations
@@ -30,6 +18,7 @@ from intarsia.errors import ExperimentError
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
 
+# What `intarsia federation init` writes.
 EXAMPLE: Final = """\
 [federation]
 name = "credit"
@@ -118,17 +107,13 @@ def load(path: Path) -> FederationFile:
         for one in sites
     ):
         raise ExperimentError(f"{path}: each [[site]] has a name and nothing else.")
-    patience: RetryPolicy = hyperparameters(
-        RetryPolicy, tree.get("patience", {}), f"{path}: [patience]"
-    )
+    patience = hyperparameters(RetryPolicy, tree.get("patience", {}), f"{path}: [patience]")
     own: dict[str, Any] = {"sites": tuple(one["name"] for one in sites), "patience": patience}
     for key in own:
         if key in tree.get("federation", {}):
             raise ExperimentError(f"{path}: {key} is not a key of [federation].")
-    found: FederationFile = hyperparameters(
-        FederationFile, {**tree.get("federation", {}), **own}, f"{path}: [federation]"
-    )
-    return found
+    given = {**tree.get("federation", {}), **own}
+    return hyperparameters(FederationFile, given, f"{path}: [federation]")
 
 
 def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
@@ -142,13 +127,7 @@ def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
 
 
 def check_kit(kit: Path) -> None:
-    """Refuse a folder that is neither the server's kit nor a site's.
-
-    Raises
-    ------
-    ExperimentError
-        If it is none, or is not there.
-    """
+    """Refuse a folder that is absent, or neither the server's kit nor a site's."""
     if not is_of_server(kit) and not (kit / "local" / "site.toml").is_file():
         what = "is no kit" if kit.exists() else "does not exist"
         raise ExperimentError(
@@ -162,13 +141,7 @@ def is_of_server(kit: Path) -> bool:
 
 
 def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
-    """Return the sites of a server's kit, and how long it waits for them.
-
-    Raises
-    ------
-    ExperimentError
-        If it is no server's kit.
-    """
+    """Return a server's sites and how long it waits; ExperimentError if it is no server's kit."""
     path = kit / "local" / _SITES
     if not is_of_server(kit):
         raise ExperimentError(
@@ -176,5 +149,5 @@ def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
             "provision` wrote."
         )
     found = json.loads(path.read_text(encoding="utf-8"))
-    patience: RetryPolicy = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")
+    patience = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")
     return tuple(found["sites"]), patience

@@ -74,21 +74,18 @@ class KitProcess:
             f"{self._kit}`."
         )
         with alone(self._kit / _LOCK, sentence):
-            yield from self._kept()
-
-    def _kept(self) -> Iterator[None]:
-        (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
-        before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
-        keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
-        keeper.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            keeper.join()
-            for one, handler in before.items():
-                signal.signal(one, handler)
-            (self._kit / _PID).unlink(missing_ok=True)
+            (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
+            before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
+            keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
+            keeper.start()
+            try:
+                yield
+            finally:
+                self._stop.set()
+                keeper.join()
+                for one, handler in before.items():
+                    signal.signal(one, handler)
+                (self._kit / _PID).unlink(missing_ok=True)
 
     def wait(self) -> None:
         """Come back when it is stopped."""

@@ -23,9 +23,9 @@ from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding
 from intarsia.data.labels import notes_on_labels
-from intarsia.deployment.client_models import Scales, server_model, told
+from intarsia.deployment.client_models import Scales, broadcast_end, server_model
 from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
-from intarsia.deployment.table_metadata import Held, TableMetadata, agreed
+from intarsia.deployment.table_metadata import Held, TableMetadata, agree
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
 from intarsia.engines.remote.server import Remote
@@ -158,9 +158,8 @@ def _go_on(
         )
     choose(description)  # imports torch, if the algorithm needs it
     journal = Journal(folder / run_folder.JOURNAL)
-    caller = Caller(
-        known["run"], tuple(known["clients"]), transport, patience or RetryPolicy(), journal
-    )
+    sites = tuple(known["clients"])
+    caller = Caller(known["run"], sites, transport, patience or RetryPolicy(), journal)
     try:
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
@@ -211,11 +210,10 @@ class AtSites:
             self._schemas, self.notes = self._set_up.schemas, self._set_up.notes
             train = self._schemas["train"]
             return without_intercept(train) if description.preprocessing.intercept else train
-        tree = {**experiment.to_dict(description)}
+        tree = {**experiment.to_dict(description), "protocol": PROTOCOL}
         tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
-        for key in ("client", "published"):
-            tree.pop(key, None)
-        said = json.dumps({**tree, "protocol": PROTOCOL}).encode()
+        shown = {key: v for key, v in tree.items() if key not in ("client", "published")}
+        said = json.dumps(shown).encode()
         sparse: Mapping[ClientId, bool] = {}
         if description.dataset is not None:
             dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels)
@@ -223,15 +221,13 @@ class AtSites:
             labels = next(iter(dealt.values())).labels
             self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
         else:
-            sketches = self._stage(READ, said, TableMetadata)
-            encoding = _agree(sketches, description)
+            tables = self._stage(READ, said, TableMetadata)
+            encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
-            sparse = {name: one.sparse for name, one in sketches.items()}
-            self._kept = labelled_somewhere(
-                {name: one.train.samples for name, one in held.items()},
-                [one.train.labelled for one in held.values()],
-            )
+            sparse = {name: one.sparse for name, one in tables.items()}
+            samples = {name: one.train.samples for name, one in held.items()}
+            self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
@@ -279,34 +275,27 @@ class AtSites:
             engine.books.restore_traffic(counts["traffic"])
             engine.books.crossings.restore(counts["crossings"])
         else:
-            made, notes = set_up(
-                *(self, description.preprocessing, self._schemas),
-                clip=plan.clip,
-                additive=plan.additive,
-            )
+            given = self, description.preprocessing, self._schemas
+            made, notes = set_up(*given, clip=plan.clip, additive=plan.additive)
             assert isinstance(made, Remote)
             engine, self.notes = made, (*self.notes, *notes)
             books = engine.books
-            counts = {
-                "traffic": dataclasses.asdict(books.traffic),
-                "crossings": books.crossings.summary(),
-            }
+            traffic, crossings = dataclasses.asdict(books.traffic), books.crossings.summary()
+            counts = {"traffic": traffic, "crossings": crossings}
             kept = SetUp(
                 *(self._schemas, "test" in self._schemas, self.notes, caller.sequence),
                 *(books.exchange, dict(caller.versions), json.dumps(counts)),
             )
             write_atomically(folder / run_folder.SET_UP, codec.encode(kept))
         caller.anchor()
-        return Ready(engine, "test" in self._schemas)
+        return Ready(engine, "test" if "test" in self._schemas else "train")
 
     def settle(self, schemas: Mapping[str, Schema]) -> Remote:
         """Let the sites bring their blocks into the order of the schemas."""
         assert self._make is not None
         self._schemas = schemas
-        self._call(
-            SETTLE,
-            {n: codec.encode(Settled(schemas, self._kept[n])) for n in self._caller.clients},
-        )
+        kept = {name: Settled(schemas, self._kept[name]) for name in self._caller.clients}
+        self._call(SETTLE, {name: codec.encode(one) for name, one in kept.items()})
         return self._make(schemas)
 
     def transform(self, step: Step) -> None:
@@ -322,15 +311,14 @@ class AtSites:
         """Let the sites keep their own models; return the server's, and a note if it has none."""
         assert plan.algorithm.federated
         found = outcome.conclusion
-        bodies = {name: codec.encode(one) for name, one in told(schema, found).items()}
+        bodies = {name: codec.encode(one) for name, one in broadcast_end(schema, found).items()}
         scales = self._call(KEEP, bodies, Scales)
         (self._folder / run_folder.AWAY).unlink(missing_ok=True)
         # the weights that the server has: of prepared features, whose scales it may not have
         network = None if found.network is None else dict(found.network)
         kept = {"weights": found.weights, "network": network}
         write_atomically(self._folder / run_folder.CONCLUSION, codec.encode(kept))
-        known = plan.description, plan.algorithm, plan.options, schema, found, scales
-        return server_model(*known)
+        return server_model(plan, schema, found, scales)
 
     def _stage(self, name: str, body: bytes, *classes: type) -> dict[ClientId, Any]:
         """Let all sites do a step, of which they are told the same."""
@@ -353,15 +341,15 @@ class AtSites:
         return found
 
 
-def _agree(sketches: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:
+def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:
     """Return the encoding that fits the tables of all sites."""
-    if len({one.whole_ids for one in sketches.values() if not one.generated}) > 1:
+    if len({one.whole_ids for one in tables.values() if not one.generated}) > 1:
         raise FederationError(
             "Some sites have whole numbers as sample ids and others text; set id_type in the "
             "site.toml of each to the same."
         )
-    check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in sketches.items()})
-    return agreed(sketches, description.labels)
+    check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in tables.items()})
+    return agree(tables, description.labels)
 
 
 def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> tuple[str, ...]:

@@ -66,11 +66,12 @@ class Jobs(Protocol):
         ...
 
 
+WriteJob = Callable[[Path, str, tuple[ClientId, ...], int], Path]
 State = Literal["waiting", "running", "stopped", "finished", "failed"]
 
 
 @dataclass(frozen=True)
-class TrainingState:
+class RunStatus:
     """How far a run is."""
 
     name: str
@@ -107,7 +108,8 @@ def request(
         )
     own = folder / "runs" / description.name
     if own.exists():
-        if overwrite and alive and _at_work(own):
+        at_work = (own / _JOB).is_file() and _read_status(own).state in ("running", "stopped")
+        if overwrite and alive and at_work:
             raise ExperimentError(
                 f"The run {description.name!r} is running; stop it with `intarsia federation stop "
                 f"{folder.parent} --run {description.name}` before it is replaced."
@@ -123,7 +125,7 @@ def request(
     tree = experiment.to_dict(description)
     tree["experiment"].pop("out", None)
     asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
-    write_atomically(own / _REQUEST, json.dumps(asked, indent=1).encode())
+    _write_json(own / _REQUEST, asked)
     return own
 
 
@@ -132,8 +134,7 @@ def ping(folder: Path, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Pa
     own = folder / "runs" / PING
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
-    asked = {"sites": list(sites), "patience": vars(patience)}
-    write_atomically(own / _REQUEST, json.dumps(asked).encode())
+    _write_json(own / _REQUEST, {"sites": list(sites), "patience": vars(patience)})
     return own / "out" / "result.json"
 
 
@@ -167,36 +168,32 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
         if "experiment" not in asked:
             measured = _measure(transport, tuple(asked["sites"]), patience)
             out.mkdir(exist_ok=True)
-            write_atomically(out / "result.json", json.dumps(measured).encode())
+            _write_json(out / "result.json", measured)
         elif run_folder.is_over_sites(out):
             if not (out / "result.json").is_file():
                 remote_running.resume_over(out, transport, patience=patience)
         else:
-            description = experiment.from_dict(asked["experiment"], own)
-            sites = asked["sites"]
-            remote_running.run_over(
-                description, transport, sites, out, patience=patience, overwrite=True
-            )
+            asked_for = experiment.from_dict(asked["experiment"], own), transport, asked["sites"]
+            remote_running.run_over(*asked_for, out, patience=patience, overwrite=True)
     except IntarsiaError as problem:
         # a site that is away may come back and a job before this one comes to an end; whatever
         # else there is must be mended
-        kind = type(problem).__name__
         again = isinstance(problem, AbsentError | BusyError)
-        found = {"error": kind, "sentence": str(problem), "again": again}
-        write_atomically(own / _FAILURE, json.dumps(found).encode())
+        found = {"error": type(problem).__name__, "sentence": str(problem), "again": again}
+        _write_json(own / _FAILURE, found)
         raise
 
 
-def standings(folder: Path) -> list[TrainingState]:
+def list_statuses(folder: Path) -> list[RunStatus]:
     """Return how far every run is."""
-    return [_read_standing(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
+    return [_read_status(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
 
 
-def _read_standing(own: Path) -> TrainingState:
+def _read_status(own: Path) -> RunStatus:
     out = own / "out"
     lines = Checkpoints(out).history() if out.is_dir() else []
     last: dict[str, Any] = lines[-1] if lines else {}
-    failure = _failure(own)
+    failure = _read_json(own / _FAILURE, None)
     state: State = "waiting"
     if (out / "result.json").is_file():
         state = "finished"
@@ -206,7 +203,7 @@ def _read_standing(own: Path) -> TrainingState:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
-    return TrainingState(
+    return RunStatus(
         own.name,
         state,
         last.get("round", 0),
@@ -218,18 +215,8 @@ def _read_standing(own: Path) -> TrainingState:
     )
 
 
-def _at_work(own: Path) -> bool:
-    return (own / _JOB).is_file() and _read_standing(own).state in ("running", "stopped")
-
-
 def stop_run(folder: Path, name: str) -> None:
-    """Let a run stop where it is.
-
-    Raises
-    ------
-    ExperimentError
-        If it is not there, or does not run.
-    """
+    """Let a run stop where it is; ExperimentError if it is not there, or does not run."""
     own = _in_state(folder, name, "waiting", "running")
     write_atomically(own / _STOPPED, b"")
 
@@ -248,7 +235,7 @@ def resume_run(folder: Path, name: str) -> None:
 
 
 def _in_state(folder: Path, name: str, *wanted: State) -> Path:
-    found = {one.name: one for one in standings(folder)}
+    found = {one.name: one for one in list_statuses(folder)}
     if name not in found:
         raise ExperimentError(
             f"There is no run {name!r} in {folder / 'runs'}; {nearest(name, found)}."
@@ -261,22 +248,21 @@ def _in_state(folder: Path, name: str, *wanted: State) -> Path:
 
 
 def _away(own: Path) -> tuple[ClientId, ...]:
-    path = own / "out" / run_folder.AWAY
-    return tuple(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
+    return tuple(_read_json(own / "out" / run_folder.AWAY, ()))
 
 
-def _failure(own: Path) -> dict[str, Any] | None:
-    path = own / _FAILURE
-    if not path.is_file():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def _write_json(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=1).encode())
+
+
+def _read_json(path: Path, absent: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else absent
 
 
 def supervise(
     folder: Path,
     jobs: Jobs,
-    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
+    write_job: WriteJob,
     *,
     stopped: Callable[[], bool],
     pause: float = 2.0,
@@ -302,28 +288,20 @@ def supervise(
     # a job that ran when a process before this one ended may be listed as running for ever
     own: set[str] = set()
     while not stopped():
-        for standing in standings(folder):
-            if standing.state in ("waiting", "running"):
-                name, now = standing.name, time.monotonic()
-                if standing.state == "running" and now - looked.get(name, -between) < between:
-                    continue
-                looked[name] = now
-                with contextlib.suppress(OSError):
+        for one in list_statuses(folder):
+            name, now = one.name, time.monotonic()
+            with contextlib.suppress(OSError):
+                if one.state == "stopped":
+                    _end_job(folder / "runs" / name, jobs)
+                early = one.state == "running" and now - looked.get(name, -between) < between
+                if one.state in ("waiting", "running") and not early:
+                    looked[name] = now
                     _keep_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
                     own.add(name)
-            elif standing.state == "stopped":
-                with contextlib.suppress(OSError):
-                    _end_job(folder / "runs" / standing.name, jobs)
         time.sleep(pause)
 
 
-def _keep_going(
-    own: Path,
-    jobs: Jobs,
-    write_job: Callable[[Path, str, tuple[ClientId, ...], int], Path],
-    *,
-    fresh: bool,
-) -> None:
+def _keep_going(own: Path, jobs: Jobs, write_job: WriteJob, *, fresh: bool) -> None:
     """Submit a job for a run that has none which is alive."""
     path = own / _JOB
     if path.is_file():
@@ -356,20 +334,19 @@ def _hopeless(own: Path) -> bool:
         return False
     journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
     newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
-    reached = [_read_standing(own).round, newest]
+    reached = [_read_status(own).round, newest]
     ends = own / _ENDS
-    before: dict[str, Any] = json.loads(ends.read_bytes()) if ends.is_file() else {"reached": None}
+    before = _read_json(ends, {"reached": None})
     count = int(before["count"]) + 1 if before["reached"] == reached else 1
     if count < _MOST_ENDS:
-        write_atomically(ends, json.dumps({"reached": reached, "count": count}).encode())
+        _write_json(ends, {"reached": reached, "count": count})
         return False
     ends.unlink()
     sentence = (
         f"{count} jobs in a row ended without a word; see the logs of the kits, and let the run go "
         "on with `intarsia federation resume`."
     )
-    failure = {"error": "SiteError", "sentence": sentence, "again": False}
-    write_atomically(said, json.dumps(failure).encode())
+    _write_json(said, {"error": "SiteError", "sentence": sentence, "again": False})
     return True
 
 

@@ -1,6 +1,6 @@
 """What a site says of its table before the clients agree on an encoding, and after: public things.
 
-A sketch has the columns' names and kinds, the levels of categorical columns and the classes of the
+These are the columns' names and kinds, the levels of categorical columns and the classes of the
 labels. No value of a numeric column is in it, and of labels that are numbers to predict only that
 they are.
 """
@@ -47,7 +47,7 @@ class Held:
     test: Holding
 
 
-def sketch(table: Table, id: str | None) -> TableMetadata:
+def describe(table: Table, id: str | None) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name."""
     labels = table.labels
     numbers = False
@@ -77,12 +77,9 @@ def sketch(table: Table, id: str | None) -> TableMetadata:
     )
 
 
-def agreed(sketches: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> Encoding:
+def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> Encoding:
     """Return what the clients agree on; FederationError where their tables do not fit together."""
-    return encoding_of(
-        {client: _table(client, one) for client, one in sketches.items()},
-        settings,
-    )
+    return encoding_of({client: _table(client, one) for client, one in tables.items()}, settings)
 
 
 def _table(client: ClientId, one: TableMetadata) -> Table:

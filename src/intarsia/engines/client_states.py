@@ -32,12 +32,8 @@ _RESIDENT = 1 << 28  # bytes of rows that may be touched before their pages are 
 class States(Mapping[ClientId, Any]):
     """Every client's state.
 
-    Parameters
-    ----------
-    budget
-        Bytes of states that stay in memory; None: all.
-    folder
-        Where the file lies; None: among the system's temporary files.
+    States of `budget` bytes stay in memory (None: all); the file of the others lies in `folder`
+    (None: among the system's temporary files).
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
@@ -184,7 +180,5 @@ def _size(state: Any) -> int:
 def _exchanged(state: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
     """Return a state with each of its arrays changed that has values of its own."""
     return replace_within(
-        state,
-        np.ndarray,
-        lambda one: one if one.dtype.hasobject or not one.nbytes else change(one),
+        state, np.ndarray, lambda one: one if one.dtype.hasobject or not one.nbytes else change(one)
     )

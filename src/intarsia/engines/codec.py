@@ -109,6 +109,17 @@ def _fields(kind: type) -> tuple[tuple[str, ...], int]:
 
 
 @cache
+def _defaults(kind: type) -> frozenset[str]:
+    """Return the fields of a dataclass that have a default."""
+    missing = dataclasses.MISSING
+    return frozenset(
+        one.name
+        for one in dataclasses.fields(kind)
+        if one.default is not missing or one.default_factory is not missing
+    )
+
+
+@cache
 def _array_overhead(dtype: np.dtype[Any], axes: int) -> int:
     return 1 + 8 + len(dtype.str) + 8 + 8 * axes
 
@@ -276,7 +287,8 @@ class _Reader:
         kind = self.classes[name]
         values = {self.text(): self.value() for _ in range(self.length())}
         names, _ = _fields(kind)
-        if set(values) != set(names):
+        # an older version did not write what was added since, with a default
+        if not set(names) - _defaults(kind) <= set(values) <= set(names):
             raise CodecError(
                 f"The record {name!r} has the fields {sorted(values)} but {sorted(names)} were "
                 "expected: it was written by another version."

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from intarsia.core.algorithm import ClientFunction, evolve
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
-from intarsia.engines.sums.linear_combination import CombinationRecord, PieceRecord
 from intarsia.engines.sums.plain import Totals, from_record, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, layouts
-from intarsia.engines.sums.secure import LockedCollector
+from intarsia.engines.sums.secure import CombinationRecord, PieceRecord, SecureCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
 
@@ -70,28 +69,14 @@ class Split:
 
 def split(message: Any) -> Split:
     """Return a message apart into what is sealed and what is not."""
-    sealed: list[tuple[str, SealedField]] = []
-    plain: dict[str, Any] = {}
-    for name, value in getattr(message, "__dict__", {}).items():
-        if isinstance(value, SealedField):
-            sealed.append((name, value))
-        else:
-            plain[name] = value
-    return Split(tuple(sealed), plain, type(message))
+    own = getattr(message, "__dict__", {}).items()
+    sealed = tuple((name, one) for name, one in own if isinstance(one, SealedField))
+    plain = {name: one for name, one in own if not isinstance(one, SealedField)}
+    return Split(sealed, plain, type(message))
 
 
 class CommunicationLog:
-    """What the server holds, and what crossed.
-
-    Parameters
-    ----------
-    clients
-        All clients of the federation.
-    totals
-        How contributions are added up.
-    recorder
-        Takes down all that the server could read.
-    """
+    """What the server holds, and what crossed; the recorder takes down all that it could read."""
 
     def __init__(
         self, clients: Sequence[ClientId], totals: Totals, recorder: Recorder | None
@@ -100,7 +85,14 @@ class CommunicationLog:
         self.crossings = Crossings(clients)
         self.totals = totals
         self.round = self.exchange = 0  # which was begun last
+        # how often each client was asked to release with noise, in rounds begun again too
+        self.releases = dict.fromkeys(clients, 0)
         self._recorder = recorder
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether anybody takes down what the server could read."""
+        return self._recorder is not None
 
     @property
     def mode(self) -> str:
@@ -191,14 +183,8 @@ class CommunicationLog:
 class Exchange:
     """One exchange on the server's side: messages go out, replies come in, all is written down.
 
-    Parameters
-    ----------
-    books
-        Of the engine.
-    kind
-        "ask": the server reads each reply; "sum": it gets the sealed total.
-    fn, messages
-        What is called at each client that has a message.
+    `fn` is called at each client that has a message. "ask": the server reads each reply; "sum": it
+    gets the sealed total.
     """
 
     def __init__(
@@ -219,6 +205,8 @@ class Exchange:
         self._split = Split((), {}, type(None))
         self._reply: type = type(None)
         self._unsent: set[str] | None = None  # fields that no client so far had anything for
+        for client in messages if fn.releases else ():
+            books.releases[client] += 1
         books.exchange += 1
         books.traffic.exchanges += 1
 
@@ -269,7 +257,7 @@ class Exchange:
     def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:
         """Take what a client sealed of its reply, and the bytes of that."""
         collector, kind = self._collector, self._fn.reply
-        assert isinstance(collector, LockedCollector)
+        assert isinstance(collector, SecureCollector)
         collector.take(client, kind, fields)
         self.up += size
         absent = {name for name, _ in layouts(kind)} - fields.keys()
@@ -278,7 +266,8 @@ class Exchange:
 
     def _took(self, client: ClientId, kind: type, fields: Callable[[], dict[str, Any]]) -> None:
         self._reply = kind
-        self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
+        if self._books.recorded:
+            self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""

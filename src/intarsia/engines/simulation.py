@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientCall,
-    ClientFunction,
-    RandomKey,
-    SecretKey,
-    evolve,
-)
+from intarsia.core import algorithm as fl
+from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.engines.communication_log import CommunicationLog, Exchange
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.engines.sums.secure import SecureTotals
@@ -48,6 +43,10 @@ class Simulation:
     secrets
         Each client's own; None = drawn from the system, so that what rests on them comes to other
         bits in every engine.
+    ledger
+        What the clients released with noise; None = nothing so far.
+    aligned
+        Whether the blocks are in the order of the schemas, as `Schema.align` brings them.
     """
 
     def __init__(
@@ -58,15 +57,19 @@ class Simulation:
         recorder: Recorder | None = None,
         states: States | None = None,
         secrets: Mapping[ClientId, SecretKey] | None = None,
+        ledger: ReleaseLedger | None = None,
+        aligned: bool = False,
     ) -> None:
         self._seed = seed
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
         self._secrets = {name: SecretKey.draw() for name in names} if secrets is None else secrets
+        # not among the states: these go back to a checkpoint
+        self._ledger = ReleaseLedger() if ledger is None else ledger
         self._blocks: dict[ClientId, dict[str, Block]] = {
             name: {
-                part: schema.align(name, blocks[name])
+                part: blocks[name] if aligned else schema.align(name, blocks[name])
                 for part, (schema, blocks) in parts.items()
                 if name in blocks
             }
@@ -85,6 +88,11 @@ class Simulation:
     def ids(self) -> Sequence[ClientId]:
         """Return the clients that are there in this round."""
         return self._present
+
+    @property
+    def sealed(self) -> bool:
+        """Return whether contributions are hidden from the server."""
+        return self.books.mode != "plain"
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
@@ -169,7 +177,7 @@ class Simulation:
     def return_of(self, *, wait: bool) -> None:
         """Let clients that were away take part again: here none is ever away."""
 
-    def begin(self, algorithm: Algorithm, options: Any) -> None:
+    def begin(self, algorithm: fl.Algorithm, options: Any) -> None:
         """Give each client the state that it starts an algorithm with."""
         schema = self._schemas["train"]
         self.make_states(
@@ -184,12 +192,7 @@ class Simulation:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
             opened = [(client, self._opened(client, exchange)) for client in group]
-            # a function that runs for several clients at once gets the group, any other each alone
-            if fn.together is not None:
-                replies = self._replies(fn, opened)
-            else:
-                replies = [self._replies(fn, [one])[0] for one in opened]
-            for client, reply in zip(group, replies, strict=True):
+            for client, reply in zip(group, self._replies(fn, opened), strict=True):
                 exchange.take(client, reply)
         return exchange.end()
 
@@ -218,30 +221,43 @@ class Simulation:
             for field, total in apart.sealed:
                 found[field], extra = self._totals.own(client, total)
                 exchange.down += extra
-            opened = evolve(opened, **found)
+            opened = fl.evolve(opened, **found)
         exchange.down += codec.size(opened)
         return opened
 
     def _replies(self, fn: ClientFunction, given: Sequence[tuple[ClientId, Any]]) -> list[Any]:
-        """Return what clients reply; their states are replaced."""
+        """Return what clients reply; their states are replaced.
+
+        A function that runs for several clients at once gets all of them, any other each alone.
+        """
+        replies: list[Any] = []
         visits = [self._visit(fn, client, opened) for client, opened in given]
+        if fn.releases:
+            self._ledger.settle()
         try:
-            answers = [fn.call(*visits[0])] if fn.together is None else fn.together(visits)
-        except IntarsiaError as error:
-            where = f"at client {given[0][0]!r} in {fn.name}"
             if fn.together is not None:
-                where = f"in {fn.name}, which ran for all clients together"
+                answers = fn.together(visits)
+            for number, (client, _) in enumerate(given):
+                state, reply = fn.call(*visits[number]) if fn.together is None else answers[number]
+                self._states.replace(client, state)
+                replies.append(reply)
+        except IntarsiaError as error:
+            where = f"in {fn.name}, which ran for all clients together"
+            if fn.together is None:
+                where = f"at client {client!r} in {fn.name}"
             error.add_note(f"{where}, round {self.books.round}")
             raise
-        for (client, _), (state, _) in zip(given, answers, strict=True):
-            self._states.replace(client, state)
-        return [reply for _, reply in answers]
+        return replies
 
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> ClientCall[Any]:
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
         stream = fn.stream or fn.name
         words = (self._seed, self.books.round, self.books.exchange, client, stream)
-        key = self._secrets[client].fold_in(*words) if fn.secret else RandomKey(words)
-        return self._states[client], self._blocks[client][fn.part], opened, key
+        state, key = self._states[client], RandomKey(words)
+        visit = state, self._blocks[client][fn.part], opened
+        if fn.releases:
+            parts = [codec.encode(one) for one in (state, opened)]
+            return *visit, self._ledger.key(client, self._secrets[client], key, parts)
+        return *visit, self._secrets[client].fold_in(*words) if fn.secret else key
 
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's

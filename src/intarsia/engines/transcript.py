@@ -6,10 +6,11 @@ every byte that the server could read, for attacks that must fail and for audito
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,13 +24,7 @@ from intarsia.errors import CodecError
 
 
 class Crossings:
-    """Counts what crossed, by client function and types.
-
-    Parameters
-    ----------
-    clients
-        All clients of the federation.
-    """
+    """Counts what crossed, by client function and types, between the server and all clients."""
 
     def __init__(self, clients: Sequence[ClientId]) -> None:
         self.exchanges: dict[str, dict[str, Any]] = {}
@@ -108,12 +103,9 @@ class Crossings:
 
     def restore(self, summary: dict[str, Any]) -> None:
         """Put back the counts of a checkpoint."""
-        self.exchanges = {
-            key: {**value, "with": dict(value["with"])}
-            for key, value in summary["exchanges"].items()
-        }
-        self.reveals = {key: dict(value) for key, value in summary["reveals"].items()}
-        self.refreshes = dict(summary["refreshes"])
+        kept = copy.deepcopy(summary)
+        self.exchanges, self.reveals = kept["exchanges"], kept["reveals"]
+        self.refreshes = kept["refreshes"]
 
 
 @dataclass(frozen=True)
@@ -133,17 +125,13 @@ class Recorder(Protocol):
 
     def record(self, crossed: Crossed) -> None:
         """Take down one thing."""
-        ...
 
 
 class Transcript:
     """A file of all that the server could read, one length and one record after the other.
 
-    Parameters
-    ----------
-    path
-        The file; what an end of the process cut short in it is taken away, so that the records of
-        a run that goes on can be read behind those before.
+    What an end of the process cut short in it is taken away, so that the records of a run that goes
+    on can be read behind those before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,7 +147,19 @@ class Transcript:
         """Append one record."""
         # its owner's alone: in the mode plain it holds what clients sent
         with open(self._path, "ab", buffering=0, opener=_for_the_owner) as file:
-            append(self._path, file.fileno(), framed(codec.encode(crossed)))
+            readable = replace(
+                crossed, fields={n: _plain(one) for n, one in crossed.fields.items()}
+            )
+            append(self._path, file.fileno(), framed(codec.encode(readable)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with records as names and values, readable without their classes."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def _for_the_owner(path: str, flags: int) -> int:

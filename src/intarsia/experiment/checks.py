@@ -29,11 +29,6 @@ def check_kinds(schema: Schema, sparse: Mapping[ClientId, bool], *, standardise:
 
     An absent entry is 0 in the one and missing in the other: only the dense one can be centred, and
     of rows that both hold they would not mean the same. `sparse` says whose tables are sparse.
-
-    Raises
-    ------
-    FederationError
-        If there is such a feature, and it is to be standardised or its holders share samples.
     """
     for cell in schema.features.cells:
         dense = [name for name in cell.owners if not sparse[name]]
@@ -58,18 +53,11 @@ def check_kinds(schema: Schema, sparse: Mapping[ClientId, bool], *, standardise:
                 )
 
 
-def check_forgotten_ids(
-    parties: Mapping[ClientId, tuple[Sequence[str], str | None, bool]],
-) -> None:
+def check_forgotten_ids(parties: Mapping[ClientId, tuple[Sequence[str], str | None, bool]]) -> None:
     """Refuse a client without an id whose table has the others' id column, as a feature.
 
     `clients` are each one's feature columns, the column of its ids, and whether it has ids of its
     own making instead.
-
-    Raises
-    ------
-    FederationError
-        If there is such a client.
     """
     stated = {own: name for name, (_, own, _) in parties.items() if own is not None}
     for name, (columns, _, generated) in parties.items():

@@ -9,29 +9,17 @@ A key is set from the command line by `-c table.key=value`.
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    PositiveFraction,
-    check_ranges,
-    check_tables,
-    frozen,
-    hyperparameters,
-    read_toml,
-    toml_text,
-    wrong_value,
-)
+from intarsia.core import settings
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import located
 from intarsia.data.source import Source
@@ -42,21 +30,21 @@ from intarsia.privacy.settings import Privacy
 
 
 def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) -> dict[str, Any]:
-    """Return the tables of a file with one `key=value` set; `tables` are those that it may have.
-
-    Raises
-    ------
-    ExperimentError
-        If the text is not of that form, or names a table or a client that is not there.
-    """
+    """Return the tables of a file with one `key=value` set; `tables` are those that it may have."""
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if parts == ["privacy"]:
         parts = ["privacy", "mode"]
     if not equals or len(parts) < 2 or not all(parts):
+        # the nearest key, whichever table it is in
+        known = {"experiment": _keys()}
+        for table, cls in _SETTINGS.items():
+            known[table] = [one.name for one in fields(cls)]
+        keys = {key: table for table, own in known.items() for key in own}
+        near = difflib.get_close_matches(key.strip(), keys, n=1, cutoff=0.8) if equals else []
+        example = f"{keys[near[0]]}.{near[0]}={text}" if near else "experiment.rounds=50"
         raise ExperimentError(
-            f"-c {override!r} is not of the form table.key=value; write e.g. -c "
-            "experiment.rounds=50."
+            f"-c {override!r} is not of the form table.key=value; write e.g. -c {example}."
         )
     if parts[0] not in tables:
         raise ExperimentError(
@@ -92,8 +80,8 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
 def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise ExperimentError(
-            f"-c {override!r} sets a key of {toml_text(table)}, which is not a table; shorten the "
-            "key."
+            f"-c {override!r} sets a key of {settings.toml_text(table)}, which is not a table; "
+            "shorten the key."
         )
     if len(parts) == 1:
         return {**table, parts[0]: value}
@@ -121,14 +109,19 @@ _ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advic
 class Split:
     """Which samples are held out for evaluation, by a hash of their ids."""
 
-    test: FractionBelowOne = 0.2  # 0 = no test part
+    test: settings.FractionBelowOne = 0.2  # 0 = no test part
     # fraction of the training samples on which models are graded instead of on the test part, which
     # is then not used: to choose hyperparameters
-    validation: FractionBelowOne = 0.0
+    validation: settings.FractionBelowOne = 0.0
     salt: str = ""
 
     def __post_init__(self) -> None:
-        check_ranges(self, "[split] ")
+        settings.check_ranges(self, "[split] ")
+
+    @property
+    def validation_salt(self) -> str:
+        """Return the salt by which samples are held out for validation: not the test part's."""
+        return f"validation {self.salt}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +144,8 @@ class Alignment:
     def __post_init__(self) -> None:
         if self.key is not None and self.ids == "plain":
             raise ExperimentError(
-                f'[alignment] key is {toml_text(self.key)} but ids is "plain", which uses none; '
-                'set ids = "pseudonyms", or remove key.'
+                f'[alignment] key is {settings.toml_text(self.key)} but ids is "plain", which uses '
+                'none; set ids = "pseudonyms", or remove key.'
             )
 
 
@@ -177,6 +170,9 @@ class Partition:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+_SETTINGS = {"split": Split, "preprocessing": Preprocessing, "alignment": Alignment}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that a run is made from.
@@ -193,19 +189,17 @@ class Experiment:
     algorithm: str
     hyperparameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # not yet validated
     out: str = ""  # folder; "" = runs/<name> beside the file
-    seed: CountOrZero = 0
-    rounds: Count = 200  # upper limit
-    tolerance: Annotated[float, Ge(0)] = (
-        1e-6  # stop when gap/primal falls below, where there is a certificate
-    )
-    participation: PositiveFraction = 1.0  # fraction of clients in a round
+    seed: settings.CountOrZero = 0
+    rounds: settings.Count = 200  # upper limit
+    # stop when gap/primal falls below, where there is a certificate
+    tolerance: Annotated[float, Ge(0)] = 1e-6
+    participation: settings.PositiveFraction = 1.0  # fraction of clients in a round
     participation_pattern: Literal["random", "cyclic"] = "random"
     checkpoint_seconds: Annotated[float, Ge(0)] = 1.0
-    state_megabytes: CountOrZero = (
-        2048  # of the clients' states in memory; the others are mapped from disk
-    )
-    evaluate_every: CountOrZero = 10  # rounds; 0 = only at the end
-    threads: Count = 1  # of the libraries for linear algebra and for networks
+    # of the clients' states in memory; the others are mapped from disk
+    state_megabytes: settings.CountOrZero = 2048
+    evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
+    threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
@@ -218,7 +212,7 @@ class Experiment:
     published: tuple[Published, ...] = ()  # for comparisons; nothing of a run depends on them
 
     def __post_init__(self) -> None:
-        check_ranges(self, "[experiment] ")
+        settings.check_ranges(self, "[experiment] ")
         turns = 1 / self.participation
         if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
             raise ExperimentError(
@@ -248,13 +242,16 @@ class Experiment:
                 )
 
 
+_PLAIN = {"split": Split, "preprocessing": Preprocessing, "labels": LabelSettings}
+
+
 def load(
     path: str | Path, overrides: Sequence[str] = (), parties: Sequence[str] = ()
 ) -> Experiment:
     """Return the experiment that a TOML file describes.
 
     `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
-    client by its name or its number from 0); a value is read as TOML, else as text. `clients` are
+    client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
     those of a federation whose tables lie elsewhere: a file without data means all of them.
 
     Raises
@@ -263,7 +260,7 @@ def load(
         If the file cannot be read, is not TOML, or a key or a value is wrong.
     """
     path = Path(path)
-    tree: Mapping[str, Any] = read_toml(path, _FILE)
+    tree: Mapping[str, Any] = settings.read_toml(path, _FILE)
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
     if parties and not tree.keys() & {"client", "dataset"}:
@@ -282,37 +279,38 @@ def from_dict(
         If a key or a value is wrong.
     """
     folder = Path(folder).resolve()
-    check_tables(tree, _FILE, _ORDER, ("client", "privacy", "published"))
+    if "party" in tree:
+        raise ExperimentError(f"[[party]] is not a table of {_FILE}; use [[client]].")
+    settings.check_tables(tree, _FILE, _ORDER, ("client", "privacy", "published"))
     algorithm = dict(tree.get("algorithm", {}))
     chosen = algorithm.pop("name", None)
     if not isinstance(chosen, str) or not chosen:
-        raise wrong_value(
+        raise settings.wrong_value(
             "[algorithm]", "name", chosen, 'the name of an algorithm, such as "hyfdca"'
         )
-    settings = dict(tree.get("experiment", {}))
+    given = dict(tree.get("experiment", {}))
     for key in ("algorithm", "hyperparameters", *_TABLES[1:], "clients"):
-        if key in settings:  # a field of Experiment, but not a key of [experiment]
+        if key in given:  # a field of Experiment, but not a key of [experiment]
             raise ExperimentError(
                 f"[experiment] has the unknown key {key!r}; {nearest(key, _keys())}."
             )
-    settings.setdefault("name", name)
-    out = settings.setdefault("out", f"runs/{settings['name']}")
+    given.setdefault("name", name)
+    out = given.setdefault("out", f"runs/{given['name']}")
     if out == "":
-        raise wrong_value("[experiment]", "out", out, 'a folder, such as "runs/mine"')
+        raise settings.wrong_value("[experiment]", "out", out, 'a folder, such as "runs/mine"')
     if isinstance(out, str):
-        settings["out"] = str((folder / Path(out).expanduser()).resolve())
+        given["out"] = settings.absolute_path(out, folder)
     privacy = _privacy(tree.get("privacy", {}), folder)
-    return hyperparameters(
+    return settings.hyperparameters(
         Experiment,
         {
-            **settings,
+            **given,
             "algorithm": chosen,
             "hyperparameters": algorithm,
-            "split": hyperparameters(Split, tree.get("split", {}), "[split]"),
-            "preprocessing": hyperparameters(
-                Preprocessing, tree.get("preprocessing", {}), "[preprocessing]"
-            ),
-            "labels": hyperparameters(LabelSettings, tree.get("labels", {}), "[labels]"),
+            **{
+                key: settings.hyperparameters(cls, tree.get(key, {}), f"[{key}]")
+                for key, cls in _PLAIN.items()
+            },
             "alignment": _alignment(tree.get("alignment", {}), folder, privacy),
             "privacy": privacy,
             "dataset": _dataset(tree.get("dataset"), folder),
@@ -363,23 +361,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _table(settings: Any) -> dict[str, Any]:
-    return dict(
-        _plain({one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)})
-    )
+def _table(one: Any) -> dict[str, Any]:
+    return dict(_plain({field.name: getattr(one, field.name) for field in fields(one)}))
 
 
 def _keys() -> list[str]:
     """Return the keys of the table [experiment]."""
     apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
-    return [one.name for one in dataclasses.fields(Experiment) if one.name not in apart]
+    return [one.name for one in fields(Experiment) if one.name not in apart]
 
 
 def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:
     if table is None:
         return None
     if "name" not in table and ("path" in table or "url" in table):
-        source = hyperparameters(Source, {"name": "dataset", **table}, "[dataset]")
+        source = settings.hyperparameters(Source, {"name": "dataset", **table}, "[dataset]")
         return located(source, folder)
     options = dict(table)
     name = options.pop("name", None)
@@ -387,33 +383,34 @@ def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | So
     names = list(name) if several else [name]
     if not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
         expected = 'the name of a data set such as "a9a" (or different ones), or path for a file'
-        raise wrong_value("[dataset]", "name", name, expected)
+        raise settings.wrong_value("[dataset]", "name", name, expected)
     if isinstance(options.get("path"), str):
-        options["path"] = str((folder / Path(options["path"]).expanduser()).resolve())
-    return NamedDataset(name=frozen(name), options=frozen(options))
+        options["path"] = settings.absolute_path(options["path"], folder)
+    return NamedDataset(name=settings.frozen(name), options=settings.frozen(options))
 
 
 def _alignment(table: Mapping[str, Any], folder: Path, privacy: Privacy) -> Alignment:
-    found = hyperparameters(Alignment, table, "[alignment]")
+    found = settings.hyperparameters(Alignment, table, "[alignment]")
     if found.key is None and found.ids != "plain" and privacy.key:
-        found = dataclasses.replace(found, key=privacy.key)  # the clients have one key for both
-
-    def placed(path: str | None) -> str | None:
-        return None if path is None else str((folder / Path(path).expanduser()).resolve())
-
-    return dataclasses.replace(found, key=placed(found.key), dictionary=placed(found.dictionary))
+        found = replace(found, key=privacy.key)  # the clients have one key for both
+    key, dictionary = (
+        None if path is None else settings.absolute_path(path, folder)
+        for path in (found.key, found.dictionary)
+    )
+    return replace(found, key=key, dictionary=dictionary)
 
 
 def _privacy(table: Any, folder: Path) -> Privacy:
     if isinstance(table, str):  # privacy = "masked" is short for a table with that mode
         table = {"mode": table}
     if not isinstance(table, Mapping):
-        raise wrong_value("The file's", "privacy", table, 'a mode such as "masked", or a table')
-    found = hyperparameters(Privacy, table, "[privacy]")
+        raise settings.wrong_value(
+            "The file's", "privacy", table, 'a mode such as "masked", or a table'
+        )
+    found = settings.hyperparameters(Privacy, table, "[privacy]")
     if not found.key:
         return found
-    key = str((folder / Path(found.key).expanduser()).resolve())
-    return dataclasses.replace(found, key=key)
+    return replace(found, key=settings.absolute_path(found.key, folder))
 
 
 def _partition(table: Mapping[str, Any] | None) -> Partition | None:
@@ -422,16 +419,16 @@ def _partition(table: Mapping[str, Any] | None) -> Partition | None:
     options = dict(table)
     kind = options.pop("kind", None)
     if not isinstance(kind, str) or not kind:
-        raise wrong_value("[partition]", "kind", kind, 'the kind of partition, such as "grid"')
-    return Partition(kind=kind, options=frozen(options))
+        raise settings.wrong_value(
+            "[partition]", "kind", kind, 'the kind of partition, such as "grid"'
+        )
+    return Partition(kind=kind, options=settings.frozen(options))
 
 
 def _clients(tables: Any, folder: Path) -> tuple[Source, ...]:
-    if not isinstance(tables, Sequence) or not all(isinstance(one, Mapping) for one in tables):
-        raise wrong_value("The file's", "client", tables, "tables [[client]], with two brackets")
     sources = []
-    for position, table in enumerate(tables):
+    for position, table in enumerate(settings.table_list("client", tables)):
         name = table.get("name")
         where = f"[[client]] {name!r}" if isinstance(name, str) else f"[[client]] {position}"
-        sources.append(located(hyperparameters(Source, table, where), folder))
+        sources.append(located(settings.hyperparameters(Source, table, where), folder))
     return tuple(sources)

@@ -3,10 +3,10 @@
 plain
     Ids as they are: whoever sees the public index sets sees them.
 pseudonyms
-    Under a key of all clients: see `privacy.pseudonyms` for who learns what.
+    Under a key of all clients: see `privacy.entity_matching.pseudonyms` for who learns what.
 psi
     Of two clients: shared rows under a key of both, all others under a key of the client; see
-    `privacy.intersection` for who learns what.
+    `privacy.entity_matching.psi` for who learns what.
 """
 
 from __future__ import annotations
@@ -41,15 +41,7 @@ class Names:
 
 
 def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[ClientId, Ids]:
-    """Return the clients' ids after the declared rules; plain ids without rules stay as they are.
-
-    Raises
-    ------
-    TableError
-        If an id is malformed, or two ids of a client become one.
-    FederationError
-        If one client has whole numbers and another has text.
-    """
+    """Return the clients' ids after the declared rules; plain ids without any stay as they are."""
     if settings.ids == "plain" and not settings.normalise:
         return ids
     return normalisation.of_one_type(
@@ -66,26 +58,14 @@ def public_names(
     secret: bytes,
     generated: Collection[ClientId] = (),
 ) -> Names:
-    """Return what stands for the samples of all clients.
+    """Return what stands for the samples of all clients; `generated` are those without ids.
 
-    Parameters
-    ----------
-    secret
-        32 bytes that the clients keep and the server does not have; here they stand for the keys
-        of single clients, and for the shared key where the settings name no file.
-    generated
-        The clients whose rows have no ids and belong to them alone.
-
-    Raises
-    ------
-    ExperimentError
-        If "psi" is to align more or fewer than two clients, or one without ids.
-    KeyMaterialError
-        If the key file is wrong.
+    The clients keep `secret`, of 32 bytes, and the server does not have it. Here it stands for the
+    keys of single clients, and for the shared key where the settings name no file.
     """
     if settings.ids == "plain":
         return Names(ids, ids)
-    shared_key = _shared_key(settings, secret)
+    shared_key = key_in_file(settings, "pseudonyms") or subkey(secret, "shared")
     own_keys = {name: subkey(secret, f"rows of {name}") for name in ids}
     if settings.ids == "psi":
         return Names(_intersected(ids, shared_key, own_keys, generated), ids)
@@ -98,12 +78,13 @@ def public_names(
     )
 
 
-def _shared_key(settings: Alignment, secret: bytes) -> bytes:
+def key_in_file(settings: Alignment, purpose: str) -> bytes | None:
+    """Return what the clients' shared key gives for a purpose; None: the settings name no file."""
     if settings.key is None:
-        return subkey(secret, "shared")
+        return None
     from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
 
-    return SharedKey.load(Path(settings.key)).derive("pseudonyms")
+    return SharedKey.load(Path(settings.key)).derive(purpose)
 
 
 def _intersected(

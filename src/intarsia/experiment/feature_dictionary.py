@@ -103,15 +103,20 @@ class Dictionary:
                         f"are both the feature {column.feature!r}; leave one of them out."
                     )
 
+    def column(self, client: ClientId, name: str, units: Mapping[str, str]) -> Column:
+        """Return which feature a party's column is; `units` are those that the party says."""
+        known = self.columns.get(client, {}).get(name) or Column(feature=name)
+        return replace(known, unit=units.get(name, known.unit))
 
-def load(path: str | Path) -> Dictionary:
-    """Return the dictionary in a TOML or a CSV file.
+    def feature(self, name: str) -> Feature:
+        """Return what is agreed on a feature."""
+        return self.features.get(name) or Feature()
 
-    Raises
-    ------
-    ExperimentError
-        If the file cannot be read, or something in it is wrong.
-    """
+
+def load(path: str | Path | None) -> Dictionary:
+    """Return the dictionary in a TOML or a CSV file; None: one that names no column."""
+    if path is None:
+        return Dictionary("", {}, {})
     path = Path(path)
     if path.suffix.lower() == ".csv":
         return _of_csv(read_text(path, _FILE), str(path))
@@ -122,69 +127,63 @@ def load(path: str | Path) -> Dictionary:
     )
 
 
-def described(source: Source, dictionary: Dictionary | None) -> Source:
+def with_categories(source: Source, dictionary: Dictionary) -> Source:
     """Return a party's description with the columns that the dictionary calls categories."""
-    if dictionary is None:
-        return source
     known = dictionary.columns.get(source.name, {})
     wanted = [
         name
         for name, column in known.items()
-        if dictionary.features.get(column.feature, Feature()).type == "category"
+        if dictionary.feature(column.feature).type == "category"
     ]
     return replace(source, categorical=tuple(dict.fromkeys((*source.categorical, *wanted))))
 
 
 def translate(
-    tables: Mapping[ClientId, Table],
-    sources: Mapping[ClientId, Source],
-    dictionary: Dictionary | None,
+    tables: Mapping[ClientId, Table], sources: Mapping[ClientId, Source], dictionary: Dictionary
 ) -> dict[ClientId, Table]:
     """Return the parties' tables with the features' names and units.
 
-    Raises
-    ------
-    FederationError
-        If a feature is in different units at two parties.
-    TableError
-        If a table is not what the dictionary says.
-    ExperimentError
-        If the dictionary names a party that is not there.
+    FederationError if a feature is in different units at two parties that no dictionary relates.
+    A party that says no unit is taken to have the others'.
     """
-    check_units(sources, tables, dictionary)
-    if dictionary is None:
-        return dict(tables)
+    units = {name: sources[name].units if name in sources else {} for name in tables}
+    seen: dict[str, tuple[ClientId, str]] = {}
+    for client, table in tables.items():
+        for name in table.columns:
+            column = dictionary.column(client, name, units[client])
+            if column.unit is None or dictionary.feature(column.feature).unit is not None:
+                continue
+            other, first = seen.setdefault(column.feature, (client, column.unit))
+            if first != column.unit:
+                raise FederationError(
+                    f"Feature {column.feature!r} is in {first!r} at client {other!r} but in "
+                    f"{column.unit!r} at client {client!r}; convert one of them, or give the "
+                    "feature a unit and a factor in a dictionary ([alignment] dictionary)."
+                )
     for client in dictionary.columns:
         if client not in tables:
             raise ExperimentError(
                 f"The dictionary {dictionary.place} has columns of the client {client!r}, which is "
                 f"not in the experiment; {nearest(client, tables)}."
             )
-    return {
-        name: translated(table, dictionary, sources[name].units if name in sources else {})
-        for name, table in tables.items()
-    }
+    return {name: translated(table, dictionary, units[name]) for name, table in tables.items()}
 
 
 def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -> Table:
     """Return a party's table with the features' names, and its numbers in their units.
 
-    `units` are those of the party's columns, as its description has them.
-
-    Raises
-    ------
-    TableError
-        If the table lacks a column, two columns get one name, or a type or a unit is another.
+    `units` are those of the party's columns, as its description has them. TableError if the table
+    lacks a column, two columns get one name, or a type or a unit is another.
     """
     where = f"Client {table.client!r}"
-    known = dictionary.columns.get(table.client, {})
-    for name in known:
+    for name in dictionary.columns.get(table.client, {}):
         if name not in table.columns:
             raise TableError(
                 f"{where}: the dictionary {dictionary.place} has the column {name!r}, which is not "
                 f"among the features; {nearest(name, table.columns)}."
             )
-    names = {name: known[name].feature if name in known else name for name in table.columns}
+    columns = {name: dictionary.column(table.client, name, units) for name in table.columns}
+    names = {name: column.feature for name, column in columns.items()}
     owner: dict[str, str] = {}
     for name, feature in names.items():
         first = owner.setdefault(feature, name)
@@ -194,12 +193,9 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
                 f"the dictionary {dictionary.place}; list one of them in exclude."
             )
     factors = {}
-    for name, feature in names.items():
-        meant = dictionary.features.get(feature, Feature())
-        _check_type(table, name, feature, meant, dictionary.place)
-        own = units.get(name)
-        own = own if own is not None else (known[name].unit if name in known else None)
-        factors[name] = _factor(where, name, own, feature, meant, dictionary.place)
+    for name, column in columns.items():
+        _check_type(table, name, column.feature, dictionary)
+        factors[name] = _factor(f"{where}: column {name!r}", column, dictionary)
     return replace(
         table,
         columns=tuple(names.values()),
@@ -209,80 +205,45 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
     )
 
 
-def check_units(
-    sources: Mapping[ClientId, Source],
-    tables: Mapping[ClientId, Table],
-    dictionary: Dictionary | None = None,
-) -> None:
-    """Raise if two parties have a feature in different units that no dictionary relates.
-
-    For tables before `translated`. A party that says no unit is taken to have the others'.
-
-    Raises
-    ------
-    FederationError
-        With the feature, both parties and both units.
-    """
-    known = {} if dictionary is None else dictionary.features
-    seen: dict[str, tuple[ClientId, str]] = {}
-    for client, table in tables.items():
-        units = sources[client].units if client in sources else {}
-        columns = {} if dictionary is None else dictionary.columns.get(client, {})
-        for name in table.columns:
-            column = columns.get(name, Column(feature=name))
-            unit = units.get(name, column.unit)
-            if unit is None or known.get(column.feature, Feature()).unit is not None:
-                continue
-            other, first = seen.setdefault(column.feature, (client, unit))
-            if first != unit:
-                raise FederationError(
-                    f"Feature {column.feature!r} is in {first!r} at client {other!r} but in "
-                    f"{unit!r} at client {client!r}; convert one of them, or give the feature a "
-                    "unit and a factor in a dictionary ([alignment] dictionary)."
-                )
-
-
-def _check_type(table: Table, name: str, feature: str, meant: Feature, place: str) -> None:
+def _check_type(table: Table, name: str, feature: str, dictionary: Dictionary) -> None:
+    meant, place = dictionary.feature(feature).type, dictionary.place
     where = f"Client {table.client!r}: column {name!r} (feature {feature!r})"
-    if meant.type == "number" and name in table.categorical:
+    if meant == "number" and name in table.categorical:
         raise TableError(
             f"{where} has text (such as {table.categorical[name].levels[0]!r}) but the dictionary "
             f"{place} says that it is a number; correct the values or the dictionary."
         )
-    if meant.type == "category" and name not in table.categorical:
-        position = table.numeric.index(name)
-        if issparse(table.values):
-            example, empty = "sparse numbers", False
-        else:
-            present = table.values[:, position]
+    if meant == "category" and name not in table.categorical:
+        example = "sparse numbers"
+        if not issparse(table.values):
+            present = table.values[:, table.numeric.index(name)]
             present = present[~np.isnan(present)]
-            empty = not len(present)
-            example = "" if empty else f"numbers (such as {present[0]:g})"
-        if not empty:
-            raise TableError(
-                f"{where} has {example} but the dictionary {place} says that it is a category; "
-                "list the column in categorical, or correct the dictionary."
-            )
+            if not len(present):
+                return
+            example = f"numbers (such as {present[0]:g})"
+        raise TableError(
+            f"{where} has {example} but the dictionary {place} says that it is a category; "
+            "list the column in categorical, or correct the dictionary."
+        )
 
 
-def _factor(
-    where: str, name: str, own: str | None, feature: str, meant: Feature, place: str
-) -> float:
+def _factor(where: str, column: Column, dictionary: Dictionary) -> float:
     """Return what makes a column's values those of the feature's unit."""
+    own, meant = column.unit, dictionary.feature(column.feature)
     if own is None or own == meant.unit or (meant.unit is None and meant.type != "category"):
         return 1.0
     if own in meant.factors:
         return meant.factors[own]
+    start = f"{where} is in {own!r} but the feature {column.feature!r} is"
     if meant.type == "category":
         raise TableError(
-            f"{where}: column {name!r} is in {own!r} but the feature {feature!r} is a category in "
-            f"the dictionary {place}; remove the unit, or correct the dictionary."
+            f"{start} a category in the dictionary {dictionary.place}; remove the unit, or correct "
+            "the dictionary."
         )
+    others = f"factors for {listed(meant.factors)} only" if meant.factors else "no factor for it"
     raise TableError(
-        f"{where}: column {name!r} is in {own!r} but the feature {feature!r} is in {meant.unit!r} "
-        f"in the dictionary {place}, which has "
-        + (f"factors for {listed(meant.factors)} only" if meant.factors else "no factor for it")
-        + f"; add the factor for {own!r}, or convert the column."
+        f"{start} in {meant.unit!r} in the dictionary {dictionary.place}, which has {others}; add "
+        f"the factor for {own!r}, or convert the column."
     )
 
 

@@ -1,16 +1,15 @@
 """The blocks that an experiment's clients train and are tested on, from their tables or a data set.
 
-A client's own table takes these steps, each in one file below this one:
+A client's own table takes these steps one after the other, each in one file below this one:
 
-1. A description of the table, with the dictionary's categories: `data.source`.
-2. Columns or a matrix from a file, a database or a DataFrame: `data.reader` and its formats.
-3. A `Table`: ids, labels, numbers and categories, by each column's type: `data.column_types`.
-4. The features' names and units: `feature_dictionary`.
-5. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
-6. A `Block`, once all clients agree on levels and classes: `data.table`, `data.labels`.
-7. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+1. Columns or a matrix from a file, a database or a DataFrame: `data.reader` and its formats.
+2. A `Table`: ids, labels, numbers and categories, by each column's type: `data.column_types`.
+3. The features' names and units: `feature_dictionary`.
+4. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
+5. A `Block`, once all clients agree on levels and classes: `data.encoding`.
+6. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
 
-A data set is split by its own ids before `partition` deals it to clients, which begin at step 5.
+A data set is split by its own ids before `partition` deals it to clients, which begin at step 4.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,13 +32,7 @@ from intarsia.data.source import Source
 from intarsia.data.table import Table, split
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.experiment import entity_alignment, feature_dictionary
-from intarsia.experiment.checks import (
-    check_features,
-    check_forgotten_ids,
-    check_kinds,
-    check_labels,
-)
+from intarsia.experiment import checks, entity_alignment, feature_dictionary
 from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Split
 from intarsia.experiment.entity_alignment import Names
 from intarsia.partition.client_clusters import Structure
@@ -82,10 +74,7 @@ class Federation:
 
     def fingerprint(self) -> str:
         """Return a checksum of everything the clients hold."""
-        total = 0
-        for blocks in (self.train, self.test):
-            total = checksum(blocks, total)
-        return f"{total:08x}"
+        return f"{checksum(self.test, checksum(self.train)):08x}"
 
 
 def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
@@ -132,25 +121,18 @@ def build(
             f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
             "out for validation; the test part was not used."
         )
-    check_features(train)
+    checks.check_features(train)
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    check_labels(train, names)
+    checks.check_labels(train, names)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse for name, block in train.items()}
     for one in (schema, tested):
-        check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
+        checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend(notes_on_labels(schema, experiment.labels))
     return Federation(
-        train,
-        test,
-        schema,
-        tested,
-        labels,
-        tuple(notes),
-        secret if hidden else None,
-        structure,
+        train, test, schema, tested, labels, tuple(notes), secret if hidden else None, structure
     )
 
 
@@ -160,11 +142,6 @@ def parties(
     """Return all that the clients hold, test samples and unlabelled ones too.
 
     With their own ids, normalised: this is for those who see all tables anyway.
-
-    Raises
-    ------
-    UserError
-        If a table cannot be read, or the tables do not fit together.
     """
     if experiment.dataset is None or tables is not None:
         return assemble(aligned(experiment, tables), experiment.labels)
@@ -182,18 +159,18 @@ def aligned(
     """
     settings = experiment.alignment
     sources = {source.name: source for source in experiment.clients}
-    shared = None if settings.dictionary is None else feature_dictionary.load(settings.dictionary)
-    if shared is not None and some:
+    shared = feature_dictionary.load(settings.dictionary)
+    if some:
         own = {name: columns for name, columns in shared.columns.items() if name in sources}
         shared = replace(shared, columns=own)
     if tables is None:
         found: Mapping[ClientId, Table] = {
-            name: read(feature_dictionary.described(source, shared))
+            name: read(feature_dictionary.with_categories(source, shared))
             for name, source in sources.items()
         }
     else:
         found = tables() if callable(tables) else tables
-    check_forgotten_ids(
+    checks.check_forgotten_ids(
         {
             name: (table.columns, sources[name].id if name in sources else None, table.generated)
             for name, table in found.items()
@@ -211,69 +188,56 @@ def _own(
     experiment: Experiment, tables: Tables | None, secret: bytes
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the clients' own tables."""
-    found = aligned(experiment, tables)  # steps 1 to 5
-    names = entity_alignment.public_names(
-        experiment.alignment,
-        {name: table.samples for name, table in found.items()},
-        secret,
-        [name for name, table in found.items() if table.generated],
-    )
-    blocks, labels = assemble(  # step 6
-        {name: replace(found.pop(name), samples=names.public[name]) for name in list(found)},
-        experiment.labels,
-    )
+    found = aligned(experiment, tables)  # steps 1 to 4
+    found, names = _named_publicly(experiment.alignment, found, secret)
+    blocks, labels = assemble(found, experiment.labels)  # step 5
+    del found
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
         try:
-            train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 7
+            train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 6
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
     return train, test, labels, names
 
 
 def table_of(experiment: Experiment) -> Table:
-    """Return the table of the only client that an experiment describes, for a site of its own.
-
-    Raises
-    ------
-    UserError
-        If the table cannot be read, or its ids need the other clients to be hidden.
-    """
+    """Return the table of the only client that an experiment describes, for a site of its own."""
     settings = experiment.alignment
     if settings.ids == "psi":
         raise ExperimentError(
             '[alignment] ids is "psi", which two clients run together; across sites set ids = '
             '"pseudonyms".'
         )
-    ((name, table),) = aligned(experiment, None, some=True).items()
-    own = [name] if table.generated else []
-    names = entity_alignment.public_names(settings, {name: table.samples}, _rows_key(settings), own)
-    return replace(table, samples=names.public[name])
+    found = aligned(experiment, None, some=True)
+    # rows without ids are named by what is the same whenever a site starts
+    secret = entity_alignment.key_in_file(settings, "rows") or drawn_key()
+    (table,) = _named_publicly(settings, found, secret)[0].values()
+    return table
 
 
-def _rows_key(settings: Alignment) -> bytes:
-    """Return what rows without ids are named by: the same whenever a site starts."""
-    if settings.key is None:
-        return drawn_key()
-    from intarsia.privacy.keys.shared_key import SharedKey  # here: it imports cryptography
-
-    return SharedKey.load(Path(settings.key)).derive("rows")
+def _named_publicly(
+    settings: Alignment, tables: Mapping[ClientId, Table], secret: bytes
+) -> tuple[dict[ClientId, Table], Names]:
+    """Return the tables with what stands for their samples in everything public."""
+    ids = {name: table.samples for name, table in tables.items()}
+    generated = [name for name, table in tables.items() if table.generated]
+    names = entity_alignment.public_names(settings, ids, secret, generated)
+    named = {name: replace(tables[name], samples=own) for name, own in names.public.items()}
+    return named, names
 
 
 def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
     """Return what a client trains on, and what it is tested on; TableError if none is left."""
     train, test = split(block, settings.test, settings.salt)
     if settings.validation:
-        train, test = split(train, settings.validation, _validation(settings))
+        train, test = split(train, settings.validation, settings.validation_salt)
     return train, test
 
 
 def _renamed(
-    experiment: Experiment,
-    train: dict[ClientId, Block],
-    test: dict[ClientId, Block],
-    secret: bytes,
+    experiment: Experiment, train: dict[ClientId, Block], test: dict[ClientId, Block], secret: bytes
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Names]:
     """Return the blocks of simulated clients with what stands for their samples."""
     settings = experiment.alignment
@@ -317,11 +281,8 @@ def _dealt(
     parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
     del sets
     if experiment.split.validation:
-        salt = _validation(experiment.split)
-        parts = [
-            _held_out(replace(kept, test=None), experiment.split.validation, salt)
-            for kept, _ in parts
-        ]
+        share, salt = experiment.split.validation, experiment.split.validation_salt
+        parts = [_held_out(replace(kept, test=None), share, salt) for kept, _ in parts]
     kind, keys = experiment.partition.kind, experiment.partition.options
     test = [held for _, held in parts if held is not None]
     train = [kept for kept, _ in parts]
@@ -331,22 +292,23 @@ def _dealt(
     every = len(test) == len(train)
     del train
     if not every:
-        none = np.zeros(0, np.intp)
-        held = {name: block.take(none) for name, block in blocks.items()}
+        held = {name: block.take(np.zeros(0, np.intp)) for name, block in blocks.items()}
         return blocks, held, labels, notes, dealt.structure
     try:
-        return blocks, dealt.to_clients(test), labels, notes, dealt.structure
+        held = dealt.to_clients(test)
     except ExperimentError as problem:
         raise ExperimentError(
             f"The test part has {sum(len(one.samples) for one in test)} samples and cannot be "
             f"dealt as the training part is ({str(problem).rstrip('.')}); raise test in [split], "
             "or set it to 0."
         ) from None
-
-
-def _validation(settings: Split) -> str:
-    """Return the salt by which samples are held out for validation: not the test part's."""
-    return f"validation {settings.salt}"
+    # a client of a few samples may have all of them in one part
+    alone = len(held.keys() - blocks.keys())
+    if alone:
+        notes.append(f"{alone} clients have no training sample and are left out.")
+    none = np.zeros(0, np.intp)
+    found = {name: held.get(name, block.take(none)) for name, block in blocks.items()}
+    return blocks, found, labels, notes, dealt.structure
 
 
 def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Dataset | None]:
@@ -382,10 +344,7 @@ def labelled_somewhere(
 ) -> dict[ClientId, NDArray[np.bool_]]:
     """Return which of each client's samples have a label at any; `known` are those at itself.
 
-    Raises
-    ------
-    FederationError
-        If there is no label, or a client has none of the samples with one.
+    FederationError if there is no label, or a client has none of the samples with one.
     """
     if not any(one.any() for one in known):
         raise FederationError(

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from intarsia.core.settings import Fraction, check_ranges, hyperparameters, toml_text, wrong_value
+from intarsia.core.settings import (
+    Fraction,
+    check_ranges,
+    frozen,
+    hyperparameters,
+    table_list,
+    toml_text,
+)
 from intarsia.errors import ExperimentError, nearest
 
 _IN_PERCENT = "divide percent by 100"
@@ -34,17 +41,9 @@ class Published:
 
 
 def of_tables(tables: Any) -> tuple[Published, ...]:
-    """Return the figures that tables [[published]] describe.
-
-    Raises
-    ------
-    ExperimentError
-        If a key or a value is wrong, or two figures are for the same runs.
-    """
-    if not isinstance(tables, Sequence) or not all(isinstance(one, Mapping) for one in tables):
-        expected = "tables [[published]], with two brackets"
-        raise wrong_value("The file's", "published", tables, expected)
-    figures = [hyperparameters(Published, one, "[[published]]") for one in tables]
+    """Return the figures that tables [[published]] describe."""
+    found = table_list("published", tables)
+    figures = [hyperparameters(Published, one, "[[published]]") for one in found]
     seen: list[tuple[str, Any]] = []
     for one in figures:
         if (one.algorithm, one.when) in seen:
@@ -65,13 +64,9 @@ def matching(
         for one in figures
         if one.algorithm == algorithm
         and all(
-            _plain(tables.get(table, {}).get(key)) == _plain(value)
+            frozen(tables.get(table, {}).get(key)) == frozen(value)
             for table, keys in one.when.items()
             for key, value in keys.items()
         )
     ]
     return max(fitting, key=lambda one: sum(map(len, one.when.values())), default=None)
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

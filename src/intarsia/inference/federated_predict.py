@@ -25,34 +25,18 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
-from intarsia.data.encoding import Encoding, encode
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import aligned
-from intarsia.inference.new_table import (
-    advice_for_new_tables,
-    check_table,
-    column_names,
-    columns_of_labels,
-    separator_of,
-    table_settings,
-)
+from intarsia.inference import new_table
 from intarsia.inference.predict import Predictions, from_scores
-from intarsia.models.feature_mapping import known_columns_of
+from intarsia.models.feature_mapping import encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
-from intarsia.protocols.inference import (
-    Linear,
-    Network,
-    Party,
-    lacking,
-    linear_scores,
-    network_layer,
-    own_scores,
-)
+from intarsia.protocols import inference
 from intarsia.results.result import load
 from intarsia.results.run_folder import describe
 from intarsia.training.setup import sealed_sums
@@ -117,7 +101,7 @@ def predict_federated(
     features = [str(name) for name in every.feature_names_in_]
     read = _read(folder, described, tables, features, missing)
     spread = _make_parties(described, read, every, networks)
-    gaps = lacking(spread.schema, spread.holders)
+    gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
     incomplete = np.isin(cells, list(gaps))
     if incomplete.any() and absent == "refuse":
@@ -180,12 +164,14 @@ def _read(
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
         path = Path(path)
-        settings = table_settings(folder, name)
-        kind = check_table(path, settings)
-        source = _source(known[name], path, kind, column_names(path, settings, kind), features)
-        separator = separator_of(path, settings, kind)
+        settings = new_table.table_settings(folder, name)
+        kind = new_table.check_table(path, settings)
+        source = _source(
+            known[name], path, kind, new_table.column_names(path, settings, kind), features
+        )
+        separator = new_table.separator_of(path, settings, kind)
         sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
-    with advice_for_new_tables():
+    with new_table.advice_for_new_tables():
         return aligned(replace(described, clients=tuple(sources)), None, some=True)
 
 
@@ -206,7 +192,7 @@ def _source(
         query=None,
         label=None,
         features=tuple(name for name in columns if name not in known.exclude),
-        exclude=tuple(name for name in columns_of_labels(kind) if name not in columns),
+        exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in columns),
         categorical=tuple(name for name in columns if name in categorical),
         groups={},
         units={name: unit for name, unit in known.units.items() if name in columns},
@@ -239,15 +225,15 @@ def _make_parties(
                 f"{gaps} rows of {name!r} lack values; where no other client has one, its mean "
                 "stands for it, or 0 where training did not centre it."
             )
-    with advice_for_new_tables():
+    with new_table.advice_for_new_tables():
         schema = Schema.of(blocks, Labels("regression"))
     # fresh keys: masks of a key that was used before would tell the difference of two sums
     privacy = replace(described.privacy, key="", transcript=False)
-    sealed = sealed_sums(replace(described, privacy=privacy), schema.clients, None)
-    engine = Simulation({"train": (schema, blocks)}, described.seed, sealed.sealing)
+    sealing, _ = sealed_sums(replace(described, privacy=privacy), schema.clients, None)
+    engine = Simulation({"train": (schema, blocks)}, described.seed, sealing)
     engine.begin_round(0)
     engine.make_states(lambda name: _party(engine.block(name), every, networks, name))
-    named = features if networks is None else _composition(every).blocks
+    named = features if networks is None else cast("Any", every).architecture.blocks
     holders = {unit: tuple(name for name, own in units.items() if unit in own) for unit in named}
     return _Spread(engine, schema, holders, tuple(notes))
 
@@ -260,13 +246,6 @@ def _block(table: Table, features: Sequence[str]) -> Block:
             f"The table of {table.client!r} has the columns {listed(table.columns)}, of which the "
             f"model knows none; it knows {listed(features)}: name the columns as in training."
         )
-    text = [name for name in table.categorical if name in known and name not in levels]
-    if text:
-        raise TableError(
-            f"Column {text[0]!r} of {table.client!r} has text (such as "
-            f"{table.categorical[text[0]].levels[0]!r}) but was numeric in training; correct it, "
-            "or leave the column out."
-        )
     numeric = [name for name in table.numeric if name in known]
     at = [table.numeric.index(name) for name in numeric]
     kept = replace(
@@ -278,7 +257,7 @@ def _block(table: Table, features: Sequence[str]) -> Block:
         groups={},
         shapes={},
     )
-    return encode(kept, Encoding(levels, Labels("regression")))
+    return encode_known(kept, levels, "Column ", f" of {table.client!r}")
 
 
 def _columns(block: Block, table: Table) -> set[str]:
@@ -295,7 +274,7 @@ def _whole_blocks(
     """Return the feature blocks that a client holds whole, by their columns; None: linear."""
     if isinstance(every, LinearClassifier | LinearRegressor):
         return None
-    made_of = _composition(every)
+    made_of: Any = every.architecture  # of hyfem: a composition
     held = set(block.features)
     return {
         name: columns
@@ -304,33 +283,23 @@ def _whole_blocks(
     }
 
 
-def _composition(every: Any) -> Any:
-    return every.architecture  # of hyfem: a composition
-
-
 def _party(
-    block: Block,
-    every: LinearModel | ClientNetwork,
-    networks: Networks | None,
-    name: ClientId,
-) -> Party:
+    block: Block, every: LinearModel | ClientNetwork, networks: Networks | None, name: ClientId
+) -> inference.Party:
     """Return what a client predicts with; the model of all is known to all."""
     if isinstance(every, LinearClassifier | LinearRegressor):
         place = {str(name): at for at, name in enumerate(every.feature_names_in_)}
         own = [place[feature] for feature in block.features]
-        return Party(Linear(np.atleast_2d(every.coef_)[:, own], every.means_[own]))
-    server = every
-    alone = None
-    if networks is not None and name in networks:
-        network = networks[name]
-
-        def alone(some: Block) -> Array:
-            return np.atleast_2d(network.decision_function(some).T)
-
-    return Party(
-        Network(lambda some: server.first_layer(some, tuple(some.groups)), server.first_units),
-        alone,
+        return inference.Party(
+            inference.Linear(np.atleast_2d(every.coef_)[:, own], every.means_[own])
+        )
+    layer = inference.Network(
+        lambda some: every.first_layer(some, tuple(some.groups)), every.first_units
     )
+    if networks is None or name not in networks:
+        return inference.Party(layer, None)
+    network = networks[name]
+    return inference.Party(layer, lambda some: np.atleast_2d(network.decision_function(some).T))
 
 
 def _scores(
@@ -339,11 +308,12 @@ def _scores(
     """Return the scores of all samples, in the schema's order; what is missing counts as mean."""
     if isinstance(every, LinearClassifier | LinearRegressor):
         coef, constant = np.atleast_2d(every.coef_), np.atleast_1d(every.intercept_)
-        deviation = linear_scores(spread.engine, spread.schema)
+        deviation = inference.linear_scores(spread.engine, spread.schema)
         own: Array = deviation + (constant + coef @ every.means_)[:, None]
         return own
-    total = network_layer(spread.engine)
-    means = every.first_layer(None, _composition(every).blocks)
+    total = inference.network_layer(spread.engine)
+    made_of: Any = every.architecture
+    means = every.first_layer(None, made_of.blocks)
     for cell, names in missing.items():
         run = spread.schema.samples.cells[cell]
         total[:, run.start : run.stop] += sum(means[name] for name in names)
@@ -368,7 +338,7 @@ def _alone(spread: _Spread, speakers: Mapping[int, ClientId]) -> Mapping[ClientI
     for name in set(speakers.values()):
         cells = [cell for cell, speaker in speakers.items() if speaker == name]
         rows[name] = np.flatnonzero(np.isin(samples.cell_of[samples.own(name)], cells))
-    return own_scores(spread.engine, rows)
+    return inference.own_scores(spread.engine, rows)
 
 
 def _refusal(spread: _Spread, missing: Mapping[int, tuple[str, ...]], count: int) -> TableError:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import Array, ClientId
 from intarsia.errors import CheckpointError, ExperimentError, nearest
 from intarsia.experiment import federation
-from intarsia.experiment.config import Experiment
 from intarsia.models.networks import Networks
 from intarsia.models.serialization import read_model
 from intarsia.plots.latent_space import _MOST_CLIENTS, Latent
@@ -63,7 +62,7 @@ def latent_of(
             f"{len(chosen)} clients are named, and a picture can tell {_MOST_CLIENTS} apart; name "
             "fewer."
         )
-    blocks = _train(described)
+    blocks = federation.build(described).train
     points, names, classes = [], [], []
     anchors: dict[Any, Array] = {}
     for name in chosen:
@@ -82,8 +81,3 @@ def latent_of(
     return Latent(
         title or folder.name, np.concatenate(points), np.array(names), np.array(classes), anchors
     )
-
-
-def _train(described: Experiment) -> Mapping[ClientId, Block]:
-    """Return the clients' training samples, with the features as their tables have them."""
-    return federation.build(described).train

@@ -28,15 +28,15 @@ from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError, ExperimentError, FederationError, listed
 from intarsia.experiment.config import Alignment, Experiment
 from intarsia.experiment.federation import Federation, Tables, build
+from intarsia.inference import new_table
 from intarsia.inference.new_client_hyfem import join_blocks
-from intarsia.inference.new_table import check_table, column_names, separator_of, table_settings
 from intarsia.models.build import client_networks
 from intarsia.privacy.settings import Privacy
 from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
-from intarsia.training import outputs, timing
+from intarsia.training import outcome as outcomes
+from intarsia.training import timing
 from intarsia.training.loop import Part, grade_clients
-from intarsia.training.outcome import Cost, Outcome, result_of
 from intarsia.training.registry import algorithm_named
 from intarsia.training.run import load
 from intarsia.training.setup import LocalParties, set_up
@@ -62,29 +62,8 @@ def join(
 ) -> Result:
     """Train a new client's network on what a finished federation shares.
 
-    Parameters
-    ----------
-    folder
-        The output folder of a run of flic, hetfedrep or hyfem; nothing in it changes.
-    source
-        The new client and its table.
-    tables
-        The table, where it is in memory.
-    epochs
-        Of φ and β; None: as many as a client of the federation had on the average. Of hyfem those
-        that the client goes on for, None: it takes what the server has.
-    seed
-        Of the client's own numbers; None: the run's.
-    out
-        The new client's output folder: its model and how good it is; None: nothing is written.
-    overwrite
-        Replace what a run before left in the output folder, once the table was found good.
-
-    Raises
-    ------
-    UserError
-        If the run shares nothing to join by, its model knows a client of this name, the table or
-        its labels do not fit, or the output folder holds a result or is that of the run.
+    Parameters and errors are those of `intarsia.join`; `source` is the new client and its table,
+    which is in `tables` where it is in memory. `epochs` are of φ and β.
     """
     clock, started = Clock(), datetime.now(UTC)
     with clock.part("tables"):
@@ -95,11 +74,16 @@ def join(
                 f"The run in {folder} has a client {source.name!r} already; give the new one "
                 "another name."
             )
-        kind = _algorithm(run.algorithm).hyperparameters
+        kind = algorithm_named(run.algorithm).hyperparameters
         options: Any = hyperparameters(kind, run.hyperparameters)
         if run.algorithm != "hyfem":
             options = _with_epochs(options, epochs, run.rounds * described.participation)
-        experiment = _experiment(described, model, source, options, seed, out)
+        experiment = _experiment(
+            *(described, model, source),
+            hyperparameters=asdict(options),
+            seed=described.seed if seed is None else seed,
+            out="" if out is None else str(out),
+        )
         found = build(experiment, tables)
         if out is not None:
             _check_output(out, folder, overwrite)
@@ -107,21 +91,19 @@ def join(
         if run.algorithm == "hyfem":
             with clock.part("training"):
                 outcome, networks = join_blocks(
-                    *(model, found, options, experiment.seed),
-                    epochs=epochs or 0,
-                    rounds=run.rounds,
+                    *(model, found, options, experiment.seed), epochs=epochs or 0, rounds=run.rounds
                 )
             traffic: dict[str, Any] = {}
         else:
             outcome, networks, traffic = _join_layers(model, found, experiment, options, clock)
-    result = result_of(
+    result = outcomes.result_of(
         *(experiment, options, replace(outcome, notes=(*found.notes, *outcome.notes))),
-        Cost(started, clock.seconds, **traffic),
+        outcomes.Cost(started, clock.seconds, **traffic),
         model=networks,
         folder=out,
     )
     result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))
-    return outputs.finish_run(result, whole=(experiment, found.fingerprint()))
+    return outcomes.finish_run(result, whole=(experiment, found.fingerprint()))
 
 
 def described(
@@ -136,16 +118,16 @@ def described(
     UserError
         If it is no table, or a setting is wrong.
     """
-    known = table_settings(folder)
+    known = new_table.table_settings(folder)
     in_memory = not isinstance(table, str | Path)
     if in_memory:
         name = "new" if name is None else name
         names = [str(column) for column in getattr(table, "columns", ())]
     else:
         path = Path(table)
-        kind = check_table(path)
+        kind = new_table.check_table(path)
         name = path.name.split(".")[0] if name is None else name
-        names = column_names(path, known, kind)
+        names = new_table.column_names(path, known, kind)
     found = {
         "label": next((column for column in known.labels if column in names), None),
         "id": next((column for column in known.ids if column in names), None),
@@ -162,7 +144,7 @@ def described(
     files = {
         "path": str(path.resolve()),
         "missing": known.missing,
-        "separator": separator_of(path, known, kind),
+        "separator": new_table.separator_of(path, known, kind),
     }
     chosen = {key: value for key, value in {**files, **found}.items() if value is not None}
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None
@@ -191,12 +173,6 @@ def _check_output(out: Path, folder: Path, overwrite: bool) -> None:
         run_folder.claim(out, "--out or --name")
 
 
-def _algorithm(name: str) -> Algorithm:
-    algorithm = algorithm_named(name)
-    assert algorithm.federated
-    return algorithm
-
-
 def _with_epochs(options: Any, epochs: int | None, rounds: float) -> Any:
     """Return the run's hyperparameters with the epochs that the new client trains for."""
     if epochs is None:
@@ -206,20 +182,11 @@ def _with_epochs(options: Any, epochs: int | None, rounds: float) -> Any:
     return replace(options, final_epochs=epochs)
 
 
-def _experiment(
-    described: Experiment,
-    model: Networks,
-    source: Source,
-    options: Any,
-    seed: int | None,
-    out: Path | None,
-) -> Experiment:
+def _experiment(described: Experiment, model: Networks, source: Source, **own: Any) -> Experiment:
     """Return the experiment of the new client alone, with the federation's labels and split."""
     return replace(
         described,
         name=f"{source.name} joins {described.name}",
-        hyperparameters=asdict(options),
-        seed=described.seed if seed is None else seed,
         participation=1.0,
         yardsticks=False,
         labels=_labels(described.labels, model),
@@ -228,7 +195,7 @@ def _experiment(
         dataset=None,
         partition=None,
         clients=(source,),
-        out="" if out is None else str(out),
+        **own,
     )
 
 
@@ -244,12 +211,13 @@ def _labels(known: LabelSettings, model: Networks) -> LabelSettings:
 
 def _join_layers(
     model: Networks, found: Federation, experiment: Experiment, options: Any, clock: Clock
-) -> tuple[Outcome, Networks, dict[str, Any]]:
+) -> tuple[outcomes.Outcome, Networks, dict[str, Any]]:
     """Let the one client learn behind what all share, and alone; return the traffic too."""
     from intarsia.algorithms.networks.parameter_sharing import Shared, network
     from intarsia.algorithms.personalised import fedrep  # here: they import torch
 
-    algorithm = _algorithm(model.algorithm)
+    algorithm = algorithm_named(model.algorithm)
+    assert algorithm.federated
     assert algorithm.model.join is not None
     part: Part = "test" if found.tested else "train"
     with clock.part("preprocessing"):
@@ -258,9 +226,8 @@ def _join_layers(
     assert isinstance(engine, Simulation)
     [name] = engine.ids
     with clock.part("training"):
-        _start(engine, algorithm, options)
+        _start(engine, algorithm, options, model)
         drawn = engine.get_states()[name].parameters
-        _set_scale(engine, name, model)
         algorithm.model.join(engine, options, _shared_vector(model, options.shared_parts, drawn))
         with engine.books.unmetered():
             grades = grade_clients(engine, algorithm, options, part)
@@ -269,23 +236,23 @@ def _join_layers(
     known = [one.name for one in fields(fedrep.Local) if hasattr(options, one.name)]
     local = fedrep.Local(**{name: getattr(options, name) for name in known})
     with clock.part("yardsticks"), books.unmetered():
-        _start(engine, fedrep.LOCAL, local)
-        _set_scale(engine, name, model)
+        _start(engine, fedrep.LOCAL, local, model)
         engine.ask(fedrep.personalise, {name: Shared(shared=None, round=0)})
         alone = grade_clients(engine, fedrep.LOCAL, local, part)
     networks = client_networks(
         *(model.algorithm, engine.schema("train"), lambda _: options.architecture),
         *({name: network(state)}, parties.scaling),
     )
-    said = (*notes, *_notes(options, tested=found.tested))
-    outcome = Outcome(
-        0, "algorithm", FinalResult(RoundMetrics()), None, grades, said, standalone=alone
-    )
+    said, final = (*notes, *_notes(options, tested=found.tested)), FinalResult(RoundMetrics())
+    outcome = outcomes.Outcome(0, "algorithm", final, None, grades, said, standalone=alone)
     return outcome, networks, traffic
 
 
-def _set_scale(engine: Simulation, name: ClientId, model: Networks) -> None:
-    """Let the client know the scale of labels that are numbers, as the run's clients had it."""
+def _start(engine: Simulation, algorithm: Algorithm, options: Any, model: Networks) -> None:
+    """Give the client a new state, with the scale of labels that are numbers as in the run."""
+    engine.begin_round(1)
+    engine.begin(algorithm, options)
+    [name] = engine.ids
     first = next(iter(model.values())).parameters
     scale = {key: float(first[f"labels.{key}"]) for key in _SCALE if f"labels.{key}" in first}
     if scale:
@@ -314,12 +281,6 @@ def _shared_vector(model: Networks, parts: Sequence[str], names: Iterable[str]) 
             'with algorithm.final_epochs = 0, or with the scheme "fedrep".'
         )
     return part_vector({name: shared[name] for name in needed}, parts)
-
-
-def _start(engine: Simulation, algorithm: Algorithm, options: Any) -> None:
-    """Give the client a new state."""
-    engine.begin_round(1)
-    engine.begin(algorithm, options)
 
 
 def _notes(options: Any, *, tested: bool) -> tuple[str, ...]:

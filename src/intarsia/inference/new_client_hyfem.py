@@ -31,31 +31,13 @@ if TYPE_CHECKING:
 
 
 def join_blocks(
-    model: Networks,
-    found: Federation,
-    options: Any,
-    seed: int,
-    *,
-    epochs: int,
-    rounds: int,
+    model: Networks, found: Federation, options: Any, seed: int, *, epochs: int, rounds: int
 ) -> tuple[Outcome, Networks]:
     """Give the one client of a federation the server's network of its blocks.
 
-    Parameters
-    ----------
-    options
-        The run's hyperparameters.
-    epochs
-        That the client goes on for, on its own rows.
-    rounds
-        That a network alone beside it has.
-
-    Raises
-    ------
-    ExperimentError
-        If the run left no network of the server.
-    FederationError
-        If the table has the columns of no block whole.
+    It goes on for `epochs` on its own rows, and a network alone beside it has `rounds`; `options`
+    are the run's hyperparameters. ExperimentError if the run left no network of the server;
+    FederationError if the table has the columns of no block whole.
     """
     from intarsia.algorithms.hyfem import client as hyfem_client  # here: they import torch
     from intarsia.algorithms.hyfem import network as block_network
@@ -100,29 +82,18 @@ def join_blocks(
         notes.append(
             f"{missing:,} values of its blocks are missing; the federation's means stand in."
         )
-    network = hyfem_client.network(done.get_states()[name])
-    return (
-        Outcome(
-            0,
-            "algorithm",
-            FinalResult(RoundMetrics()),
-            None,
-            grades,
-            tuple(notes),
-            standalone=alone,
-        ),
-        client_networks("hyfem", done.schema("train"), lambda _: made_of, {name: network}, scaling),
-    )
+    own_network = {name: hyfem_client.network(done.get_states()[name])}
+    schema, final = done.schema("train"), FinalResult(RoundMetrics())
+    networks = client_networks("hyfem", schema, lambda _: made_of, own_network, scaling)
+    outcome = Outcome(0, "algorithm", final, None, grades, tuple(notes), standalone=alone)
+    return outcome, networks
 
 
 def _composition_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any:
     """Return the network of the blocks whose columns a table has."""
     whole: Any = server.architecture
-    held = [
-        name
-        for name, columns in zip(whole.blocks, whole.columns, strict=True)
-        if set(columns) <= {*block.features}
-    ]
+    blocks, features = zip(whole.blocks, whole.columns, strict=True), {*block.features}
+    held = [name for name, columns in blocks if features.issuperset(columns)]
     if not held:
         raise FederationError(
             f"The table has the columns {listed(block.features, 6)}, and no block of the run whole "

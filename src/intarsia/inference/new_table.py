@@ -28,11 +28,9 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
     settings the table is to be CSV or Parquet.
     """
     known = {} if settings is None else settings.formats
-    endings = {
-        ending: kind
-        for ending, kind in {**ENDINGS, **known}.items()
-        if settings is not None or kind in NAMED
-    }
+    endings = {**ENDINGS, **known}
+    if settings is None:
+        endings = {ending: kind for ending, kind in endings.items() if kind in NAMED}
     kinds = "CSV or Parquet" if settings is None else "CSV, Parquet, libsvm or npz"
     if path.is_dir():
         raise TableError(f"{path} is a folder; name a {kinds} file in it.")
@@ -97,17 +95,10 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
 
     missing = [text for table in tables for text in table.get("missing", ())]
-    return TableSettings(
-        every("id"),
-        every("label"),
-        tuple(dict.fromkeys(missing or ("?", ""))),
-        every("separator"),
-        {
-            ending_of(table["path"]): table["format"]
-            for table in tables
-            if table.get("path") and table.get("format")
-        },
-    )
+    stated = [table for table in tables if table.get("path") and table.get("format")]
+    formats = {ending_of(table["path"]): table["format"] for table in stated}
+    texts = tuple(dict.fromkeys(missing or ("?", "")))
+    return TableSettings(every("id"), every("label"), texts, every("separator"), formats)
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:

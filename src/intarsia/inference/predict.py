@@ -5,8 +5,7 @@ of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
 feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
-and `standardise = false`). A libsvm file has the columns up to its largest index. A column that the
-model does not know is left aside.
+and `standardise = false`). A libsvm file has the columns up to its largest index.
 """
 
 from __future__ import annotations
@@ -22,22 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from intarsia.core.block import Array, Block, ClientId, Labels
-from intarsia.data.encoding import Encoding, encode
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
-from intarsia.inference.new_table import (
-    NAMED,
-    TableSettings,
-    check_table,
-    column_names,
-    columns_of_labels,
-    id_of,
-    read_table,
-    separator_of,
-    table_settings,
-)
-from intarsia.models.feature_mapping import known_columns_of
+from intarsia.inference import new_table
+from intarsia.inference.new_table import NAMED, TableSettings
+from intarsia.models.feature_mapping import encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.results.result import load
@@ -66,26 +55,18 @@ class Predictions:
     @property
     def header(self) -> tuple[str, ...]:
         """Return the names of the columns of `rows`."""
-        names = ["id", "score"]
-        if self.labels is not None:
-            names.append("label")
-        if self.probabilities is not None:
-            names.append("probability")
-        if self.basis is not None:
-            names.append("basis")
-        return tuple(names)
+        return tuple(self._columns())
 
     @property
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Return the rows in the order of the table."""
-        columns = [list(self.ids), self.scores.tolist()]
-        if self.labels is not None:
-            columns.append(self.labels.tolist())
-        if self.probabilities is not None:
-            columns.append(self.probabilities.tolist())
-        if self.basis is not None:
-            columns.append(list(self.basis))
-        return zip(*columns, strict=True)
+        return zip(*self._columns().values(), strict=True)
+
+    def _columns(self) -> dict[str, list[Any]]:
+        numbers = {"label": self.labels, "probability": self.probabilities}
+        found = {"id": list(self.ids), "score": self.scores.tolist()}
+        found |= {name: own.tolist() for name, own in numbers.items() if own is not None}
+        return found if self.basis is None else {**found, "basis": list(self.basis)}
 
     def write(self, file: TextIO) -> None:
         """Write the rows as CSV with a header."""
@@ -105,8 +86,6 @@ def predict(
 
     Parameters
     ----------
-    folder
-        The output folder of the run.
     table
         The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
         Labels in it are not read.
@@ -133,15 +112,15 @@ def predict(
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
-    header = table_settings(folder, client)
-    kind = check_table(table, header)
+    header = new_table.table_settings(folder, client)
+    kind = new_table.check_table(table, header)
     found_model = read_model(folder / "model")
-    later = _joined_folders(folder)
+    later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(later[client], table, id, client, missing)
-    names = column_names(table, header, kind)
+    names = new_table.column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later)
-    settings = table_settings(folder, owner)
+    settings = new_table.table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names)
     if not known:
@@ -151,41 +130,29 @@ def predict(
         )
     if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
-    id = id_of(table, kind, id, [name for name in names if name not in known], settings.ids)
+    id = new_table.id_of(
+        table, kind, id, [name for name in names if name not in known], settings.ids
+    )
     source = Source(
         name="table",
         path=str(table),
         format=kind,
-        separator=separator_of(table, header, kind),
+        separator=new_table.separator_of(table, header, kind),
         id=id,
         features=tuple(known),
-        exclude=tuple(name for name in columns_of_labels(kind) if name not in known),
+        exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
         categorical=tuple(levels),
         missing=(*settings.missing, *missing),
     )
-    found = read_table(source)
-    text = [name for name in found.categorical if name not in levels]
-    if text:
-        example = found.categorical[text[0]].levels[0]
-        raise TableError(
-            f"{table}: column {text[0]!r} has text (such as {example!r}) "
-            "but was numeric in training; correct it, or leave the column out."
-        )
-    block = encode(found, Encoding(levels, Labels("regression")))
+    found = new_table.read_table(source)
+    block = encode_known(found, levels, f"{table}: column ")
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
-    notes = _notes(_means(model), names, known, levels, block, id, settings)
-    return _apply(model, block, ids, (*taken, *notes))
-
-
-def _means(model: LinearModel | ClientNetwork) -> dict[str, float]:
-    """Return what a missing value of each feature counts as."""
-    means = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
-    return dict(zip(map(str, model.feature_names_in_), means.tolist(), strict=True))
-
-
-def _joined_folders(folder: Path) -> dict[ClientId, Path]:
-    """Return the folders of the clients that joined a run later, by their names."""
-    return {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
+    own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
+    means = dict(zip(features, own.tolist(), strict=True))
+    notes = (*taken, *_notes(means, names, known, levels, block, id, settings))
+    if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
+        return Predictions(ids, model.predict(block), None, None, notes)
+    return from_scores(model, np.atleast_2d(model.decision_function(block).T), ids, notes)
 
 
 def _estimator(
@@ -223,8 +190,8 @@ def _estimator(
     if server is not None and not model:  # a run over sites
         return server, None, ()
     if server is not None and not {*_columns_of(server.features, names)}.difference(names):
-        note = "The table has the columns of all clients, and the server's network predicts; name a"
-        return server, None, (f"{note} client for its own.",)
+        note = "The table has the columns of all clients, and the server's network predicts; "
+        return server, None, (f"{note}name a client for its own.",)
     columns = {
         name: set(_columns_of([str(feature) for feature in one.feature_names_in_], names))
         for name, one in model.items()
@@ -248,22 +215,6 @@ def _estimator(
         )
     note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
     return model[best[0]], best[0], (f"{note}if it is not.",)
-
-
-def _apply(
-    model: LinearModel | ClientNetwork, block: Any, ids: Sequence[Any], notes: tuple[str, ...]
-) -> Predictions:
-    if isinstance(model, LinearRegressor) or not len(model.classes_):
-        return Predictions(ids, model.predict(block), None, None, notes)
-    scores = model.decision_function(block)
-    labels = model.predict(block)
-    # of the linear models those with the logistic loss have probabilities
-    probabilities = model.predict_proba(block) if hasattr(model, "predict_proba") else None
-    if scores.ndim == 1:
-        second = None if probabilities is None else probabilities[:, 1]
-        return Predictions(ids, scores, labels, second, notes)
-    best = None if probabilities is None else probabilities.max(axis=1)
-    return Predictions(ids, scores.max(axis=1), labels, best, notes)
 
 
 def from_scores(

@@ -31,16 +31,16 @@ _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
 _POINTER = ir.IntType(8).as_pointer()
 
 
-def _ask(_: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> Any:
-    """Ask for the row whose turn is soon, of a table in CSR; for use in compiled functions.
+def _ask(_: Any, x: Any, rows: Any, turn: Any) -> Any:
+    """Ask for the row whose turn is soon; for use in compiled functions.
 
     Its code is put in place: as a function, which counts references to its arguments, it would
     take longer than the product with a short row.
 
     Parameters
     ----------
-    data, indices, indptr
-        The table.
+    x
+        The data, indices and indptr of a table in CSR; of a dense one there is nothing to ask for.
     rows
         Row numbers in the order in which they are read.
     turn
@@ -48,10 +48,13 @@ def _ask(_: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> 
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args[:4]
+        if isinstance(x, types.Array):
+            return context.get_dummy_value()
+        kinds = (*x.types, rows)
+        given = [builder.extract_value(arguments[0], at) for at in range(3)] + [arguments[1]]
         arrays = [
             context.make_array(kind)(context, builder, argument)
-            for kind, argument in zip(kinds, arguments[:4], strict=True)
+            for kind, argument in zip(kinds, given, strict=True)
         ]
         insert: Any = cgutils.get_or_insert_function
         shape = ir.FunctionType(ir.VoidType(), [_POINTER, _NUMBER, _NUMBER, _NUMBER])
@@ -67,10 +70,10 @@ def _ask(_: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> 
 
         def ask_for(which: int, place: Any) -> None:
             # to read; to keep as near as can be; data
-            given = [_NUMBER(0), _NUMBER(3), _NUMBER(1)]
-            builder.call(ask, [builder.bitcast(entry(which, place), _POINTER), *given])
+            way = [_NUMBER(0), _NUMBER(3), _NUMBER(1)]
+            builder.call(ask, [builder.bitcast(entry(which, place), _POINTER), *way])
 
-        now = context.cast(builder, arguments[4], signature.args[4], types.intp)
+        now = context.cast(builder, arguments[2], turn, types.intp)
         there = builder.add(now, _WORD(_AHEAD))
         with builder.if_then(builder.icmp_signed("<", there, arrays[3].nitems)):
             row = number(3, there)
@@ -87,7 +90,7 @@ def _ask(_: Any, data: Any, indices: Any, indptr: Any, rows: Any, turn: Any) -> 
                         ask_for(which, place)
         return context.get_dummy_value()
 
-    return types.void(data, indices, indptr, rows, turn), generate
+    return types.void(x, rows, turn), generate
 
 
 ask_for_row: Any = intrinsic(_ask)
@@ -102,9 +105,13 @@ def compiled(function: F, *, reassociate: bool = False, inline: bool = False) ->
     `reassociate` lets sums be taken in another order, so that dot products use vector
     instructions; NaN and infinity keep their meaning. `inline` puts the code in place where a
     compiled function calls it: a call with arrays takes as long as a product with a short row.
+
+    What may reassociate is always put in place. A callee of its own would exist twice, by itself
+    and in its caller, with other orders of sums, and which of the two a process runs would hang on
+    what it loads first: the bits of a first run, which compiles, would not be those of a second.
     """
     flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
-    compiler = partial(njit, nogil=True, fastmath=flags, forceinline=inline)
+    compiler = partial(njit, nogil=True, fastmath=flags, forceinline=inline or reassociate)
     made: Any
     try:
         made = compiler(cache=True)(function)

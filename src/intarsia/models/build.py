@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from intarsia.core.algorithm import FinalResult
 from intarsia.core.block import INTERCEPT, Array, ClientId
@@ -18,9 +16,8 @@ from intarsia.protocols.preprocessing import Preparation
 
 if TYPE_CHECKING:
     from intarsia.algorithms.networks.architecture import Arrays
-    from intarsia.models.client_models import LinearModels
     from intarsia.models.networks import ClientNetwork, Networks
-    from intarsia.models.serialization import LinearModel
+    from intarsia.models.serialization import LinearModel, LinearModels
 
 
 def linear_model(
@@ -36,12 +33,8 @@ def linear_model(
     from intarsia.models.linear import LinearClassifier, LinearRegressor
 
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
-    means: dict[str, float] = {}
-    scales: dict[str, float] = {}
-    for client, state in scaling.items():
-        own = schema.features.ids[schema.features.own(client)]
-        for name, average, scale in zip(own, state.mean, state.scale, strict=True):
-            means[str(name)], scales[str(name)] = float(average), float(scale) or 1.0
+    means, scales = _by_name(schema, scaling)
+    scales = {name: scale or 1.0 for name, scale in scales.items()}
     weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
     intercept = np.zeros(len(conclusion.weights))
     if INTERCEPT in place:
@@ -65,31 +58,22 @@ def client_models(
 ) -> LinearModels:
     """Return the clients' own linear models, on the features as their tables have them."""
     # here: it imports scikit-learn, as above
-    from intarsia.models.client_models import LinearModels
     from intarsia.models.linear import LinearRegressor
+    from intarsia.models.serialization import LinearModels
 
     found: dict[ClientId, LinearRegressor] = {}
     for client, (own, intercept) in weights.items():
-        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        weight = dict(zip(names, own.tolist(), strict=True))
-        plain = {names[place]: weight[names[place]] for place in _in_table(schema, client)}
-        # a feature that is constant has no direction in which samples vary, and no weight
-        scales = [scale or 1.0 for scale in scaling[client].scale.tolist()]
+        weight = dict(zip(_names(schema, client), own.tolist(), strict=True))
+        means, scales = _by_name(schema, {client: scaling[client]})
         found[client] = LinearRegressor.from_weights(
-            plain,
-            means=dict(zip(names, scaling[client].mean.tolist(), strict=True)),
-            scales=dict(zip(names, scales, strict=True)),
+            {name: weight[name] for name in _in_tables(schema, [client], sort=False)},
+            means=means,
+            # a feature that is constant has no direction in which samples vary, and no weight
+            scales={name: scale or 1.0 for name, scale in scales.items()},
             intercept=intercept + weight.get(INTERCEPT, 0.0),
             regularisation=0.0,
         )
     return LinearModels(algorithm, found)
-
-
-def architecture_of(
-    algorithm: Any, options: Any, schema: Schema
-) -> Callable[[ClientId | None], Any]:
-    """Return what says what a client's network is made of, and the server's (None)."""
-    return partial(algorithm.model.architecture, options, schema)
 
 
 def client_networks(
@@ -109,13 +93,18 @@ def client_networks(
 
     found: dict[ClientId, ClientNetwork] = {}
     for client, own in parameters.items():
-        names = [str(name) for name in schema.features.ids[schema.features.own(client)]]
+        names = _names(schema, client)
         kept = np.array([name != INTERCEPT for name in names], bool)
-        made_of, order = architecture(client), _in_table(schema, client)
+        made_of = architecture(client)
+        # an array without names is read in the order of the table: it is that of the array that
+        # trained
+        features = _in_tables(schema, [client], sort=False)
+        place = {name: at for at, name in enumerate(names)}
+        order = np.array([place[name] for name in features], np.intp)
         own = made_of.reordered(own, ~kept, np.cumsum(kept)[order] - 1)
         found[client] = ClientNetwork(
             labels=schema.labels,
-            features=tuple(names[place] for place in order),
+            features=features,
             means=scaling[client].mean[order],
             scales=scaling[client].scale[order],
             architecture=made_of.grown(own),
@@ -127,21 +116,13 @@ def client_networks(
 
 
 def server_network(
-    schema: Schema,
-    architecture: Any,
-    parameters: Arrays,
-    scaling: Mapping[ClientId, Preparation],
+    schema: Schema, architecture: Any, parameters: Arrays, scaling: Mapping[ClientId, Preparation]
 ) -> ClientNetwork:
     """Return the server's network of all columns, on the features as the tables have them."""
     from intarsia.models.networks import ClientNetwork  # here: it imports torch
 
-    means: dict[str, float] = {}
-    scales: dict[str, float] = {}
-    for client, own in scaling.items():
-        held = [str(name) for name in schema.features.ids[schema.features.own(client)]]
-        means.update(zip(held, own.mean.tolist(), strict=True))
-        scales.update(zip(held, own.scale.tolist(), strict=True))
     names = _in_tables(schema, scaling)
+    means, scales = _by_name(schema, scaling)
     return ClientNetwork(
         labels=schema.labels,
         features=names,
@@ -152,29 +133,37 @@ def server_network(
     )
 
 
-def _in_table(schema: Schema, client: ClientId) -> NDArray[np.intp]:
-    """Return the places of a client's features, in the order that its table has them.
-
-    An array without names is read in this order: it is that of the array that trained.
-    """
-    own = schema.features.ids[schema.features.own(client)]
-    place = {str(name): number for number, name in enumerate(own)}
-    known = [place[name] for name in schema.holdings[client].features if name != INTERCEPT]
-    return np.array(known, np.intp)
+def _names(schema: Schema, client: ClientId) -> list[str]:
+    """Return a client's features in the order of the schema."""
+    return [str(name) for name in schema.features.ids[schema.features.own(client)]]
 
 
-def _in_tables(schema: Schema, clients: Iterable[ClientId]) -> tuple[str, ...]:
+def _by_name(
+    schema: Schema, scaling: Mapping[ClientId, Preparation]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the means and the scales of some clients' features by name."""
+    means: dict[str, float] = {}
+    scales: dict[str, float] = {}
+    for client, own in scaling.items():
+        means.update(zip(_names(schema, client), own.mean.tolist(), strict=True))
+        scales.update(zip(_names(schema, client), own.scale.tolist(), strict=True))
+    return means, scales
+
+
+def _in_tables(
+    schema: Schema, clients: Iterable[ClientId], *, sort: bool = True
+) -> tuple[str, ...]:
     """Return the features of some clients in the order that their tables have them.
 
-    It is that of the first table, and after it what each of the others adds. Names that are
-    numbers, or end in numbers alike, go by these where no table has them otherwise: what was cut
-    into blocks of columns comes to its old order.
+    It is that of the first table, and after it what each of the others adds. With `sort` names that
+    are numbers, or end in numbers alike, go by these where no table has them otherwise: what was
+    cut into blocks of columns comes to its old order.
     """
     own = [
         [name for name in schema.holdings[client].features if name != INTERCEPT]
         for client in clients
     ]
-    number = numbered({name for names in own for name in names})
+    number = numbered({name for names in own for name in names}) if sort else None
     if number is not None:
         ordered = sorted(number, key=number.__getitem__)
         place = {name: at for at, name in enumerate(ordered)}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from intarsia.core.block import Array, Block, Labels
+from intarsia.core.block import Block, Labels
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
+from intarsia.data.table import Table as DataTable
 from intarsia.errors import TableError, listed
 
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
@@ -46,7 +47,8 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
                 f"The array has shape {values.shape}; without column names it must be (samples, "
                 f"{len(features)}) in the order of feature_names_in_: pass that or a DataFrame."
             )
-        if not _ascending(features):
+        number = numbered(features)
+        if number is None or list(number.values()) != sorted(number.values()):
             warnings.warn(
                 f"The array has no column names: its columns are taken for {listed(features, 4)}, "
                 "in the order of feature_names_in_; pass a DataFrame, whose names say it.",
@@ -56,16 +58,23 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
     place = {name: number for number, name in enumerate(names)}
     known = np.array([i for i, name in enumerate(features) if name in place], np.intp)
     if features and not len(known):
+        named = table.features if isinstance(table, Block) else getattr(table, "columns", ())
+        first = next((str(name) for name in named), None)
         raise TableError(
             f"The table has none of the model's {len(features)} features (its first column is "
-            f"{_first(table)!r}, the model's first {features[0]!r}); "
+            f"{first!r}, the model's first {features[0]!r}); "
             "name its columns as in training."
         )
     chosen = [place[features[i]] for i in known]
     if issparse(values):
         x: Any = csr_array(values)[:, chosen].astype(np.float64)
     else:
-        x = _numbers(values)[:, chosen]
+        try:
+            x = np.asarray(values, np.float64)[:, chosen]
+        except (TypeError, ValueError) as error:
+            raise TableError(
+                f"The array is not numeric ({error}); encode its columns as in training."
+            ) from error
     entries = x.data if issparse(x) else x
     if np.isinf(entries).any() or (issparse(x) and np.isnan(entries).any()):
         raise TableError(
@@ -73,18 +82,6 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
             "leave it out (NaN in a dense table counts as the mean)."
         )
     return known, x
-
-
-def _ascending(features: list[str]) -> bool:
-    """Return whether names are mere numbers, in ascending order."""
-    number = numbered(features)
-    return number is not None and list(number.values()) == sorted(number.values())
-
-
-def _first(table: Any) -> str | None:
-    """Return the name of a table's first column."""
-    names = table.features if isinstance(table, Block) else getattr(table, "columns", ())
-    return next((str(name) for name in names), None)
 
 
 def _read(frame: Any, features: list[str]) -> Block:
@@ -112,13 +109,27 @@ def _read(frame: Any, features: list[str]) -> Block:
     except TableError as problem:
         advice = "correct it, or replace it by NaN, which counts as missing"
         raise problem.retold(where="The table", advice=advice) from problem
-    text = next((name for name in read.categorical if name not in levels), None)
+    return encode_known(read, levels, "The column ")
+
+
+def encode_known(
+    table: DataTable, levels: Mapping[str, tuple[str, ...]], before: str, after: str = ""
+) -> Block:
+    """Return a table as a model's features; a level that it does not know is missing.
+
+    Raises
+    ------
+    TableError
+        If a column has text and was numeric in training; `before` and `after` are around its name.
+    """
+    text = next((name for name in table.categorical if name not in levels), None)
     if text is not None:
+        example = table.categorical[text].levels[0]
         raise TableError(
-            f"The column {text!r} has text (such as {read.categorical[text].levels[0]!r}) but was "
-            "numeric in training; correct it, or leave the column out."
+            f"{before}{text!r}{after} has text (such as {example!r}) but was numeric in training; "
+            "correct it, or leave the column out."
         )
-    return encode(read, Encoding(levels, Labels("regression")))
+    return encode(table, Encoding(levels, Labels("regression")))
 
 
 def known_columns_of(
@@ -140,15 +151,4 @@ def known_columns_of(
         if name in there and there.isdisjoint(f"{name}={level}" for level in own)
     }
     known = [name for name in names if name in numeric or name in levels]
-    return known, {
-        name: tuple(levels[name]) for name in known if name not in numeric and name in levels
-    }
-
-
-def _numbers(values: Any) -> Array:
-    try:
-        return np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise TableError(
-            f"The array is not numeric ({error}); encode its columns as in training."
-        ) from error
+    return known, {name: tuple(levels[name]) for name in known if name not in numeric}

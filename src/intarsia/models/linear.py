@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -34,10 +35,7 @@ from intarsia.models.feature_mapping import Table, known_columns
 Array = NDArray[np.float64]
 
 
-def _is_logistic(model: LinearClassifier) -> bool:
-    return model.loss == "logistic"
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
     """Separate two classes by a linear function, or more by one against the rest.
 
@@ -60,22 +58,12 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     means_ : (features,), the value of a missing entry; only after `from_weights`
     """
 
-    def __init__(
-        self,
-        *,
-        loss: str = "logistic",
-        regularisation: float = 1e-3,
-        tolerance: float = 1e-6,
-        max_epochs: int = 1000,
-        fit_intercept: bool = True,
-        random_state: Any = 0,
-    ) -> None:
-        self.loss = loss
-        self.regularisation = regularisation
-        self.tolerance = tolerance
-        self.max_epochs = max_epochs
-        self.fit_intercept = fit_intercept
-        self.random_state = random_state
+    loss: str = "logistic"
+    regularisation: float = 1e-3
+    tolerance: float = 1e-6
+    max_epochs: int = 1000
+    fit_intercept: bool = True
+    random_state: Any = 0
 
     @classmethod
     def from_weights(
@@ -104,14 +92,12 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         model = cls(loss=loss, regularisation=regularisation)
         loss_code(loss)
         model.classes_ = np.asarray(classes)
-        outputs = 1 if len(classes) == 2 else len(classes)
-        coef, model.intercept_ = _restore(model, weights, means, scales, intercept, gap)
-        if len(coef) != outputs:
+        model.coef_, model.intercept_ = _restore(model, weights, means, scales, intercept, gap)
+        if len(model.coef_) != (1 if len(classes) == 2 else len(classes)):
             raise ExperimentError(
-                f"The weights have {len(coef)} outputs but there are {len(classes)} classes; "
-                "give one number per feature for two classes and one per class for more."
+                f"The weights have {len(model.coef_)} outputs but there are {len(classes)} "
+                "classes; give one number per feature for two classes and one per class for more."
             )
-        model.coef_ = coef
         return model
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
@@ -151,7 +137,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         best = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
 
-    @available_if(_is_logistic)  # type: ignore[untyped-decorator]  # untyped library
+    @available_if(lambda model: model.loss == "logistic")  # type: ignore[untyped-decorator]  # untyped library
     def predict_proba(self, X: Table) -> Array:
         """Return the probability of each class, (samples, classes); logistic loss only.
 
@@ -170,6 +156,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
     """Predict a number by a linear function under the loss ½(z - y)² (ridge regression).
 
@@ -190,20 +177,11 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
     means_ : (features,), the value of a missing entry; only after `from_weights`
     """
 
-    def __init__(
-        self,
-        *,
-        regularisation: float = 1e-3,
-        tolerance: float = 1e-6,
-        max_epochs: int = 1000,
-        fit_intercept: bool = True,
-        random_state: Any = 0,
-    ) -> None:
-        self.regularisation = regularisation
-        self.tolerance = tolerance
-        self.max_epochs = max_epochs
-        self.fit_intercept = fit_intercept
-        self.random_state = random_state
+    regularisation: float = 1e-3
+    tolerance: float = 1e-6
+    max_epochs: int = 1000
+    fit_intercept: bool = True
+    random_state: Any = 0
 
     @classmethod
     def from_weights(

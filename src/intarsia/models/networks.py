@@ -1,9 +1,7 @@
 """The networks that clients with features of their own end with: each predicts on its own columns.
 
-A network knows its features by name and takes the values as the client's table has them: mean and
-scale of each are its own. A column that a table lacks, and NaN, count as the feature's mean (0
-where training did not centre it); columns that the network does not know are left aside. An absent
-entry of a sparse table is 0.
+A network takes the values as the client's table has them: mean and scale of each feature are its
+own. Features are found by name, and those that are missing count, as for `models.linear`.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitectur
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import as_in_tables
 from intarsia.errors import ExperimentError
-from intarsia.models.client_models import ClientModels
 from intarsia.models.feature_mapping import Table, known_columns
+from intarsia.models.serialization import ClientModels
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ class ClientNetwork:
         """
         if self.labels.task == "regression":
             raise ExperimentError("The network predicts numbers, which have no odds; use predict.")
-        found = self._said(X)
+        found = self._predict(X)
         return found[0] if len(found) == 1 else found.T
 
     def transform(self, X: Table) -> Array:
@@ -80,8 +78,7 @@ class ClientNetwork:
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the class of each sample, or the number, (samples,)."""
         if self.labels.task == "regression":
-            numbers: Array = self._said(X)[0]
-            return numbers
+            return np.asarray(self._predict(X)[0])
         found = self.decision_function(X)
         best = (found > 0).astype(np.intp) if found.ndim == 1 else found.argmax(axis=1)
         return np.asarray(self.classes_[best])
@@ -120,7 +117,7 @@ class ClientNetwork:
         """
         return self.architecture.scores_of(self.parameters, total)
 
-    def _said(self, table: Table) -> Array:
+    def _predict(self, table: Table) -> Array:
         """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
         return self.architecture.predict(self.parameters, self._standardised(table), self.labels)
 

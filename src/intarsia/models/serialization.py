@@ -13,28 +13,24 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
 from intarsia.core.atomic_files import write_atomically, write_durably
-from intarsia.core.block import Labels
-from intarsia.errors import CheckpointError
-from intarsia.models.client_models import LinearModels
+from intarsia.core.block import ClientId, Labels
+from intarsia.errors import CheckpointError, nearest
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
 
-    LinearModel = LinearClassifier | LinearRegressor
-    Model = LinearModel | LinearModels | Networks
-
-
+M = TypeVar("M")
 NAME = "linear.json"
 NETWORKS = "networks.json"
 CLIENTS = "clients.json"
@@ -43,6 +39,38 @@ _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
 _OWN = ("features", "means", "scales", "module", "composition")
+
+
+class ClientModels(Mapping[ClientId, M]):
+    """The models of clients with features of their own, by client."""
+
+    kind: ClassVar[str] = "model"
+
+    def __init__(self, algorithm: str, models: Mapping[ClientId, M]) -> None:
+        self.algorithm = algorithm
+        self._models = dict(models)
+
+    def __getitem__(self, client: ClientId) -> M:
+        if client not in self._models:
+            raise KeyError(
+                f"There is no {self.kind} of a client {client!r}; {nearest(client, self._models)}."
+            )
+        return self._models[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+
+class LinearModels(ClientModels["LinearRegressor"]):
+    """The linear models of all clients, by client."""
+
+
+if TYPE_CHECKING:
+    LinearModel: TypeAlias = LinearClassifier | LinearRegressor
+    Model: TypeAlias = LinearModel | LinearModels | Networks
 
 
 def write_model(model: Model, folder: Path) -> None:
@@ -88,17 +116,8 @@ def read_model(folder: Path) -> Model:
             f"{path} does not exist; a finished run writes it: run or resume the experiment first."
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return kinds[name](content)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        EOFError,
-        zipfile.BadZipFile,
-    ) as problem:
+        return kinds[name](json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise CheckpointError(
             f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
             "run the experiment again with --overwrite."
@@ -112,13 +131,15 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _linear_content(model: LinearModel) -> dict[str, Any]:
     from intarsia.models.linear import LinearClassifier
 
-    classes = isinstance(model, LinearClassifier)
+    kind, loss, classes = "regressor", "squared", None
+    if isinstance(model, LinearClassifier):
+        kind, loss, classes = "classifier", model.loss, model.classes_.tolist()
     return {
-        "kind": "classifier" if classes else "regressor",
-        "loss": model.loss if isinstance(model, LinearClassifier) else "squared",
+        "kind": kind,
+        "loss": loss,
         "regularisation": float(model.regularisation),
         "gap": float(model.gap_) if math.isfinite(model.gap_) else None,
-        "classes": model.classes_.tolist() if isinstance(model, LinearClassifier) else None,
+        "classes": classes,
         "intercept": np.atleast_1d(model.intercept_).tolist(),
         "features": [str(name) for name in model.feature_names_in_],
         "means": model.means_.tolist(),
@@ -176,7 +197,6 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
 
 def _write_networks(model: Networks, folder: Path) -> None:
     shared = model.shared
-    first = model.any.architecture
     files = {name: f"clients/{number:05d}.npz" for number, name in enumerate(model)}
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each network is its client's own
     write_durably((folder / files[name], _own(network, shared)) for name, network in model.items())
@@ -190,7 +210,7 @@ def _write_networks(model: Networks, folder: Path) -> None:
         "task": model.labels.task,
         "classes": list(model.labels.classes),
         "label": model.labels.name,
-        "architecture": first.to_dict(),
+        "architecture": model.any.architecture.to_dict(),
         "shared": sorted(shared),
         "server": model.server is not None,
         "clients": files,
@@ -230,14 +250,13 @@ def _network(
 
     parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
     features = tuple(own["features"].tolist())
-    own_module = "module" in own
     # of a perceptron: patches fit any width, and of a module of the user's own nobody knows
-    first = None if own_module else parameters.get("embedding.0.weight")
+    first = None if "module" in own else parameters.get("embedding.0.weight")
     width = len(features) if first is None else first.shape[1]
     if not width == len(features) == len(own["means"]) == len(own["scales"]):
         raise ValueError(f"a network takes {width} features and {len(features)} are named")
     made_of: Architecture | Named | Composition | None = architecture
-    if own_module:
+    if "module" in own:
         made_of = Named(str(own["module"]))
     elif "composition" in own:
         made_of = composition_of(json.loads(str(own["composition"])))
@@ -270,4 +289,4 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"{path.name} is not there")
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        return dict(file)

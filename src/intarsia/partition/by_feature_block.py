@@ -30,14 +30,7 @@ import numpy as np
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, listed, nearest
-from intarsia.partition.checks import (
-    Positions,
-    block_of,
-    check_count,
-    check_range,
-    check_word,
-    classes_of,
-)
+from intarsia.partition import checks
 
 Numbers = tuple[int, ...]
 
@@ -86,31 +79,31 @@ def drawn(
         chosen = []
         for counts, (fewest, most) in zip(holders, (blocks_each, classes_each), strict=True):
             number = int(rng.integers(fewest, most + 1))
-            # those with fewest holders so far, in random order
-            taken = np.lexsort((rng.random(len(counts)), counts))[:number]
+            taken = checks.fewest_first(counts, rng)[:number]
             counts[taken] += 1
             chosen.append(tuple(sorted(taken.tolist())))
         found.append(Held(*chosen))
     return Pattern(blocks, classes, tuple(found))
 
 
-def _of(blocks: Sequence[str], classes: Sequence[Sequence[int]]) -> tuple[Held, ...]:
-    """Return what clients hold; their blocks are written as base-12 digits."""
-    return tuple(
-        Held(tuple(int(one, 12) for one in some), tuple(own))
-        for some, own in zip(blocks, classes, strict=True)
-    )
+def _pattern(
+    blocks: int, classes: int, blocks_held: Sequence[str], classes_held: Sequence[Sequence[int]]
+) -> Pattern:
+    """Return an assignment; the clients' blocks are written as base-12 digits."""
+    held = zip(blocks_held, classes_held, strict=True)
+    clients = (Held(tuple(int(one, 12) for one in some), tuple(own)) for some, own in held)
+    return Pattern(blocks, classes, tuple(clients))
 
 
-def _modelnet40_1() -> Pattern:
-    # each class is at two clients, which together have all blocks: the pairs take turns
-    pairs = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
-    classes = [[k for k in range(40) if client in pairs[k % 6]] for client in range(4)]
-    return Pattern(4, 40, _of(["123", "023", "013", "012"], classes))
-
-
-def _modelnet40_2() -> Pattern:
-    classes = (
+_LACK_ONE = ("123", "023", "013", "012")  # of four blocks each client lacks its own
+_TWO_COMMON = ("012", "012", "023", "023", "02", "02")
+# each class is at two clients, which together have all blocks: the pairs take turns
+_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
+_MODELNET40_2 = _pattern(
+    12,
+    40,
+    ("012345", "345678", "6789ab", "0129ab", "012678", "3459ab", "02468a", "13579b"),
+    (
         (1, 2, 3, 4, 11, 15, 18, 21, 24, 26, 27, 30, 31, 37, 38),
         (0, 5, 12, 13, 17, 20, 21, 24, 25, 28, 29, 31, 33, 34, 35),
         (0, 3, 6, 10, 11, 15, 18, 22, 25, 26, 29, 30, 31, 32, 34),
@@ -119,57 +112,46 @@ def _modelnet40_2() -> Pattern:
         (1, 4, 8, 10, 13, 14, 15, 16, 18, 19, 23, 29, 31, 36, 38),
         (1, 4, 6, 7, 8, 9, 11, 17, 18, 20, 21, 24, 29, 33, 36),
         (2, 6, 7, 8, 9, 13, 14, 23, 25, 29, 30, 31, 34, 35, 39),
-    )
-    blocks = ("012345", "345678", "6789ab", "0129ab", "012678", "3459ab", "02468a", "13579b")
-    return Pattern(12, 40, _of(blocks, classes))
-
-
-def _cifar10() -> Pattern:
-    classes = (
-        *((1, 2, 4, 7, 8), (0, 3, 5, 6, 9), (0, 1, 3, 4, 8)),
-        *((2, 5, 6, 7, 9), (0, 3, 5, 6, 7), (1, 2, 4, 8, 9)),
-        *((0, 3, 6, 7, 8), (1, 2, 4, 5, 9), (2, 3, 4, 7, 8)),
-    )
-    blocks = (
-        *("03589b", "124567a", "013467ab", "25689b", "013479a"),
-        *("0123458a", "26789b", "03478ab", "01235689"),
-    )
-    return Pattern(12, 10, _of(blocks, classes))
-
-
-def _table3() -> Pattern:
-    # the second block misses classes 34 to 39, the fourth 0 to 4: 11 of 160 pairs
-    starts = (0, 9, 15, 5, 25, 10)
-    classes = [sorted(k % 40 for k in range(start, start + 25)) for start in starts]
-    return Pattern(4, 40, _of(["012", "012", "023", "023", "02", "02"], classes))
-
-
-def _table4() -> Pattern:
-    classes = [range(5), range(5, 10)] * 3
-    return Pattern(4, 10, _of(["012", "012", "023", "023", "02", "02"], classes))
-
-
-def _herigraph() -> Pattern:
-    # clients m and m + 3 have different blocks and lack the same classes
-    classes = [[k for k in range(9) if k // 3 != client % 3] for client in range(6)]
-    return Pattern(4, 9, _of(["01", "02", "03", "23", "13", "12"], classes))
-
-
-def _workshop_4() -> Pattern:
-    classes = [[k for k in range(40) if k % 4 != client] for client in range(4)]
-    return Pattern(4, 40, _of(["123", "023", "013", "012"], classes))
-
-
+    ),
+)
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
-        "c3-herigraph": _herigraph(),
-        "table2-cifar10": _cifar10(),
-        "table2-modelnet40-1": _modelnet40_1(),
-        "table2-modelnet40-2": _modelnet40_2(),
-        "table3": _table3(),
-        "table4": _table4(),
-        "workshop-4": _workshop_4(),
-        "workshop-8": _modelnet40_2(),
+        # clients m and m + 3 have different blocks and lack the same classes
+        "c3-herigraph": _pattern(
+            4,
+            9,
+            ("01", "02", "03", "23", "13", "12"),
+            [[k for k in range(9) if k // 3 != client % 3] for client in range(6)],
+        ),
+        "table2-cifar10": _pattern(
+            12,
+            10,
+            (
+                *("03589b", "124567a", "013467ab", "25689b", "013479a"),
+                *("0123458a", "26789b", "03478ab", "01235689"),
+            ),
+            (
+                *((1, 2, 4, 7, 8), (0, 3, 5, 6, 9), (0, 1, 3, 4, 8)),
+                *((2, 5, 6, 7, 9), (0, 3, 5, 6, 7), (1, 2, 4, 8, 9)),
+                *((0, 3, 6, 7, 8), (1, 2, 4, 5, 9), (2, 3, 4, 7, 8)),
+            ),
+        ),
+        "table2-modelnet40-1": _pattern(
+            4, 40, _LACK_ONE, [[k for k in range(40) if m in _PAIRS[k % 6]] for m in range(4)]
+        ),
+        "table2-modelnet40-2": _MODELNET40_2,
+        # the second block misses classes 34 to 39, the fourth 0 to 4: 11 of 160 pairs
+        "table3": _pattern(
+            4,
+            40,
+            _TWO_COMMON,
+            [sorted(k % 40 for k in range(at, at + 25)) for at in (0, 9, 15, 5, 25, 10)],
+        ),
+        "table4": _pattern(4, 10, _TWO_COMMON, [range(5), range(5, 10)] * 3),
+        "workshop-4": _pattern(
+            4, 40, _LACK_ONE, [[k for k in range(40) if k % 4 != client] for client in range(4)]
+        ),
+        "workshop-8": _MODELNET40_2,
     }
 )
 
@@ -227,8 +209,8 @@ def blocks(
             f"The data set {dataset.name!r} has no named feature blocks; set groups in [dataset] "
             '(or blocks = "quadrants", for images).'
         )
-    check_word("samples", samples, get_args(SamplesAt))
-    y, codes, meaning = classes_of(dataset)
+    checks.check_word("samples", samples, get_args(SamplesAt))
+    y, codes, meaning = checks.classes_of(dataset)
     if (pattern is not None) + (clients is not None) + bool(client) != 1:
         raise ExperimentError(
             f"The partition of kind 'blocks' has pattern = {pattern!r}, clients = {clients!r} and "
@@ -246,7 +228,7 @@ def blocks(
     else:
         holders = _by_list(client, names, meaning)
     _check_classes(holders, meaning)
-    tests = dataset.test is not None and bool(dataset.test.all())
+    tests = checks.is_test(dataset)
     rows = _rows(dataset, y, codes, holders, meaning, samples, seed, tests=tests)
     return {
         name: _block(dataset, name, y, rows[name], [names[at] for at in held.blocks], tests=tests)
@@ -269,7 +251,7 @@ def _by_pattern(
             f"{dataset.name!r} has {len(blocks)} blocks ({listed(blocks)}) of {len(classes)} "
             "classes; set another pattern, or other blocks or classes (only) in [dataset]."
         )
-    return _numbered(pattern)
+    return _named(pattern.clients)
 
 
 def _by_draw(
@@ -281,7 +263,7 @@ def _by_draw(
     meaning: Sequence[str],
     seed: int,
 ) -> dict[ClientId, Held]:
-    check_count("clients", clients, 10**6, "clients that can be simulated")
+    checks.check_count("clients", clients, 10**6, "clients that can be simulated")
     if not isinstance(common, Sequence):
         raise ExperimentError(
             f"The partition has common = {common!r}; expected names of blocks, of {listed(names)}."
@@ -297,7 +279,7 @@ def _by_draw(
         common=places,
         seed=seed,
     )
-    return _numbered(pattern)
+    return _named(pattern.clients)
 
 
 def _each(key: str, value: int | Sequence[int] | None, least: int, most: int) -> tuple[int, int]:
@@ -308,9 +290,9 @@ def _each(key: str, value: int | Sequence[int] | None, least: int, most: int) ->
             f"to {most}: a number, or the fewest and the most."
         )
     if isinstance(value, Sequence):
-        check_range(key, value, least, most)
+        checks.check_range(key, value, least, most)
         return value[0], value[1]
-    check_count(key, value, most, key)
+    checks.check_count(key, value, most, key)
     if value < least:
         raise ExperimentError(
             f"The partition has {key} = {value}; expected at least {least}, as many as all clients "
@@ -319,18 +301,18 @@ def _each(key: str, value: int | Sequence[int] | None, least: int, most: int) ->
     return value, value
 
 
-def _numbered(pattern: Pattern) -> dict[ClientId, Held]:
-    width = len(str(len(pattern.clients) - 1))
-    return {f"client{at:0{width}}": held for at, held in enumerate(pattern.clients)}
+def _named(clients: Sequence[Held]) -> dict[ClientId, Held]:
+    return dict(zip(checks.client_names(len(clients)), clients, strict=True))
 
 
 def _by_list(
     clients: Sequence[Mapping[str, Any]], blocks: Sequence[str], classes: Sequence[str]
 ) -> dict[ClientId, Held]:
     found: dict[ClientId, Held] = {}
-    width = len(str(len(clients) - 1))
     known = ("name", "blocks", "classes")
-    for number, table in enumerate(clients):
+    for number, (table, usual) in enumerate(
+        zip(clients, checks.client_names(len(clients)), strict=True)
+    ):
         if not isinstance(table, Mapping):
             raise ExperimentError(
                 f"The partition has client = {clients!r}; expected tables [[partition.client]]."
@@ -340,13 +322,13 @@ def _by_list(
                 raise ExperimentError(
                     f"[[partition.client]] {number} has no key {key!r}; {nearest(key, known)}."
                 )
-        name = str(table.get("name", f"client{number:0{width}}"))
+        name = str(table.get("name", usual))
         if name in found:
             raise ExperimentError(
                 f"Two [[partition.client]] have the name {name!r}; rename one of them."
             )
         held = []
-        for key, names in (("blocks", blocks), ("classes", classes)):
+        for key, what, names in (("blocks", "block", blocks), ("classes", "class", classes)):
             given = table.get(key, ())
             given = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else given
             where = f"[[partition.client]] {name!r}"
@@ -355,7 +337,7 @@ def _by_list(
                     f"{where} has no {key}, so that it would hold nothing; give it some of "
                     f"{listed(names)}, or remove it."
                 )
-            places = {_place(str(one), names, f"{where} {key}", key[:-1]) for one in given}
+            places = {_place(str(one), names, f"{where} {key}", what) for one in given}
             held.append(tuple(sorted(places)))
         found[name] = Held(*held)
     return found
@@ -364,7 +346,6 @@ def _by_list(
 def _place(name: str, known: Sequence[str], where: str, what: str) -> int:
     """Return the position of a block or a class by its name."""
     if name not in known:
-        what = {"classe": "class"}.get(what, what)
         raise ExperimentError(
             f"{where} names the {what} {name!r}, which the data set does not have; "
             f"{nearest(name, known)}."
@@ -393,12 +374,12 @@ def _rows(
     seed: int,
     *,
     tests: bool,
-) -> dict[ClientId, Positions]:
+) -> dict[ClientId, checks.Positions]:
     """Return every client's rows; of a test part all."""
     if tests:
         return dict.fromkeys(holders, np.arange(len(y)))
     shuffle = np.random.default_rng([seed, 1])
-    parts: dict[ClientId, list[Positions]] = {name: [] for name in holders}
+    parts: dict[ClientId, list[checks.Positions]] = {name: [] for name in holders}
     for at, code in enumerate(codes.tolist()):
         rows = np.flatnonzero(y == code)
         some = [name for name, held in holders.items() if at in held.classes]
@@ -408,18 +389,22 @@ def _rows(
                 f'and {len(some)} clients that would share them; set samples = "shared", or give '
                 "the class to fewer."
             )
-        dealt = (
-            np.array_split(shuffle.permutation(rows), len(some))
-            if samples == "disjoint"
-            else [rows] * len(some)
-        )
+        dealt = [rows] * len(some)
+        if samples == "disjoint":
+            dealt = np.array_split(shuffle.permutation(rows), len(some))
         for name, part in zip(some, dealt, strict=True):
             parts[name].append(part)
     return {name: np.sort(np.concatenate(some)) for name, some in parts.items()}
 
 
 def _block(
-    dataset: Dataset, name: ClientId, y: Array, rows: Positions, held: list[str], *, tests: bool
+    dataset: Dataset,
+    name: ClientId,
+    y: Array,
+    rows: checks.Positions,
+    held: list[str],
+    *,
+    tests: bool,
 ) -> Block:
     """Return a client's block: its rows that have values in all its feature blocks."""
     place = {feature: at for at, feature in enumerate(dataset.features)}
@@ -433,7 +418,7 @@ def _block(
             f"Client {name!r} would have no training sample: {dataset.name!r} has none of its "
             f"classes with values in {listed(held)}; give it other classes or blocks."
         )
-    block = block_of(dataset, rows, y[rows], columns)
+    block = checks.block_of(dataset, rows, y[rows], columns)
     return replace(
         block, groups={some: block.groups[some] for some in block.groups if some in held}
     )

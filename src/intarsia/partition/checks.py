@@ -1,4 +1,4 @@
-"""Checks of a partition's keys, and values, labels and counts that all partitions need."""
+"""Checks of a partition's keys, and what all partitions do with values, labels and clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, held_groups
+from intarsia.core.block import Array, Block, ClientId, held_groups
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, nearest
 
@@ -30,30 +30,39 @@ def floats(
 
 
 def block_of(
-    dataset: Dataset, rows: Positions, y: Array | None, columns: Positions | None = None
+    dataset: Dataset,
+    rows: Positions,
+    y: Array | None,
+    columns: Positions | None = None,
+    samples: NDArray[Any] | None = None,
 ) -> Block:
-    """Return a client's block: the values at rows and columns (None: all), and the labels given."""
+    """Return a client's block: the values at rows and columns (None: all), and the labels given.
+
+    `samples` are the ids of the rows, where several blocks share them.
+    """
     features = dataset.features
+    run: slice | Positions = slice(None)
     if columns is not None:
         features = tuple(features[at] for at in columns.tolist())
+        run = _run(columns)
     if dataset.sparse:
-        x: Any = dataset.x[rows] if columns is None else dataset.x[rows][:, columns]
-        x = x.astype(np.float64)
+        x: Any = dataset.x[rows][:, run].astype(np.float64)
     else:
-        run = slice(0, len(features)) if columns is None else columns
         x = floats(dataset.x, rows, run, len(features), dataset.scale)
     groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
-    return Block(dataset.samples[rows], features, x, y, groups, shapes=shapes)
+    samples = dataset.samples[rows] if samples is None else samples
+    return Block(samples, features, x, y, groups, shapes=shapes)
+
+
+def _run(columns: Positions) -> slice | Positions:
+    """Return contiguous columns as a slice, which is read without a copy."""
+    first = int(columns[0]) if len(columns) else 0
+    run = slice(first, first + len(columns))
+    return run if np.array_equal(columns, np.arange(run.start, run.stop)) else columns
 
 
 def numbers(dataset: Dataset) -> Array:
-    """Return the labels as a block holds them, (samples,).
-
-    Raises
-    ------
-    ExperimentError
-        If they are text.
-    """
+    """Return the labels as a block holds them, (samples,); raise if they are text."""
     if dataset.y.dtype.kind not in "biuf":
         raise ExperimentError(
             f"The labels of {dataset.name!r} are text (first: {str(dataset.y[0])!r}) and a block "
@@ -65,10 +74,7 @@ def numbers(dataset: Dataset) -> Array:
 def classes_of(dataset: Dataset) -> tuple[Array, Array, tuple[str, ...]]:
     """Return the labels, the values of the classes, ascending, and what these mean.
 
-    Raises
-    ------
-    ExperimentError
-        If the labels are text, or numbers to predict.
+    It raises if the labels are text, or numbers to predict.
     """
     y = numbers(dataset)
     if dataset.classes:
@@ -88,13 +94,7 @@ def _text(values: Array) -> tuple[str, ...]:
 
 
 def check_count(key: str, value: Any, available: int, what: str) -> None:
-    """Raise unless a value is a whole number from 1 to what there is.
-
-    Raises
-    ------
-    ExperimentError
-        With the value.
-    """
+    """Raise unless a value is a whole number from 1 to what there is."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not 1 <= value <= available:
         raise ExperimentError(
@@ -104,25 +104,13 @@ def check_count(key: str, value: Any, available: int, what: str) -> None:
 
 
 def check_word(key: str, value: Any, words: Sequence[str]) -> None:
-    """Raise unless a value is one of some words.
-
-    Raises
-    ------
-    ExperimentError
-        With the nearest word.
-    """
+    """Raise unless a value is one of some words; advise the nearest."""
     if value not in words:
         raise ExperimentError(f"The partition has {key} = {value!r}; {nearest(str(value), words)}.")
 
 
 def check_fraction(key: str, value: Any) -> None:
-    """Raise unless a value is a fraction.
-
-    Raises
-    ------
-    ExperimentError
-        With the value.
-    """
+    """Raise unless a value is a fraction."""
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not 0 <= value <= 1:
         raise ExperimentError(
@@ -131,13 +119,7 @@ def check_fraction(key: str, value: Any) -> None:
 
 
 def check_range(key: str, value: Any, least: float, most: float, *, whole: bool = True) -> None:
-    """Raise unless a value is a smallest and a largest number.
-
-    Raises
-    ------
-    ExperimentError
-        With the value.
-    """
+    """Raise unless a value is a smallest and a largest number."""
     kinds = (int,) if whole else (int, float)
     sound = isinstance(value, Sequence) and len(value) == 2 and not isinstance(value, str)
     if sound:
@@ -167,6 +149,41 @@ def apportioned(shares: Array, sizes: Counts) -> Counts:
         found[chosen, at] += 1
         owed[chosen] -= 1
     return found
+
+
+def draw_rows(shares: Array, classes: Positions, rng: np.random.Generator) -> list[Positions]:
+    """Return the samples of each group, drawn class by class; shares are (groups, classes)."""
+    counts = apportioned(shares, np.bincount(classes, minlength=shares.shape[1]))
+    parts = [
+        np.split(rng.permutation(np.flatnonzero(classes == at)), np.cumsum(column)[:-1])
+        for at, column in enumerate(counts.T)
+    ]
+    return [np.concatenate(some) for some in zip(*parts, strict=True)]
+
+
+def draw_classes(
+    groups: int, classes: int, each: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Return which classes each group has, (groups, classes): each class as often as any other."""
+    held = np.zeros((groups, classes), bool)
+    for own in held:
+        own[fewest_first(held.sum(axis=0), rng)[:each]] = True
+    return held
+
+
+def fewest_first(counts: NDArray[Any], rng: np.random.Generator) -> Positions:
+    """Return the order of classes or blocks by their numbers of holders, else a random one."""
+    return np.lexsort((rng.random(len(counts)), counts))
+
+
+def client_names(number: int, prefix: str = "client") -> list[ClientId]:
+    """Return names with numbers of one width: client00 to client11."""
+    return [f"{prefix}{at:0{len(str(number - 1))}}" for at in range(number)]
+
+
+def is_test(dataset: Dataset) -> bool:
+    """Return whether a data set is a test part."""
+    return dataset.test is not None and bool(dataset.test.all())
 
 
 def runs(members: int, groups: int) -> NDArray[np.intp]:

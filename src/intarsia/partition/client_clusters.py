@@ -73,16 +73,17 @@ class Structures:
     @property
     def agreement(self) -> dict[str, dict[str, float]]:
         """Return how alike each true level and each learned one are; {} where one is not known."""
-        if self.truth is None or self.learned is None:
-            return {}
-        return agreement(self.truth, self.learned)
+        return self._agreement(members=False)
 
     @property
     def agreement_of_members(self) -> dict[str, dict[str, float]]:
         """Return the same of those clients alone that have a part in both levels."""
+        return self._agreement(members=True)
+
+    def _agreement(self, *, members: bool) -> dict[str, dict[str, float]]:
         if self.truth is None or self.learned is None:
             return {}
-        return agreement(self.truth, self.learned, members=True)
+        return agreement(self.truth, self.learned, members=members)
 
 
 def of_models(
@@ -113,8 +114,7 @@ def agreement(
 
     It is 1 where both group the clients alike and 0 on average where one is drawn at random. A
     client without a part in a level is a group of its own there; or, with `members`, left out.
-    Levels of fewer than two such
-    clients are left out.
+    Levels of fewer than two such clients are left out.
 
     Notes
     -----
@@ -137,10 +137,11 @@ def agreement(
     for true_name, groups in truth.levels.items():
         found[true_name] = {}
         for name, own in learned.levels.items():
-            pairs = list(zip(_numbered(groups), _numbered(own), strict=True))
+            pairs = list(zip(groups, own, strict=True))
             if members:
-                both = zip(groups, own, strict=True)
-                pairs = [(a, b) for a, b in both if a is not None and b is not None]
+                pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
+            else:
+                pairs = list(zip(_numbered(groups), _numbered(own), strict=True))
             if len(pairs) > 1:
                 found[true_name][name] = float(adjusted_rand_score(*zip(*pairs, strict=True)))
     return found

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, first_line, nearest
-from intarsia.partition.checks import Positions, apportioned, block_of, numbers
+from intarsia.partition.checks import Positions, block_of, client_names, draw_rows, is_test, numbers
 
 ROW = "row"  # the column by which rows are known again
 _LABEL, _CLIENT = "label", "client"
@@ -48,8 +48,7 @@ class FlowerDeal:
         ExperimentError
             If the labels are text, or the test part has classes that the training part has not.
         """
-        tests = dataset.test is not None and bool(dataset.test.all())
-        rows = self._shared(dataset) if tests else self.rows
+        rows = self._shared(dataset) if is_test(dataset) else self.rows
         return {name: self._block(dataset, name, np.sort(rows[name])) for name in self.rows}
 
     def _shared(self, dataset: Dataset) -> dict[ClientId, Positions]:
@@ -67,15 +66,12 @@ class FlowerDeal:
         test = np.searchsorted(codes, test)
         held = np.zeros((len(cells), len(codes)))
         np.add.at(held, (cell.reshape(-1), train), 1)
-        counts = apportioned(held / held.sum(axis=0), np.bincount(test, minlength=len(codes)))
         shuffle = np.random.default_rng([self.seed, 11])
-        found: list[list[Positions]] = [[] for _ in self.rows]
-        for at, column in enumerate(counts.T):
-            own = shuffle.permutation(np.flatnonzero(test == at))
-            for members, part in zip(cells, np.split(own, np.cumsum(column)[:-1]), strict=True):
-                for client in np.flatnonzero(members):
-                    found[client].append(part)
-        return {name: np.concatenate(some) for name, some in zip(self.rows, found, strict=True)}
+        rows = draw_rows(held / held.sum(axis=0), test, shuffle)
+        return {
+            name: np.concatenate([rows[at] for at in np.flatnonzero(members)])
+            for name, members in zip(self.rows, cells.T, strict=True)
+        }
 
     def _block(self, dataset: Dataset, name: ClientId, rows: Positions) -> Block:
         y = numbers(dataset)[rows] if name in self.labelled else None
@@ -134,7 +130,7 @@ def flower(
             f"{first_line(problem)}; change its arguments."
         ) from problem
     place = {feature: at for at, feature in enumerate(dataset.features)}
-    names = [f"client{at:0{len(str(len(parts) - 1))}}" for at in range(len(parts))]
+    names = client_names(len(parts))
     every = np.arange(dataset.shape[0])
     rows = {
         # alone first: else all columns of each row are read

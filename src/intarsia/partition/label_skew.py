@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -20,16 +19,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
-from intarsia.partition.checks import (
-    Counts,
-    apportioned,
-    block_of,
-    check_count,
-    check_range,
-    check_word,
-    classes_of,
-    runs,
-)
+from intarsia.partition import checks
 from intarsia.partition.client_clusters import Structure
 
 Relabel = Literal["none", "pair", "all"]
@@ -37,14 +27,12 @@ Mask = NDArray[np.bool_]
 
 _MOST_DRAWS = 1000
 # Table C.1 of the paper: (number of classes, clusters of each level) -> classes of each cluster
-_CLASSES: Final[Mapping[tuple[int, tuple[int, ...]], tuple[int, ...]]] = MappingProxyType(
-    {
-        (100, (2, 5, 9)): (19, 7, 3),
-        (100, (3, 6, 11)): (14, 6, 2),
-        (200, (4, 13, 21)): (20, 6, 2),
-        (200, (9, 15, 22)): (9, 5, 2),
-    }
-)
+_CLASSES: Final[Mapping[tuple[int, tuple[int, ...]], tuple[int, ...]]] = {
+    (100, (2, 5, 9)): (19, 7, 3),
+    (100, (3, 6, 11)): (14, 6, 2),
+    (200, (4, 13, 21)): (20, 6, 2),
+    (200, (9, 15, 22)): (9, 5, 2),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +43,7 @@ class ClassShares:
     classes: Array  # (classes,) their labels in a data set
     shares: Array  # (clients, classes) columns add up to 1
     labels: Array  # (clients, classes) what each client calls them
-    most: Counts | None  # (clients,) most training samples; None: as many as there are
+    most: checks.Counts | None  # (clients,) most training samples; None: as many as there are
     seed: int
 
     def deal(self, dataset: Dataset) -> dict[ClientId, Block]:
@@ -64,7 +52,7 @@ class ClassShares:
         Raises
         ------
         ExperimentError
-                If the labels are text or no classes, or one is not among those of the shares.
+            If the labels are text or no classes, or one is not among those of the shares.
         """
         y, _ = _labelled(dataset)
         unknown = y[~np.isin(y, self.classes)]
@@ -74,30 +62,20 @@ class ClassShares:
                 "when the shares were drawn; give both parts the same classes."
             )
         place = np.searchsorted(self.classes, y)
-        tests = dataset.test is not None and bool(dataset.test.all())
-        counts = apportioned(self.shares, np.bincount(place, minlength=len(self.classes)))
+        tests = checks.is_test(dataset)
         shuffle = np.random.default_rng([self.seed, 10, tests])
-        rows: list[list[NDArray[np.intp]]] = [[] for _ in self.structure.clients]
-        for at, column in enumerate(counts.T):
-            own = shuffle.permutation(np.flatnonzero(place == at))
-            for some, part in zip(rows, np.split(own, np.cumsum(column)[:-1]), strict=True):
-                some.append(part)
         found: dict[ClientId, Block] = {}
-        for at, name in enumerate(self.structure.clients):
-            kept = np.concatenate(rows[at])
+        rows = checks.draw_rows(self.shares, place, shuffle)
+        for at, (name, kept) in enumerate(zip(self.structure.clients, rows, strict=True)):
             if self.most is not None and not tests:
                 kept = shuffle.permutation(kept)[: self.most[at]]
             kept = np.sort(kept)
-            found[name] = block_of(dataset, kept, self.labels[at][place[kept]])
+            found[name] = checks.block_of(dataset, kept, self.labels[at][place[kept]])
         return found
 
 
 def iid(
-    dataset: Dataset,
-    *,
-    clients: int,
-    samples: int | Sequence[int] | None = None,
-    seed: int = 0,
+    dataset: Dataset, *, clients: int, samples: int | Sequence[int] | None = None, seed: int = 0
 ) -> ClassShares:
     """Give each client the same share of each class.
 
@@ -112,8 +90,7 @@ def iid(
         If a value is out of range, or the labels are text or no classes.
     """
     structure = Structure(_names(dataset, clients), {"all": (0,) * clients})
-    holders = np.ones((clients, len(classes_of(dataset)[1])), bool)
-    return _shares(dataset, structure, holders, math.inf, 1, samples, seed)
+    return _draw_shares(dataset, structure, None, math.inf, 1, samples, seed)
 
 
 def dirichlet(
@@ -130,7 +107,8 @@ def dirichlet(
     Parameters
     ----------
     alpha
-        Its concentration, above 0: the smaller, the more a class is at few clients.
+        Its concentration, above 0: the smaller, the more a class is at few clients; `math.inf`:
+        shares are equal.
     minimum
         Fewest training samples of a client: shares are drawn until all have as many.
     samples
@@ -147,8 +125,7 @@ def dirichlet(
         or no classes.
     """
     structure = Structure(_names(dataset, clients), {"personal": tuple(range(clients))})
-    holders = np.ones((clients, len(classes_of(dataset)[1])), bool)
-    return _shares(dataset, structure, holders, alpha, minimum, samples, seed)
+    return _draw_shares(dataset, structure, None, alpha, minimum, samples, seed)
 
 
 def clusters(
@@ -175,13 +152,8 @@ def clusters(
     relabel
         What each cluster calls its samples: "none", all the same; "pair", each confuses two classes
         of its own; "all", each has its own permutation of the classes.
-    alpha
-        Concentration of the Dirichlet distribution of the clients' shares of a class; `math.inf`:
-        they are equal.
-    minimum
-        Fewest training samples of a client: shares are drawn until all have as many.
-    samples
-        Most training samples of a client; or fewest and most, from which each draws its own.
+    alpha, minimum, samples
+        As in `dirichlet`.
 
     Notes
     -----
@@ -196,25 +168,23 @@ def clusters(
         classes.
     """
     names = _names(dataset, clients)
-    _, codes, _ = classes_of(dataset)
-    check_count("clusters", clusters, clients, "clients")
-    group = runs(clients, clusters)
+    _, codes, _ = checks.classes_of(dataset)
+    checks.check_count("clusters", clusters, clients, "clients")
+    group = checks.runs(clients, clusters)
     structure = Structure(names, {"clusters": tuple(group.tolist())})
     rng = np.random.default_rng([seed, 0])
     own = np.ones((clusters, len(codes)), bool)
     if classes is not None:
-        check_count("classes", classes, len(codes), "classes")
+        checks.check_count("classes", classes, len(codes), "classes")
         if classes * clusters < len(codes):
             raise ExperimentError(
                 f"The partition has {clusters} clusters with {classes} classes each, and "
                 f"{dataset.name!r} has {len(codes)}, so that some would be with nobody; give more "
                 "classes to each, or leave classes out by only in [dataset]."
             )
-        own = _some_each(clusters, len(codes), classes, rng)
-    names_of = _renamed(relabel, clusters, codes, classes, rng)
-    return _shares(
-        dataset, structure, own[group], alpha, minimum, samples, seed, labels=names_of[group]
-    )
+        own = checks.draw_classes(clusters, len(codes), classes, rng)
+    labels = _relabel(relabel, clusters, codes, classes, rng)[group]
+    return _draw_shares(dataset, structure, own[group], alpha, minimum, samples, seed, labels)
 
 
 def levels(
@@ -240,13 +210,8 @@ def levels(
     classes
         How many classes each group of a level has; with the groups of the paper, None: those of its
         Table C.1.
-    alpha
-        Concentration of the Dirichlet distribution of the clients' shares of a class; `math.inf`:
-        they are equal.
-    minimum
-        Fewest training samples of a client: shares are drawn until all have as many.
-    samples
-        Most training samples of a client; or fewest and most, from which each draws its own.
+    alpha, minimum, samples
+        As in `dirichlet`.
 
     Notes
     -----
@@ -260,14 +225,14 @@ def levels(
         gives every client the minimum, or the labels are text or no classes.
     """
     names = _names(dataset, clients)
-    _, codes, _ = classes_of(dataset)
+    _, codes, _ = checks.classes_of(dataset)
     if not isinstance(groups, Sequence) or isinstance(groups, str) or not groups:
         raise ExperimentError(
             f"The partition has groups = {groups!r}; expected how many groups each level has, such "
             "as [3, 6, 11]."
         )
     for number in groups:
-        check_count("groups", number, clients, "clients")
+        checks.check_count("groups", number, clients, "clients")
     each = _classes_each(dataset, len(codes), tuple(groups), classes)
     member = _nested(clients, groups)
     order = np.random.default_rng([seed, 0]).permutation(len(codes))
@@ -280,17 +245,17 @@ def levels(
     structure = Structure(
         names, {f"level {at + 1}": tuple(group.tolist()) for at, group in enumerate(member)}
     )
-    return _shares(dataset, structure, holders, alpha, minimum, samples, seed)
+    return _draw_shares(dataset, structure, holders, alpha, minimum, samples, seed)
 
 
 def _names(dataset: Dataset, clients: int) -> tuple[ClientId, ...]:
-    check_count("clients", clients, dataset.shape[0], "samples")
-    return tuple(f"client{number:0{len(str(clients - 1))}}" for number in range(clients))
+    checks.check_count("clients", clients, dataset.shape[0], "samples")
+    return tuple(checks.client_names(clients))
 
 
 def _labelled(dataset: Dataset) -> tuple[Array, Array]:
     """Return the labels and the values of the classes, where every sample has a label."""
-    y, codes, _ = classes_of(dataset)
+    y, codes, _ = checks.classes_of(dataset)
     unknown = int(np.isnan(y).sum())
     if unknown:
         raise ExperimentError(
@@ -303,19 +268,10 @@ def _labelled(dataset: Dataset) -> tuple[Array, Array]:
 def _nested(clients: int, groups: Sequence[int]) -> list[NDArray[np.intp]]:
     """Return each client's group at each level, (levels, clients)."""
     order = sorted(range(len(groups)), key=lambda level: -groups[level])
-    found = {order[0]: runs(clients, groups[order[0]])}
+    found = {order[0]: checks.runs(clients, groups[order[0]])}
     for finer, coarser in pairwise(order):
-        found[coarser] = runs(groups[finer], groups[coarser])[found[finer]]
+        found[coarser] = checks.runs(groups[finer], groups[coarser])[found[finer]]
     return [found[level] for level in range(len(groups))]
-
-
-def _some_each(groups: int, classes: int, each: int, rng: np.random.Generator) -> Mask:
-    """Return which classes each group has, (groups, classes): each class as often as any other."""
-    held = np.zeros((groups, classes), bool)
-    for own in held:
-        # those with fewest holders so far, in random order
-        own[np.lexsort((rng.random(classes), held.sum(axis=0)))[:each]] = True
-    return held
 
 
 def _classes_each(
@@ -344,11 +300,11 @@ def _classes_each(
     return each
 
 
-def _renamed(
+def _relabel(
     relabel: str, clusters: int, codes: Array, classes: int | None, rng: np.random.Generator
 ) -> Array:
     """Return what each cluster calls each class, (clusters, classes)."""
-    check_word("relabel", relabel, get_args(Relabel))
+    checks.check_word("relabel", relabel, get_args(Relabel))
     found = np.tile(codes, (clusters, 1))
     if relabel == "none":
         return found
@@ -365,9 +321,8 @@ def _renamed(
             "use fewer clusters."
         )
     if relabel == "pair":
-        for own, pair in zip(
-            found, rng.permutation(len(codes))[: 2 * clusters].reshape(-1, 2), strict=True
-        ):
+        pairs = rng.permutation(len(codes))[: 2 * clusters].reshape(-1, 2)
+        for own, pair in zip(found, pairs, strict=True):
             own[pair] = own[pair[::-1]]
         return found
     taken: set[tuple[int, ...]] = set()
@@ -380,16 +335,15 @@ def _renamed(
     return found
 
 
-def _shares(
+def _draw_shares(
     dataset: Dataset,
     structure: Structure,
-    holders: Mask,  # (clients, classes)
+    holders: Mask | None,  # (clients, classes); None: all
     alpha: float,
     minimum: int,
     samples: int | Sequence[int] | None,
     seed: int,
-    *,
-    labels: Array | None = None,  # (clients, classes)
+    labels: Array | None = None,  # (clients, classes); None: as in the data set
 ) -> ClassShares:
     """Draw the shares of the classes among their holders."""
     number = isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool)
@@ -400,18 +354,21 @@ def _shares(
         )
     clients, total = len(structure.clients), len(dataset.samples)
     most = _most(samples, clients, total, seed)
-    check_count("minimum", minimum, total // clients, f"samples for each of {clients} clients")
+    checks.check_count(
+        "minimum", minimum, total // clients, f"samples for each of {clients} clients"
+    )
     y, codes = _labelled(dataset)
+    holders = np.ones((clients, len(codes)), bool) if holders is None else holders
     sizes = np.bincount(np.searchsorted(codes, y), minlength=len(codes))
     rng = np.random.default_rng([seed, 1])
-    least, draws = 0, 1 if math.isinf(alpha) else _MOST_DRAWS
+    equal = math.isinf(alpha)
+    least, draws = 0, 1 if equal else _MOST_DRAWS
     for _ in range(draws):
         shares = np.zeros(holders.shape)
         for at, some in enumerate(holders.T):
             own = int(some.sum())
-            equal = math.isinf(alpha)
             shares[some, at] = 1 / own if equal else rng.dirichlet(np.full(own, float(alpha)))
-        least = max(least, int(apportioned(shares, sizes).sum(axis=1).min()))
+        least = max(least, int(checks.apportioned(shares, sizes).sum(axis=1).min()))
         if least >= minimum:
             named = np.tile(codes, (clients, 1)) if labels is None else labels
             return ClassShares(structure, codes, shares, named, most, seed)
@@ -422,13 +379,13 @@ def _shares(
     )
 
 
-def _most(samples: Any, clients: int, total: int, seed: int) -> Counts | None:
+def _most(samples: Any, clients: int, total: int, seed: int) -> checks.Counts | None:
     """Return the most training samples of each client."""
     if samples is None:
         return None
     if isinstance(samples, Sequence) and not isinstance(samples, str):
-        check_range("samples", samples, 1, total)
+        checks.check_range("samples", samples, 1, total)
         low, high = samples
         return np.random.default_rng([seed, 2]).integers(low, high + 1, clients)
-    check_count("samples", samples, total, "samples")
+    checks.check_count("samples", samples, total, "samples")
     return np.full(clients, samples, np.int64)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError
-from intarsia.partition.checks import Positions, check_count, check_range, floats, numbers
+from intarsia.partition import checks
 
 
 def prior_shift(
@@ -54,25 +54,25 @@ def prior_shift(
         If a value is out of range, a class has fewer samples than holders, or labels are text.
     """
     sets = [dataset] if isinstance(dataset, Dataset) else list(dataset)
-    check_count("clients", clients, sum(one.shape[0] for one in sets), "samples")
+    checks.check_count("clients", clients, sum(one.shape[0] for one in sets), "samples")
     several = isinstance(keep, Sequence) and any(isinstance(one, Sequence) for one in keep)
     ranges = list(keep) if several else [keep]
     for one in ranges:
-        check_range("keep", one, 0, 1, whole=False)
-    check_range("noise", noise, 0, 10**6)
+        checks.check_range("keep", one, 0, 1, whole=False)
+    checks.check_range("noise", noise, 0, 10**6)
     if len(mapping):
-        check_range("mapping", mapping, 1, 10**6)
+        checks.check_range("mapping", mapping, 1, 10**6)
     found: dict[ClientId, Block] = {}
     sizes = [len(part) for part in np.array_split(np.arange(clients), len(sets))]
     for place, (one, size) in enumerate(zip(sets, sizes, strict=True)):
-        y = numbers(one)
+        y = checks.numbers(one)
         known = np.array(one.classes or np.unique(y).tolist())
-        check_count("classes", classes, len(known), "classes")
+        checks.check_count("classes", classes, len(known), "classes")
         deal = _Deal(one, (seed, place), ranges, tuple(noise), tuple(mapping))
-        prefix = "client" if len(sets) == 1 else one.name
-        for number, rows in enumerate(_dealt_classes(deal, y, known, size, classes)):
-            name = f"{prefix}{number:0{len(str(size - 1))}}"
-            found[name] = _own_block(deal, name, number, y, rows)
+        names = checks.client_names(size, "client" if len(sets) == 1 else one.name)
+        rows = _deal_classes(deal, y, known, size, classes)
+        for number, (name, own) in enumerate(zip(names, rows, strict=True)):
+            found[name] = _own_block(deal, name, number, y, own)
     return found
 
 
@@ -89,26 +89,22 @@ class _Deal:
     @property
     def tests(self) -> bool:
         """Return whether this is a test part."""
-        return self.dataset.test is not None and bool(self.dataset.test.all())
+        return checks.is_test(self.dataset)
 
     def stream(self, *numbers: int) -> np.random.Generator:
         """Return random numbers for one purpose."""
         return np.random.default_rng([*self.key, *numbers])
 
 
-def _dealt_classes(
+def _deal_classes(
     deal: _Deal, y: Array, known: NDArray[Any], clients: int, each: int
-) -> list[Positions]:
+) -> list[checks.Positions]:
     """Return every client's rows; train and test part have the same classes at each."""
     draw, shuffle = deal.stream(0), deal.stream(1, deal.tests)
-    holders: list[list[int]] = [[] for _ in known]
-    for client in range(clients):
-        # those with fewest holders so far, in random order
-        rank = np.lexsort((draw.random(len(known)), np.array([len(some) for some in holders])))
-        for place in rank[:each].tolist():
-            holders[place].append(client)
-    rows: list[list[Positions]] = [[] for _ in range(clients)]
-    for value, some in zip(known, holders, strict=True):
+    holders = checks.draw_classes(clients, len(known), each, draw)
+    rows: list[list[checks.Positions]] = [[] for _ in range(clients)]
+    for value, held in zip(known, holders.T, strict=True):
+        some = np.flatnonzero(held).tolist()
         own = shuffle.permutation(np.flatnonzero(y == value))
         if some and len(own) < len(some) and not deal.tests:
             raise ExperimentError(
@@ -121,7 +117,7 @@ def _dealt_classes(
     return [np.sort(np.concatenate(parts)) for parts in rows]
 
 
-def _own_block(deal: _Deal, name: ClientId, client: int, y: Array, rows: Positions) -> Block:
+def _own_block(deal: _Deal, name: ClientId, client: int, y: Array, rows: checks.Positions) -> Block:
     """Return a client's block, with what is its own of the samples and of the features."""
     dataset, space = deal.dataset, deal.stream(2, client)
     low, high = deal.keep[int(space.integers(len(deal.keep)))]
@@ -133,7 +129,7 @@ def _own_block(deal: _Deal, name: ClientId, client: int, y: Array, rows: Positio
     if dataset.sparse:
         x = dataset.x[rows].toarray().astype(np.float64) * dataset.scale
     else:
-        x = floats(dataset.x, rows, slice(0, width), width, dataset.scale)
+        x = checks.floats(dataset.x, rows, slice(0, width), width, dataset.scale)
     features = dataset.features
     if deal.mapping:
         columns = int(space.integers(deal.mapping[0], deal.mapping[1] + 1))

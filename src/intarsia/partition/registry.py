@@ -8,26 +8,18 @@ whole samples are dealt by their classes, by a number.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.core.block import Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, nearest
+from intarsia.partition import checks
 from intarsia.partition.by_feature_block import blocks
-from intarsia.partition.checks import (
-    Positions,
-    block_of,
-    check_count,
-    check_fraction,
-    check_word,
-    floats,
-    numbers,
-)
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.flower import FlowerDeal, flower
 from intarsia.partition.label_skew import ClassShares, clusters, dirichlet, iid, levels
@@ -56,22 +48,13 @@ def grid(
     ExperimentError
         If a number is out of range, or the labels are text.
     """
-    return overlap(
-        dataset,
-        rows=rows,
-        columns=columns,
-        shared_rows=0.0,
-        shared_columns=0.0,
-        seed=seed,
-        labels=labels,
-        shuffle_columns=shuffle_columns,
-    )
+    return _grid(dataset, (rows, columns), (0.0, 0.0), seed, labels, shuffle_columns)
 
 
 def horizontal(dataset: Dataset, *, clients: int, seed: int = 0) -> dict[ClientId, Block]:
     """Deal whole rows to clients: all features at each, no shared sample."""
-    check_count("clients", clients, dataset.shape[0], "samples")
-    return grid(dataset, rows=clients, columns=1, seed=seed)
+    checks.check_count("clients", clients, dataset.shape[0], "samples")
+    return _grid(dataset, (clients, 1), (0.0, 0.0), seed, "all", False)
 
 
 def vertical(
@@ -86,15 +69,8 @@ def vertical(
 
     `labels="first"` is vertical federated learning with one label holder.
     """
-    check_count("clients", clients, dataset.shape[1], "features")
-    return grid(
-        dataset,
-        rows=1,
-        columns=clients,
-        seed=seed,
-        labels=labels,
-        shuffle_columns=shuffle_columns,
-    )
+    checks.check_count("clients", clients, dataset.shape[1], "features")
+    return _grid(dataset, (1, clients), (0.0, 0.0), seed, labels, shuffle_columns)
 
 
 def natural(
@@ -117,13 +93,13 @@ def natural(
         )
     names = np.unique(dataset.clients)
     if clients is not None:
-        check_count("clients", clients, len(names), "those whose the samples are")
+        checks.check_count("clients", clients, len(names), "those whose the samples are")
         names = np.sort(np.random.default_rng([seed, 0]).permutation(names)[:clients])
-    y = numbers(dataset)
+    y = checks.numbers(dataset)
     found: dict[ClientId, Block] = {}
     for name in names.tolist():
         rows = np.flatnonzero(dataset.clients == name)
-        found[name] = block_of(dataset, rows, y[rows])
+        found[name] = checks.block_of(dataset, rows, y[rows])
     return found
 
 
@@ -160,62 +136,49 @@ def overlap(
     ExperimentError
         If a number is out of range, or the labels are text.
     """
+    shared = (shared_rows, shared_columns)
+    return _grid(dataset, (rows, columns), shared, seed, labels, shuffle_columns)
+
+
+def _grid(
+    dataset: Dataset,
+    groups: tuple[int, int],  # of rows and of columns; the fractions that are shared likewise
+    shared: tuple[float, float],
+    seed: int,
+    labels: LabelsAt,
+    shuffle_columns: bool,
+) -> dict[ClientId, Block]:
     samples, features = dataset.shape
-    check_count("rows", rows, samples, "samples")
-    check_count("columns", columns, features, "features")
-    check_fraction("shared_rows", shared_rows)
-    check_fraction("shared_columns", shared_columns)
-    check_word("labels", labels, get_args(LabelsAt))
-    y = numbers(dataset)
+    checks.check_count("rows", groups[0], samples, "samples")
+    checks.check_count("columns", groups[1], features, "features")
+    checks.check_fraction("shared_rows", shared[0])
+    checks.check_fraction("shared_columns", shared[1])
+    checks.check_word("labels", labels, get_args(LabelsAt))
+    y = checks.numbers(dataset)
     # rows and columns have a stream each, so that a train and a test part get the same columns
     row_order = np.random.default_rng([seed, 0]).permutation(samples)
     column_order = np.arange(features)
     if shuffle_columns:
         column_order = np.random.default_rng([seed, 1]).permutation(features)
-    row_groups = _groups(row_order, rows, shared_rows)
-    column_groups = _groups(column_order, columns, shared_columns)
-    return dict(_blocks(dataset, y, row_groups, column_groups, labels))
+    column_groups = _groups(column_order, groups[1], shared[1])
+    found: dict[ClientId, Block] = {}
+    for r, rows in enumerate(_groups(row_order, groups[0], shared[0])):
+        ids, targets = dataset.samples[rows], y[rows]  # once for all clients of the row group
+        for c, columns in enumerate(column_groups):
+            own = targets if labels == "all" or c == 0 else None
+            found[f"r{r}c{c}"] = checks.block_of(dataset, rows, own, columns, ids)
+    return found
 
 
-def _groups(order: Positions, number: int, shared: float) -> list[Positions]:
-    runs = np.array_split(order, number)
+def _groups(order: checks.Positions, number: int, shared: float) -> list[checks.Positions]:
     if number == 1:
         return [np.sort(order)]
+    runs = np.array_split(order, number)
     groups = []
-    for group, run in enumerate(runs):
-        following = runs[(group + 1) % number]
+    for run, following in zip(runs, [*runs[1:], runs[0]], strict=True):
         # ascending, so that reading the table is sequential and column runs stay slices
         groups.append(np.sort(np.concatenate([run, following[: round(shared * len(following))]])))
     return groups
-
-
-def _blocks(
-    dataset: Dataset,
-    y: Array,
-    row_groups: list[Positions],
-    column_groups: list[Positions],
-    labels: LabelsAt,
-) -> Iterator[tuple[ClientId, Block]]:
-    """Yield one client's block after another, so that only one compact copy lives at a time."""
-    for r, rows in enumerate(row_groups):
-        table = dataset.x[rows] if dataset.sparse else dataset.x
-        samples, targets = dataset.samples[rows], y[rows]  # once for all clients of the row group
-        for c, columns in enumerate(column_groups):
-            run = _run(columns)
-            if dataset.sparse:
-                values = table[:, run].astype(np.float64)
-            else:
-                values = floats(table, rows, run, len(columns), dataset.scale)
-            features = tuple(dataset.features[column] for column in columns)
-            groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
-            own = targets if labels == "all" or c == 0 else None
-            yield f"r{r}c{c}", Block(samples, features, values, own, groups, shapes=shapes)
-
-
-def _run(columns: Positions) -> slice | Positions:
-    """Return contiguous columns as a slice, which is read without a copy."""
-    first, last = int(columns[0]), int(columns[-1])
-    return slice(first, last + 1) if last - first + 1 == len(columns) else columns
 
 
 Parts = Dataset | Sequence[Dataset]

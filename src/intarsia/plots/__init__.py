@@ -1,7 +1,6 @@
 """Figures of data overlap and of results; each takes data and writes one PNG.
 
-Each module draws one figure. `style` writes them all; `overlap_labels` places the labels of
-the figure in `overlap`.
+Each module draws one figure; `style` writes them all.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 
 from intarsia.inspection.overlap import BlockClasses
-from intarsia.plots.style import INK, new_figure, rgb, save, write_heading
+from intarsia.plots.style import INK, new_figure, rgb, save, write, write_heading
 
 _NOBODY = "#16181d"
 _FEW_TO_MANY = LinearSegmentedColormap.from_list("holders", ["#e7eef7", "#3b6fb6"])
@@ -62,19 +62,10 @@ def blocks_picture(held: BlockClasses, path: str | Path, *, title: str | None = 
     )
     axes.set_xlabel("class", fontsize=10, color=INK)
     if min(side) >= _LEAST_FOR_NUMBERS:
-        for row in range(rows):
-            for column in range(columns):
-                count = int(held.clients[row, column])
-                dark = count == 0 or count > 1 + 0.55 * (most - 1)
-                axes.text(
-                    column,
-                    row,
-                    str(count),
-                    ha="center",
-                    va="center",
-                    fontsize=min(9.0, 40 * min(side)),
-                    color="white" if dark else INK,
-                )
+        for (row, column), count in np.ndenumerate(held.clients):
+            dark = count == 0 or count > 1 + 0.55 * (most - 1)
+            shade = "white" if dark else INK
+            write(axes, column, row, str(count), min(9.0, 40 * min(side)), color=shade)
     heading = title or "How many clients hold each feature block of each class"
     write_heading(figure, 0.2 / whole[0], 1 - 0.3 / whole[1], heading, 12)
     nobody = int((held.clients == 0).sum())

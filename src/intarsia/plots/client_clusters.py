@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.plots.style import INK, distinct_colours, new_figure, rgb, save, write_heading
+from intarsia.plots.style import INK, distinct_colours, new_figure, rgb, save, write, write_heading
 
 Groups = tuple[int | None, ...]
 Pixels = NDArray[np.float64]
@@ -79,8 +79,8 @@ def structure_picture(
         axes = figure.add_axes(box)
         _draw(axes, one, truth, matches if one is learned else {})
         for row, level in enumerate(one.levels):
-            beside = (clients - 0.5 + 0.1 * clients / width, row, said[name, level])
-            axes.text(*beside, fontsize=8.5, color=INK, va="center", parse_math=False)
+            beside = clients - 0.5 + 0.1 * clients / width
+            write(axes, beside, row, said[name, level], 8.5, ha="left")
         axes.set_title(name, loc="left", fontsize=10, color=INK, pad=5)
         last = one is panels[-1][1]
         if last and named:

@@ -57,10 +57,7 @@ def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | No
     axes.set_ylabel(f"{measure}{unit}, mean over clients", fontsize=11, color=INK)
     axes.set_xticks(sorted({at for points in lines.values() for at in points}))
     tidy(axes, "#dddddd")
-    add_legend(
-        axes,
-        fontsize=9.5,
-    )
+    add_legend(axes, fontsize=9.5)
     heading = title or ", ".join(dict.fromkeys(group.experiment for group in groups))
     write_heading(figure, 0.1, 0.93, heading, 14)
     return save(figure, path)

@@ -107,25 +107,11 @@ def _legend(
     panels: Sequence[Latent],
 ) -> None:
     def entry(label: str, kind: str, shade: str, size: float = 6, edge: str = "none") -> Line2D:
-        return Line2D(
-            [],
-            [],
-            color=shade,
-            label=label,
-            marker=kind,
-            markersize=size,
-            markeredgecolor=edge,
-            linewidth=0,
-        )
+        style: dict[str, Any] = {"marker": kind, "markersize": size, "markeredgecolor": edge}
+        return Line2D([], [], color=shade, label=label, linewidth=0, **style)
 
     entries = [entry(f"class {label}", "o", shade, 7) for label, shade in colour.items()]
     entries += [entry(name, kind, "#777777") for name, kind in marker.items()]
     if any(panel.anchors for panel in panels):
         entries.append(entry("anchor", "*", "#ffffff", 13, "black"))
-    add_legend(
-        figure,
-        handles=entries,
-        loc="upper left",
-        bbox_to_anchor=(left, 0.92),
-        fontsize=9,
-    )
+    add_legend(figure, handles=entries, loc="upper left", bbox_to_anchor=(left, 0.92), fontsize=9)

@@ -16,7 +16,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from intarsia.errors import ExperimentError
-from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tidy, write_heading
+from intarsia.plots.style import (
+    COLOURS,
+    INK,
+    add_legend,
+    new_figure,
+    save,
+    tidy,
+    write,
+    write_heading,
+)
 from intarsia.results.history import Course
 
 _SIZE = (9.5, 5.4)  # inches, above the legend
@@ -62,13 +71,7 @@ def rounds_picture(
     if ended:
         said = "the result: after the last round and what follows it"
         handles.append(Line2D([], [], color="#8f8f8f", linestyle=":", marker="D", label=said))
-    add_legend(
-        figure,
-        handles=handles,
-        fontsize=9.5,
-        loc="lower left",
-        bbox_to_anchor=(0.07, 0.0),
-    )
+    add_legend(figure, handles=handles, fontsize=9.5, loc="lower left", bbox_to_anchor=(0.07, 0.0))
     heading = title or f"{'Accuracy' if accurate else 'Loss'} round by round"
     write_heading(figure, 0.085, 1 - 0.3 / whole, heading, 14)
     return save(figure, path)
@@ -111,13 +114,5 @@ def _mark(axes: Axes, course: Course) -> None:
     for (name, start), (first, last) in zip(course.begun.items(), pairwise(ends), strict=True):
         if start > min(course.begun.values()):
             axes.axvline(start, color="#3b6fb6", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-        axes.text(
-            (first + last) / 2,
-            1.015,
-            name,
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            fontsize=8.5,
-            color=INK,
-            parse_math=False,
-        )
+        across = axes.get_xaxis_transform()
+        write(axes, (first + last) / 2, 1.015, name, 8.5, transform=across, va="baseline")

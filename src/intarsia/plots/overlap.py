@@ -6,9 +6,9 @@ values are missing, and nothing but fractions of them is shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from scipy import ndimage
 
@@ -28,14 +29,6 @@ from intarsia.inspection.overlap import (
     missing_percent,
     owners_of,
 )
-from intarsia.plots.overlap_labels import (
-    blocks_of,
-    classes_of,
-    font_size,
-    name_below,
-    name_left,
-    write,
-)
 from intarsia.plots.style import (
     DPI,
     INK,
@@ -43,6 +36,7 @@ from intarsia.plots.style import (
     distinct_colours,
     new_figure,
     save,
+    write,
     write_heading,
 )
 
@@ -59,6 +53,10 @@ _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
 _MOST_FEATURE_NAMES = 100
 _MOST_PARTS = 150  # that each say whose they are
 _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
+_LEAST_NAMED = 9  # pixels of a bracket that has a name
+_LETTER = 8.5  # pixels of a letter
+_LONGEST = 14  # letters of a name
+_MOST_CLASSES = 8  # that are named in one place
 
 
 def holdings_picture(
@@ -103,7 +101,7 @@ def holdings_picture(
         axes.spines[:].set_visible(False)
     beside.set_title("labels", fontsize=9, color=INK)
     in_rows = classes_of(blocks, classes, rows.ids, rows.cell_of)
-    name_left(main, [in_rows.get(cell) for cell in rows.cell_at.tolist()])
+    _name_left(main, [in_rows.get(cell) for cell in rows.cell_at.tolist()])
     in_blocks = blocks_of(holdings)
     main.set_ylabel(
         "class" if in_rows else f"{rows.entries:,} samples", fontsize=11, color=INK,
@@ -289,7 +287,7 @@ def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> Non
     what, depth = _plural(columns.entries, "feature"), 0.0
     if blocks and not few:
         ids = columns.ids.tolist()
-        depth = name_below(axes, [blocks.get(str(ids[at])) for at in columns.entry_at.tolist()])
+        depth = _name_below(axes, [blocks.get(str(ids[at])) for at in columns.entry_at.tolist()])
         what = f"feature block ({what})"
     axes.set_xlabel(what, fontsize=11, color=INK, labelpad=4 + depth)
     if not few:
@@ -326,13 +324,13 @@ def _name_clients(
         # beside a size, a part of it that is no more than half would be taken for the whole
         sized = 2 * alone.sum() > np.outer(by_row[:, number], by_column[:, number]).sum()
         lines = [name, *([f"{len(held.samples):,} × {len(held.features):,}"] * bool(sized))]
-        size = font_size(lines, width, height)
+        size = _font_size(lines, width, height)
         if size < 7:
             lines = lines[:1]
-            size = font_size(lines, width, height)
+            size = _font_size(lines, width, height)
         if size < 4.5:
             continue
-        write(axes, step * row, step * column, lines, size)
+        _write_lines(axes, step * row, step * column, lines, size)
         half = round(size * DPI / 72 / step)
         box = np.s_[
             max(0, row - half) : row + half + 1, max(0, column - 3 * half) : column + 3 * half
@@ -347,9 +345,9 @@ def _name_parts(axes: Axes, rows: _Side, columns: _Side, names: Sequence[ClientI
         high, wide = (np.flatnonzero(side.cell_at == at) for side, at in
                       ((rows, row), (columns, column)))  # fmt: skip
         lines = [names[owner] for owner in owners.tolist()]
-        size = min(9.0, font_size(lines, len(wide), len(high))) if lines and len(wide) else 0.0
+        size = min(9.0, _font_size(lines, len(wide), len(high))) if lines and len(wide) else 0.0
         if size >= 4.5:
-            write(axes, float(high.mean()), float(wide.mean()), lines, size)
+            _write_lines(axes, float(high.mean()), float(wide.mean()), lines, size)
 
 
 def _middle(area: Mask) -> tuple[int, int]:
@@ -419,3 +417,92 @@ def _legend(
         fontsize=9.5,
         labelspacing=0.9,
     )
+
+
+def blocks_of(holdings: Mapping[ClientId, Holding]) -> dict[str, str]:
+    """Return the named feature block of each feature that is in one; the first name counts."""
+    found: dict[str, str] = {}
+    for client, held in holdings.items():
+        for name, columns in held.groups.items():
+            for column in columns if name != client else ():
+                found.setdefault(str(column), name)
+    return found
+
+
+def classes_of(
+    blocks: Mapping[ClientId, Block],
+    classes: Sequence[str],
+    samples: NDArray[np.generic],  # (samples,) in the picture's order
+    cell_of: NDArray[np.intp],  # (samples,)
+) -> dict[int, str]:
+    """Return the classes of each cell of samples, where no class is in two cells; else nothing."""
+    order = np.argsort(samples, kind="stable")
+    held: dict[int, set[int]] = {}
+    for block in blocks.values():
+        if block.y is None or not classes:
+            continue
+        known = ~np.isnan(block.y)
+        cells = cell_of[order[np.searchsorted(samples[order], block.samples[known])]]
+        # of two classes, the first is stored as -1
+        codes = np.maximum(block.y[known], 0).astype(int)
+        for cell, code in np.unique(np.stack([cells, codes]), axis=1).T.tolist():
+            held.setdefault(cell, set()).add(code)
+    every = [code for some in held.values() for code in some]
+    if len(every) > len(set(every)) or len(held) < 2:
+        return {}
+    return {
+        cell: _together([classes[code] for code in sorted(some)]) for cell, some in held.items()
+    }
+
+
+def _name_below(axes: Axes, names: Sequence[str | None]) -> float:
+    """Write what each run of pixels is under it, None: nothing; return the depth in points."""
+    depth = 0.0
+    across: dict[str, Any] = {"transform": axes.get_xaxis_transform()}
+    for name, start, stop in _runs(names):
+        for edge in (start, stop):
+            axes.plot([edge - 0.5] * 2, [0, -0.012], color=INK, lw=0.8, clip_on=False, **across)
+        short = _short(name)
+        upright = _LETTER * len(short) > stop - start
+        depth = max(depth, 5.5 * len(short) if upright else 11.0)
+        middle = (start + stop) / 2
+        write(axes, middle, -0.016, short, 9, va="top", rotation=90 * upright, **across)
+    return depth
+
+
+def _name_left(axes: Axes, names: Sequence[str | None]) -> None:
+    """Write what each run of pixels is at the left of it; None: nothing."""
+    for name, start, stop in _runs(names):
+        middle, across = (start + stop) / 2, axes.get_yaxis_transform()
+        write(axes, -0.006, middle, name, 9, ha="right", transform=across)
+
+
+def _runs(names: Sequence[str | None]) -> Iterator[tuple[str, int, int]]:
+    at = 0
+    for name, some in groupby(names):
+        start, at = at, at + len(list(some))
+        if name is not None and at - start >= _LEAST_NAMED:
+            yield name, start, at
+
+
+def _together(names: Sequence[str]) -> str:
+    shown = ", ".join(_short(name) for name in names[:_MOST_CLASSES])
+    return shown if len(names) <= _MOST_CLASSES else f"{shown}, …"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+
+def _write_lines(axes: Axes, row: float, column: float, lines: Sequence[str], size: float) -> None:
+    """Write lines that can be read on any colour, at a pixel."""
+    edge = [withStroke(linewidth=0.18 * size, foreground=INK)]
+    write(axes, column, row, "\n".join(lines), size, color="white", path_effects=edge)
+
+
+def _font_size(lines: Sequence[str], width: int, height: int) -> float:
+    """Return the size of letters, in points, at which lines fit into so many pixels."""
+    pixels_per_point = DPI / 72
+    across = 0.9 * width / (0.62 * pixels_per_point * max(map(len, lines)))
+    down = height / (1.25 * pixels_per_point * len(lines))
+    return min(11.0, across, down)

@@ -35,6 +35,12 @@ def write_heading(figure: Figure, x: float, y: float, text: str, size: int = 14)
     figure.text(x, y, text, size=size, weight="bold", color=INK, parse_math=False)
 
 
+def write(axes: Any, x: float, y: float, text: str, size: float, **settings: Any) -> None:
+    """Write text into axes, centred unless the settings say otherwise; it is no mathematics."""
+    placed = {"ha": "center", "va": "center", "color": INK} | settings
+    axes.text(x, y, text, size=size, parse_math=False, **placed)
+
+
 def add_legend(place: Any, **settings: Any) -> None:
     """Add a legend without a frame, whose names are no mathematics, to a figure or axes."""
     legend = place.legend(frameon=False, labelcolor=INK, **settings)

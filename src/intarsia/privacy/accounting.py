@@ -31,7 +31,7 @@ with noise of z/√T (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from intarsia.errors import ExperimentError
 
@@ -47,7 +47,14 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1) -> float:
     ExperimentError
         If the library dp-accounting is not installed.
     """
-    found = float(_library().get_sigma_gaussian(epsilon, delta))
+    try:
+        import dp_accounting
+    except ModuleNotFoundError as error:
+        raise ExperimentError(
+            "privacy.epsilon needs the library dp-accounting, which is not installed; run "
+            'pip install "intarsia[privacy]".'
+        ) from error
+    found = float(dp_accounting.get_sigma_gaussian(epsilon, delta))
     return found * (1 + _SURPLUS) * math.sqrt(releases)
 
 
@@ -101,27 +108,8 @@ def minimiser_sensitivity(
 ) -> float:
     """Return how far apart, in the 2-norm of all weights, two neighbours' models can be.
 
-    Parameters
-    ----------
-    slope
-        L.
-    clip
-        Largest norm of a row.
-    regularisation, samples, outputs
-        λ, N, K.
-    gap
-        G, the largest P - D of a model that is released, summed over the outputs.
+    `slope` is L, `clip` the largest norm of a row, and λ, N and K follow; `gap` is G, the largest
+    P - D of a model that is released, summed over the outputs.
     """
     apart = 2 * slope * clip / (regularisation * samples) * math.sqrt(outputs)
     return apart + 2 * math.sqrt(2 * gap / regularisation)
-
-
-def _library() -> Any:
-    try:
-        import dp_accounting
-    except ModuleNotFoundError as error:
-        raise ExperimentError(
-            "privacy.epsilon needs the library dp-accounting, which is not installed; run "
-            'pip install "intarsia[privacy]".'
-        ) from error
-    return dp_accounting

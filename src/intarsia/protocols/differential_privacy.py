@@ -18,47 +18,32 @@ Release a trained model with noise: how private runs of HyFDCA and CoCoA end.
 The owners of a feature know its weight without the noise, from training. With the server they could
 take the noise of their own features away; the weights of other features stay hidden.
 
-A client's share of the noise that makes a release differentially private.
-
-Each client draws a secret from the operating system's random numbers when its state is made, and
-keeps it with that state. The noise of its n-th release is a function of the secret and n: a run
-that was stopped and goes on releases the same again, not a second sample around the same model. The
-server does not know the secret, and the run's seed says nothing about it; two runs with one seed
-differ. Normal numbers come from SHAKE-256 by the inverse of their distribution: 52 bits each, so
-that none is beyond 8.2 deviations (a tail of 2e-16).
+The noise of a release comes from the client's `NoiseKey`: a secret of the client that neither the
+server nor the run's seed tells, and that no other release has. A run that was stopped and goes on
+releases the same again, not a second sample around the same model. Normal numbers come from
+SHAKE-256 by the inverse of their distribution: 52 bits each, so that none is beyond 8.2 deviations
+(a tail of 2e-16).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import ndtri
 
-from intarsia.core.algorithm import (
-    ClientFunction,
-    Clients,
-    FinalResult,
-    PerFeature,
-    PerSample,
-    RandomKey,
-    Ready,
-    Release,
-    RoundMetrics,
-    asks,
-    client_function,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError, SealedError
 from intarsia.protocols.preprocessing import Preparation
 
-_function = partial(client_function, protocol="differential_privacy")
+_function = partial(fl.client_function, protocol="differential_privacy")
+
+C = TypeVar("C")  # a client's state, with its weights w
 
 SLACK = 2.0**-17  # how far off a squared norm may be, over the squared bound
 
@@ -72,18 +57,18 @@ class MeasureRows:
 class RowSquares:
     """Squared norms of the client's parts of its rows, each value counted once."""
 
-    squares: PerSample  # (1, samples)
+    squares: fl.PerSample  # (1, samples)
 
 
 @dataclass(frozen=True)
 class RowTotals:
     """The squared norms of whole rows, for the owners, and the bound of the norm."""
 
-    squares: PerSample
+    squares: fl.PerSample
     clip: float
 
 
-def clip_rows(clients: Clients, clip: float) -> None:
+def clip_rows(clients: fl.Clients, clip: float) -> None:
     """Tell every client how far to scale its rows; `clipped` does it."""
     squares = clients.sum(measure_rows, dict.fromkeys(clients.ids, MeasureRows()))
     clients.ask(settle_rows, dict.fromkeys(clients.ids, RowTotals(squares.squares, clip)))
@@ -102,7 +87,7 @@ def clipped(state: Preparation, part: str, block: Block) -> Block:
 
 @_function
 def measure_rows(
-    state: Preparation, block: Block, message: MeasureRows, rng: RandomKey
+    state: Preparation, block: Block, message: MeasureRows, rng: fl.RandomKey
 ) -> tuple[Preparation, RowSquares]:
     """Send the squared norms of this client's parts of its rows."""
     once, x = block.counted_once().x, block.x
@@ -112,55 +97,39 @@ def measure_rows(
 
 @_function
 def settle_rows(
-    state: Preparation, block: Block, message: RowTotals, rng: RandomKey
-) -> tuple[Preparation, Ready]:
+    state: Preparation, block: Block, message: RowTotals, rng: fl.RandomKey
+) -> tuple[Preparation, fl.Ready]:
     """Keep by what each row is scaled."""
     most = message.clip**2
     total: Array = message.squares[0] + SLACK * most
     scale = np.sqrt(np.minimum(1.0, most / np.maximum(total, most)))
-    return replace(state, row_scale=scale), Ready()
+    return replace(state, row_scale=scale), fl.Ready()
 
 
-SENDS = (*sums(measure_rows), *asks(settle_rows))
+SENDS = fl.opening(
+    {"RowTotals.squares": "RowSquares.squares"}, (*fl.sums(measure_rows), *fl.asks(settle_rows))
+)
 
 
-_BYTES = 32  # of a secret
-
-
-@dataclass(frozen=True)
-class NoiseShare:
-    """What a client adds noise by; it never leaves the client."""
-
-    secret: bytes
-    deviation: float  # of the noise of all owners of a value together
-    releases: int  # how many times this client may add noise
-    spent: int = 0  # how many times it has
-
-
-def draw_share(
-    deviation: float, releases: int, source: Callable[[int], bytes] = os.urandom
-) -> NoiseShare:
-    """Return a share with a fresh secret; `source` gives so many random bytes."""
-    return NoiseShare(source(_BYTES), deviation, releases)
-
-
-def spend(share: NoiseShare, shape: tuple[int, ...]) -> tuple[NoiseShare, Array]:
-    """Return standard normal numbers for one release, and the share with that release counted.
+def draw_noise(release: fl.Release, key: fl.NoiseKey, shape: tuple[int, ...]) -> Array:
+    """Return standard normal numbers for a release.
 
     Raises
     ------
     SealedError
         If the client has released as often as its noise was measured for.
     """
-    if share.spent >= share.releases:
+    if key.number > release.releases:
         raise SealedError(
-            f"A release with noise was asked for after the {share.releases} that epsilon and delta "
-            "were measured for; one more would tell more than they promise: start a new run."
+            f"A release with noise was asked for after the {release.releases} that epsilon and "
+            "delta were measured for; one more would tell more than they promise: start a new run."
         )
-    count = int(np.prod(shape))
-    label = share.secret + share.spent.to_bytes(8, "little")
-    normal = normal_numbers(hashlib.shake_256(label).digest(8 * count))
-    return replace(share, spent=share.spent + 1), normal.reshape(shape)
+    return normal_numbers(key.secret.stream(8 * int(np.prod(shape)))).reshape(shape)
+
+
+def clip_change(change: Array, clip: float) -> Array:
+    """Return a change, scaled down to a norm of at most `clip`."""
+    return change * min(1.0, clip / max(float(np.linalg.norm(change)), 1e-300))
 
 
 def normal_numbers(stream: bytes) -> Array:
@@ -180,24 +149,68 @@ class ShareOut:
 class NoisyWeights:
     """A client's share of the weights with its share of the noise, or their total: the model."""
 
-    w: PerFeature
+    w: fl.PerFeature
+
+
+def private(
+    algorithm: fl.Algorithm,
+    release: fl.Release,
+    add_noise: fl.ClientFunction,
+    weights: Sequence[str] = ("w",),
+) -> fl.Algorithm:
+    """Return an algorithm with noise in the model that it releases.
+
+    Parameters
+    ----------
+    add_noise
+        Adds a client's share of the noise.
+    weights
+        Fields by which the server reads the model where it has no noise: here it reads none.
+    """
+    init_client: Callable[..., Any] = algorithm.init_client
+    sends = (
+        *_without_weights(algorithm.disclosure.sends, weights),
+        *fl.sums(add_noise, reveals=("w",), opens=("w",)),
+        *fl.asks(keep_noisy),
+    )
+    return replace(
+        algorithm,
+        init_client=partial(init_client, release=release),
+        conclude=partial(conclude, release=release, certify=algorithm.certify, add_noise=add_noise),
+        disclosure=replace(
+            algorithm.disclosure,
+            sends=fl.opening({"NoisyWeights.w": "NoisyWeights.w"}, sends),
+        ),
+    )
+
+
+def _without_weights(sends: Sequence[fl.Sends], weights: Sequence[str]) -> Iterator[fl.Sends]:
+    """Yield what is sent but for weights that the server reads; what sends no more is left out."""
+    for one in sends:
+        reveals = tuple(name for name in one.reveals if name not in weights)
+        if reveals or one.opens or not one.reveals:
+            yield replace(one, reveals=reveals)
 
 
 def conclude(
-    info: RoundMetrics,
-    clients: Clients,
-    release: Release,
+    server: Any,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
     *,
-    add_noise: ClientFunction,
-    keep_noisy: ClientFunction,
-) -> FinalResult:
-    """Reveal the certified model with noise; its certificate does not hold for it and is left out.
+    release: fl.Release,
+    certify: Callable[[Any, fl.Clients, fl.RandomKey], tuple[Any, fl.RoundMetrics]],
+    add_noise: fl.ClientFunction,
+) -> fl.FinalResult:
+    """Certify the final model and reveal it with noise.
+
+    Its certificate does not hold for the model with noise and is left out.
 
     Raises
     ------
     ConvergenceError
         If the model is too far from the optimum.
     """
+    _, info = certify(server, clients, rng)
     assert info.primal is not None
     assert info.dual is not None
     gap = info.primal - info.dual
@@ -210,11 +223,19 @@ def conclude(
     noisy = clients.sum(add_noise, dict.fromkeys(clients.ids, ShareOut()))
     clients.ask(keep_noisy, dict.fromkeys(clients.ids, NoisyWeights(noisy.w)))
     # discloses the model with noise: the server may predict with it
-    return FinalResult(RoundMetrics(phase=info.phase), clients.reveal(noisy.w))
+    return fl.FinalResult(fl.RoundMetrics(phase=info.phase), clients.reveal(noisy.w))
 
 
-def with_noise(w: Array, feature_share: Array, noise: NoiseShare) -> tuple[NoiseShare, Array]:
-    """Return a client's share of weights and noise, (outputs, features), and the spent share.
+@fl.client_function
+def keep_noisy(
+    client: C, block: Block, message: NoisyWeights, rng: fl.RandomKey
+) -> tuple[C, fl.Ready]:
+    """Keep the released weights in place of the client's own."""
+    return fl.evolve(client, w=message.w), fl.Ready()
+
+
+def add_to_weights(w: Array, feature_share: Array, release: fl.Release, key: fl.NoiseKey) -> Array:
+    """Return a client's share of the weights with its share of the noise, (outputs, features).
 
     Parameters
     ----------
@@ -222,8 +243,6 @@ def with_noise(w: Array, feature_share: Array, noise: NoiseShare) -> tuple[Noise
         (outputs, features) the weights, equal at all owners.
     feature_share
         (features,) 1 / owners.
-    noise
-        The client's share.
     """
-    spent, normal = spend(noise, w.shape)
-    return spent, w * feature_share + noise.deviation * np.sqrt(feature_share) * normal
+    normal = draw_noise(release, key, w.shape)
+    return w * feature_share + release.deviation * np.sqrt(feature_share) * normal

@@ -3,7 +3,10 @@
 `evaluate`: one model whose parts lie with the clients.
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
-2. `grade`: clients with labels open the scores of their samples, and send counts and sums.
+2. `grade`: clients with labels open the scores of their samples, and send counts and sums. Which
+   samples count, and by how much, each client tells from the schema, and one with fewer than
+   `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or of rows
+   that the server chooses, would tell their labels.
 3. `count_classes`, of networks: how often each class is there, is said, and both, over all clients.
 
 `evaluate_own`: clients' own models, which nothing is added to. `grade_own` and `count_classes_own`
@@ -24,7 +27,7 @@ of others no term crosses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -32,48 +35,37 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import (
-    ClientFunction,
-    Clients,
-    PerSample,
-    RandomKey,
-    Sends,
-    ServerModel,
-    asks,
-    client_function,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
+from intarsia.errors import TableError
 from intarsia.maths.linear import losses
 
-_function = partial(client_function, protocol="evaluation")
+_function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]
 
+LEAST_ROWS: Final = 5  # of a client that are graded, if any are
 CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for the client's part of the scores of some of its samples, or of all."""
-
-    graded: NDArray[np.bool_] | None = None  # (samples,) somebody has the label; None: all
+    """Ask for the client's part of the scores of its samples that are to be graded."""
 
 
 @dataclass(frozen=True)
 class PartialScores:
     """A client's part of the scores."""
 
-    z: PerSample  # (outputs, samples) 0 where it was not asked for
+    z: fl.PerSample  # (outputs, samples) 0 of those that are not graded
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The scores over all owners, or what they come from, and how often each label counts."""
+    """The scores over all owners, or what they come from."""
 
-    z: PerSample
-    share: Array  # (samples,) 1 / holders of the label; 0 without one
+    z: fl.PerSample | None  # None: the client's own
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ def grading_loss(name: str) -> int:
 
 
 def evaluate(
-    clients: Clients,
+    clients: fl.Clients,
     schema: Schema,
     predict: Callable[[Any, Block], Array],
     loss: int,
@@ -133,35 +125,18 @@ def evaluate(
     Every sample that somebody has the label of is scored by all clients that hold a part of it; of
     the others no score crosses.
     """
-    score = _partial_scores(predict, part)
+    score = _partial_scores(predict, schema, part)
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     if not holding:
         return None, {}
-    total = clients.sum(score, asking(schema, holding, schema.label_holders > 0))
-    messages = {
-        name: Totals(z=total.z, share=share)
-        for name, share in label_shares(clients, schema).items()
-    }
+    total = clients.sum(score, dict.fromkeys(holding, Ask()))
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    return graded(clients, schema, _given_scores, messages, loss, part=part)
-
-
-def asking(
-    schema: Schema, clients: Sequence[ClientId], graded: NDArray[np.bool_]
-) -> dict[ClientId, Ask]:
-    """Return the message to each client; `graded` says which samples are asked for, (samples,)."""
-    every = bool(graded.all())
-    return {name: Ask(None if every else graded[schema.samples.own(name)]) for name in clients}
-
-
-def asked_scores(message: Ask, z: Array) -> Array:
-    """Return a client's scores, (outputs, samples), with 0 for those that were not asked for."""
-    return z if message.graded is None else np.where(message.graded, z, 0.0)
+    return _graded(clients, schema, _given_scores, Totals(z=total.z), loss, part=part)
 
 
 def evaluate_own(
-    clients: Clients,
+    clients: fl.Clients,
     schema: Schema,
     predict: Callable[[Any, Block], Array],
     loss: int,
@@ -173,33 +148,42 @@ def evaluate_own(
     Each model says the client's own samples, whoever else has these. Over all samples one that
     several clients have the label of counts once: as the mean over them.
     """
-    messages = {
-        name: Totals(np.zeros((0, len(share))), share)
-        for name, share in label_shares(clients, schema).items()
-    }
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    return graded(clients, schema, _own_scores(predict), messages, loss, part=part, suffix="_own")
+    scores = _own_scores(predict)
+    return _graded(clients, schema, scores, Totals(None), loss, part=part, suffix="_own")
 
 
 def sends(
     predict: Callable[[Any, Block], Array],
     loss: int,
-    labels: Labels,
+    schema: Schema,
     *,
     part: Part,
     additive: bool,
-) -> tuple[Sends, ...]:
-    """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`."""
+    least: int = LEAST_ROWS,
+) -> tuple[fl.Sends, ...]:
+    """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`.
+
+    A client answers for `least` rows or more: its owner may ask for more than others do.
+    """
     if not additive:
-        return _grades_sent(*grading(_own_scores(predict), loss, labels, part, "_own"))
-    score = _partial_scores(predict, part)
-    return *sums(score), *_grades_sent(*grading(_given_scores, loss, labels, part, ""))
+        return _grades_sent(
+            *_grading(_own_scores(predict), loss, schema, part, "_own", least=least)
+        )
+    score = _partial_scores(predict, schema, part)
+    grades = _grading(_given_scores, loss, schema, part, "", least=least)
+    return *fl.sums(score), *_grades_sent(*grades)
 
 
-def _grades_sent(grade: ClientFunction, count_classes: ClientFunction) -> tuple[Sends, ...]:
+def _grades_sent(
+    grade: fl.ClientFunction, count_classes: fl.ClientFunction
+) -> tuple[fl.Sends, ...]:
     names = tuple(one.name for one in fields(ClassCounts))
-    return *asks(grade), *sums(count_classes, reveals=names)
+    found = (*fl.asks(grade), *fl.sums(count_classes, reveals=names))
+    if grade.name == "grade_own":
+        return found
+    return fl.opening({"Totals.z": "PartialScores.z"}, found)
 
 
 def _given_scores(state: Any, block: Block, z: Array) -> Array:
@@ -210,24 +194,32 @@ def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block,
     return lambda state, block, _: predict(state, block)
 
 
-def graded(
-    clients: Clients,
+def _graded(
+    clients: fl.Clients,
     schema: Schema,
     scores: Callable[[Any, Block, Any], Array],
-    messages: Mapping[ClientId, Totals],
+    message: Totals,
     loss: int,
     *,
     part: Part,
     suffix: str = "",
+    blocks: Sequence[str] | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
 
-    `suffix` ends the names of the client functions, where there is more than one model.
+    `suffix` ends the names of the client functions, where there is more than one model. Where
+    `blocks` are given, only samples count of which the clients hold all of them.
     """
-    grade, count_classes = grading(scores, loss, schema.labels, part, suffix)
-    replies: Mapping[ClientId, Sums] = clients.ask(grade, messages)
-    if not replies:
+    grade, count_classes = _grading(scores, loss, schema, part, suffix, blocks)
+    wanted = _wanted(schema, blocks)
+    messages = {
+        name: message
+        for name in clients.ids
+        if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))
+    }
+    if not messages:
         return None, {}
+    replies = clients.ask(grade, messages)
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
     every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
     macro_f1 = None
@@ -243,46 +235,87 @@ def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Evaluatio
     """Return the grades of given scores (outputs, samples) on a block's labelled samples."""
     if block.y is None or np.isnan(block.y).all():
         return None
-    sums = _sums(block, Totals(z=z, share=(~np.isnan(block.y)).astype(np.float64)), loss, labels)
-    return _grades(sums, 0, labels)
+    share = (~np.isnan(block.y)).astype(np.float64)
+    return _grades(_sums(block, z, share, loss, labels), 0, labels)
 
 
-def label_shares(clients: Clients, schema: Schema) -> dict[ClientId, Array]:
-    """Return how often each label counts, of the clients that have some.
+def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
+    """Return whether so many rows of a client are graded that it answers, (samples,)."""
+    return int(np.count_nonzero(graded)) >= max(1, least)
 
-    It is 1 / holders of the label, in the aligned order of the client's samples; 0 without a label.
+
+def _wanted(schema: Schema, blocks: Sequence[str] | None) -> NDArray[np.bool_]:
+    """Return which samples are graded: somebody has the label, and all blocks, (samples,)."""
+    labelled: NDArray[np.bool_] = schema.label_holders > 0
+    return labelled if blocks is None else labelled & whole_samples(schema, blocks)
+
+
+def _own_places(block: Block) -> NDArray[np.intp]:
+    """Return where a client's samples stand in the schema."""
+    assert block.places is not None  # engines have aligned it
+    return block.places
+
+
+def _label_share(schema: Schema, block: Block, blocks: Sequence[str] | None, least: int) -> Array:
+    """Return how often each label of a client counts, (samples,).
+
+    It is 1 / holders of the label; 0 without a label, and of samples that are not graded.
+
+    Raises
+    ------
+    TableError
+        If fewer than `least` count.
     """
-    found: dict[ClientId, Array] = {}
-    for name in clients.ids:
-        if schema.holdings[name].labelled.any():
-            holders = schema.label_holders[schema.samples.own(name)]
-            found[name] = np.where(schema.labelled_at(name), 1 / np.maximum(holders, 1), 0.0)
-    return found
+    places = _own_places(block)
+    count = len(places)
+    labelled = np.zeros(count, bool) if block.y is None else ~np.isnan(block.y)
+    held = labelled & _wanted(schema, blocks)[places]
+    if not _enough(held, least):
+        raise TableError(
+            f"Grades over {int(held.sum())} of {count} rows were asked for, and of fewer than "
+            f"{max(1, least)} they would tell the labels; ask clients with more labelled rows."
+        )
+    return np.where(held, 1 / np.maximum(schema.label_holders[places], 1), 0.0)
 
 
-def _partial_scores(predict: Callable[[Any, Block], Array], part: Part) -> ClientFunction:
+def _only(wanted: NDArray[np.bool_], z: Array) -> Array:
+    """Return scores, (outputs, samples), with 0 for samples that are not graded."""
+    return z if wanted.all() else np.where(wanted, z, 0.0)
+
+
+def _partial_scores(
+    predict: Callable[[Any, Block], Array], schema: Schema, part: Part
+) -> fl.ClientFunction:
     def partial_scores(
-        state: Any, block: Block, message: Ask, rng: RandomKey
+        state: Any, block: Block, message: Ask, rng: fl.RandomKey
     ) -> tuple[Any, PartialScores]:
-        return state, PartialScores(asked_scores(message, predict(state, block.counted_once())))
+        wanted = _wanted(schema, None)[_own_places(block)]
+        return state, PartialScores(_only(wanted, predict(state, block.counted_once())))
 
     return _function(partial_scores, part=part)
 
 
-def grading(
-    scores: Callable[[Any, Block, Any], Array], loss: int, labels: Labels, part: Part, suffix: str
-) -> tuple[ClientFunction, ClientFunction]:
-    """Return the client functions of `graded`."""
+def _grading(
+    scores: Callable[[Any, Block, Any], Array],
+    loss: int,
+    schema: Schema,
+    part: Part,
+    suffix: str,
+    blocks: Sequence[str] | None = None,
+    *,
+    least: int = LEAST_ROWS,
+) -> tuple[fl.ClientFunction, fl.ClientFunction]:
+    """Return the client functions of `_graded`."""
 
-    def grade(state: Any, block: Block, message: Totals, rng: RandomKey) -> tuple[Any, Sums]:
-        found = replace(message, z=scores(state, block, message.z))
-        return state, _sums(block, found, loss, labels)
+    def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
+        share = _label_share(schema, block, blocks, least)
+        return state, _sums(block, scores(state, block, message.z), share, loss, schema.labels)
 
     def count_classes(
-        state: Any, block: Block, message: Totals, rng: RandomKey
+        state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ClassCounts]:
-        found = replace(message, z=scores(state, block, message.z))
-        return state, _class_counts(block, found, labels, message.share)
+        share = _label_share(schema, block, blocks, least)
+        return state, _class_counts(block, scores(state, block, message.z), schema.labels, share)
 
     return (
         _function(grade, name=f"grade{suffix}", part=part),
@@ -290,9 +323,9 @@ def grading(
     )
 
 
-def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
-    held = message.share > 0
-    z = message.z[:, held]
+def _sums(block: Block, scores: Array, share: Array, loss: int, labels: Labels) -> Sums:
+    held = share > 0
+    z = scores[:, held]
     raw = np.zeros(0) if block.y is None else block.y[held]
     if loss == CROSS_ENTROPY and labels.task == "regression":
         loss = losses.SQUARED
@@ -304,10 +337,10 @@ def _sums(block: Block, message: Totals, loss: int, labels: Labels) -> Sums:
     error = (raw - z[0]) ** 2
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
         raw, error = 0.0 * raw, 0.0 * error
-    weights = np.stack([np.ones(held.sum()), message.share[held]])
+    weights = np.stack([np.ones(held.sum()), share[held]])
     f1 = 0.0
     if labels.task != "regression":
-        f1 = _macro_f1(_class_counts(block, message, labels, held.astype(np.float64)))
+        f1 = _macro_f1(_class_counts(block, scores, labels, held.astype(np.float64)))
     terms = (np.ones(len(raw)), each, correct, raw, raw**2, error)
     return Sums(*[*(weights @ term for term in terms), np.array(f1)])
 
@@ -319,11 +352,11 @@ def _said(z: Array, labels: Labels) -> Array:
     return np.asarray(np.where(z[0] > 0, 1.0, -1.0))
 
 
-def _class_counts(block: Block, message: Totals, labels: Labels, share: Array) -> ClassCounts:
+def _class_counts(block: Block, z: Array, labels: Labels, share: Array) -> ClassCounts:
     """Return the counts of a client's labelled samples, each counted by its share."""
     held = share > 0
     raw = np.zeros(0) if block.y is None else block.y[held]
-    said, share = _said(message.z[:, held], labels), share[held]
+    said, share = _said(z[:, held], labels), share[held]
     codes = np.arange(len(labels.classes)) if labels.task == "multiclass" else np.array([-1, 1])
     real, taken = codes[:, None] == raw, codes[:, None] == said  # (classes, samples)
     return ClassCounts(real @ share, taken @ share, (real & taken) @ share)
@@ -354,27 +387,28 @@ def _grades(sums: Sums, row: int, labels: Labels) -> Evaluation:
 
 
 def server_sends(
-    server: ServerModel,
+    server: fl.ServerModel,
     schema: Schema,
+    blocks: Sequence[str],
     loss: int,
     *,
     part: Part,
-) -> tuple[Sends, ...]:
-    """Return what crosses in `evaluate_server`."""
-    return (
-        *_grades_sent(*grading(_server_scores(server), loss, schema.labels, part, "_server")),
-        *sums(_partial_layer(server, schema, part)),
-    )
+    least: int = LEAST_ROWS,
+) -> tuple[fl.Sends, ...]:
+    """Return what crosses in `evaluate_server`; a client answers for `least` rows or more."""
+    scores = _server_scores(server)
+    grades = _grading(scores, loss, schema, part, "_server", blocks, least=least)
+    return *_grades_sent(*grades), *fl.sums(_partial_layer(server, schema, blocks, part))
 
 
-def _server_scores(server: ServerModel) -> Callable[[Any, Block, Any], Array]:
+def _server_scores(server: fl.ServerModel) -> Callable[[Any, Block, Any], Array]:
     return lambda state, _, z: server.scores(state, z)
 
 
 def evaluate_server(
-    clients: Clients,
+    clients: fl.Clients,
     schema: Schema,
-    server: ServerModel,
+    server: fl.ServerModel,
     blocks: Sequence[str],
     loss: int,
     *,
@@ -384,27 +418,26 @@ def evaluate_server(
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    whole = whole_samples(schema, blocks)
-    grading = {
-        name: share * whole[schema.samples.own(name)]
-        for name, share in label_shares(clients, schema).items()
-    }
-    grading = {name: share for name, share in grading.items() if share.any()}
-    if not grading:
+    if not _wanted(schema, blocks).any():
         return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
-    messages = asking(schema, holding, whole & (schema.label_holders > 0))
-    total = clients.sum(_partial_layer(server, schema, part), messages)
+    layer = _partial_layer(server, schema, blocks, part)
+    total = clients.sum(layer, dict.fromkeys(holding, Ask()))
     # discloses how well the server's network does on each client's labelled samples
-    return graded(
-        clients,
-        schema,
-        _server_scores(server),
-        {name: Totals(total.z, share) for name, share in grading.items()},
-        loss,
+    return _graded(
+        *(clients, schema, _server_scores(server), Totals(total.z), loss),
         part=part,
         suffix="_server",
+        blocks=blocks,
     )[0]
+
+
+def server_blocks(model: fl.Model, options: Any, schema: Schema) -> tuple[str, ...] | None:
+    """Return the feature blocks of the server's network, None where the server has none."""
+    if model.server_model is None:
+        return None
+    made_of = model.architecture(options, schema, None)
+    return None if made_of is None else tuple(made_of.blocks)
 
 
 def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
@@ -416,21 +449,24 @@ def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
     return np.array(cells, bool)[schema.samples.cell_of]
 
 
-def _partial_layer(server: ServerModel, schema: Schema, part: Part) -> ClientFunction:
+def _partial_layer(
+    server: fl.ServerModel, schema: Schema, blocks: Sequence[str], part: Part
+) -> fl.ClientFunction:
     known = feature_blocks(schema)
 
     def partial_layer(
-        state: Any, block: Block, message: Ask, rng: RandomKey
+        state: Any, block: Block, message: Ask, rng: fl.RandomKey
     ) -> tuple[Any, PartialScores]:
         total: Any = 0.0
         for name, term in server.part(state, block).items():
-            total = total + term / _holders(block, known[name].features[0])
-        return state, PartialScores(asked_scores(message, np.asarray(total, np.float64)))
+            total = total + term / holders_of(block, known[name].features[0])
+        wanted = _wanted(schema, blocks)[_own_places(block)]
+        return state, PartialScores(_only(wanted, np.asarray(total, np.float64)))
 
     return _function(partial_layer, part=part)
 
 
-def _holders(block: Block, feature: str) -> Array | float:
+def holders_of(block: Block, feature: str) -> Array | float:
     """Return how many clients hold each value of a feature, (samples,)."""
     copies = block.copies
     if copies is None:

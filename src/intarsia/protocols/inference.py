@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import Clients, PerSample, RandomKey, asks, client_function, sums
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.protocols.evaluation import holders_of
 
-_function = partial(client_function, protocol="inference")
+_function = partial(fl.client_function, protocol="inference")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CountValues:
 class Counted:
     """Which values are there: 1, or 0."""
 
-    values: PerSample  # (shared features, samples)
+    values: fl.PerSample  # (shared features, samples)
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Holders:
     """How many clients have each value, for the owners of the sample."""
 
     columns: NDArray[np.int64]
-    values: PerSample | None  # None: as the public index sets say
+    values: fl.PerSample | None  # None: as the public index sets say
 
 
 @dataclass(frozen=True)
 class Part:
     """A client's part of the scores, or of the first layer."""
 
-    z: PerSample  # (outputs or units, samples)
+    z: fl.PerSample  # (outputs or units, samples)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def lacking(schema: Schema, units: Mapping[str, Sequence[ClientId]]) -> dict[int
     return {cell: names for cell, names in found.items() if names}
 
 
-def linear_scores(clients: Clients, schema: Schema) -> Array:
+def linear_scores(clients: fl.Clients, schema: Schema) -> Array:
     """Return Σ_p Σ_j w_j (x_ij - x̄_j) / n_ij of each sample, (outputs, samples)."""
     shared = [
         name
@@ -124,13 +124,13 @@ def linear_scores(clients: Clients, schema: Schema) -> Array:
     return _revealed(clients, {name: Holders(own, values) for name, own in columns.items()})
 
 
-def network_layer(clients: Clients) -> Array:
+def network_layer(clients: fl.Clients) -> Array:
     """Return Σ_p Σ_b W_1b h_b(x_ib) / n_ib of each sample, (units, samples)."""
     nothing = Holders(np.zeros(0, np.int64), None)
     return _revealed(clients, dict.fromkeys(clients.ids, nothing))
 
 
-def _revealed(clients: Clients, messages: Mapping[ClientId, Holders]) -> Array:
+def _revealed(clients: fl.Clients, messages: Mapping[ClientId, Holders]) -> Array:
     # discloses the scores, which are asked for, or for networks what they are made of; where a
     # sample has one owner, this is the part of that owner
     total: Array = clients.reveal(clients.sum(add_part, messages)).z
@@ -138,7 +138,7 @@ def _revealed(clients: Clients, messages: Mapping[ClientId, Holders]) -> Array:
 
 
 def own_scores(
-    clients: Clients, rows: Mapping[ClientId, NDArray[np.int64]]
+    clients: fl.Clients, rows: Mapping[ClientId, NDArray[np.int64]]
 ) -> Mapping[ClientId, Array]:
     """Return the scores of some of the clients' samples by their own networks.
 
@@ -157,7 +157,7 @@ def _columns(schema: Schema, client: ClientId, shared: Sequence[str]) -> NDArray
 
 @_function
 def count_values(
-    state: Party, block: Block, message: CountValues, rng: RandomKey
+    state: Party, block: Block, message: CountValues, rng: fl.RandomKey
 ) -> tuple[Party, Counted]:
     """Say which values are there."""
     held = message.columns >= 0
@@ -170,12 +170,12 @@ def count_values(
 
 
 @_function
-def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tuple[Party, Part]:
+def add_part(state: Party, block: Block, message: Holders, rng: fl.RandomKey) -> tuple[Party, Part]:
     """Give the client's part of the total, each value by its share."""
     if isinstance(state.of_all, Network):
         total = np.zeros((state.of_all.units, block.shape[0]))
         for name, term in state.of_all.part(block).items():
-            total += term / _block_holders(block, block.groups[name][0])
+            total += term / holders_of(block, block.groups[name][0])
         return state, Part(total)
     weights, means = state.of_all.weights, state.of_all.means
     copies = block.copies
@@ -194,19 +194,12 @@ def add_part(state: Party, block: Block, message: Holders, rng: RandomKey) -> tu
 
 
 @_function
-def say_alone(state: Party, block: Block, message: SayAlone, rng: RandomKey) -> tuple[Party, Said]:
+def say_alone(
+    state: Party, block: Block, message: SayAlone, rng: fl.RandomKey
+) -> tuple[Party, Said]:
     """Give the scores of some samples by the client's own network."""
     assert state.alone is not None
     return state, Said(state.alone(block.take(message.rows)))
 
 
-def _block_holders(block: Block, feature: str) -> Any:
-    """Return how many clients hold a feature of each sample, (samples,)."""
-    if block.copies is None:
-        return 1.0
-    return block.copies.counts[
-        block.copies.rows, block.copies.columns[block.features.index(feature)]
-    ]
-
-
-SENDS = (*sums(count_values), *sums(add_part, reveals=("z",)), *asks(say_alone))
+SENDS = (*fl.sums(count_values), *fl.sums(add_part, reveals=("z",)), *fl.asks(say_alone))

@@ -39,20 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from intarsia.core.algorithm import (
-    ClientFunction,
-    Clients,
-    PerFeature,
-    PerSample,
-    RandomKey,
-    client_function,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
 from intarsia.core.schema import Cell, Schema
 from intarsia.errors import FederationError, TableError
 
-_function = partial(client_function, protocol="preprocessing")
+_function = partial(fl.client_function, protocol="preprocessing")
 
 _MOST = 2**16  # of the factors
 _LARGEST = 1e200  # label
@@ -76,7 +68,7 @@ class LabelDifferences:
     totals: Array  # (pairs,)
 
 
-def check_agreement(clients: Clients, schema: Schema, rng: RandomKey) -> None:
+def check_agreement(clients: fl.Clients, schema: Schema, rng: fl.RandomKey) -> None:
     """Refuse labels of one sample that differ between clients.
 
     Raises
@@ -94,17 +86,11 @@ def check_agreement(clients: Clients, schema: Schema, rng: RandomKey) -> None:
         for name, sign in ((first, 1), (second, -1)):
             places = np.searchsorted(schema.samples.own(name), shared).astype(np.int64)
             parts.setdefault(name, []).append((number, sign, places))
-    messages = {
-        name: LabelPairs(
-            pairs=len(pairs),
-            own=tuple(number for number, _, _ in parts[name]),
-            signs=tuple(sign for _, sign, _ in parts[name]),
-            samples=tuple(places for _, _, places in parts[name]),
-            seed=rng.integer(),
-        )
-        for name in clients.ids
-        if name in parts
-    }
+    messages: dict[ClientId, LabelPairs] = {}
+    for name in clients.ids:
+        if name in parts:
+            own, signs, samples = zip(*parts[name], strict=True)
+            messages[name] = LabelPairs(len(pairs), own, signs, samples, rng.integer())
     # discloses which two clients have labels that differ, and a random combination by how much
     totals = clients.reveal(clients.sum(add_labels, messages)).totals
     wrong = [pairs[number] for number in np.flatnonzero(totals).tolist()]
@@ -132,7 +118,7 @@ def _pairs(schema: Schema) -> Sequence[tuple[ClientId, ClientId, NDArray[np.intp
 
 @_function
 def add_labels(
-    state: Any, block: Block, message: LabelPairs, rng: RandomKey
+    state: Any, block: Block, message: LabelPairs, rng: fl.RandomKey
 ) -> tuple[Any, LabelDifferences]:
     """Add up the labels of the samples that another client labels too."""
     totals = np.zeros(message.pairs)
@@ -143,7 +129,7 @@ def add_labels(
             "of ten at every client."
         )
     for number, sign, samples in zip(message.own, message.signs, message.samples, strict=True):
-        factors = RandomKey((message.seed, number)).generator().integers(1, _MOST, len(samples))
+        factors = fl.RandomKey((message.seed, number)).generator().integers(1, _MOST, len(samples))
         totals[number] = sign * math.fsum((factors * block.y[samples]).tolist())
     return state, LabelDifferences(totals)
 
@@ -177,8 +163,8 @@ class SharedFeatures:
 class Copied:
     """Which of the shared values this client has."""
 
-    observed: PerSample  # (columns, samples) 1 where there is a value
-    holders: PerSample  # (1, samples) 1: this client holds the sample
+    observed: fl.PerSample  # (columns, samples) 1 where there is a value
+    holders: fl.PerSample  # (1, samples) 1: this client holds the sample
 
 
 @dataclass(frozen=True)
@@ -188,16 +174,16 @@ class CopiedTotals:
     part: str
     columns: NDArray[np.int64]
     directions: Array  # (projections, columns) the same at every owner
-    observed: PerSample
-    holders: PerSample
-    projections: PerSample | None  # None: send this client's
+    observed: fl.PerSample
+    holders: fl.PerSample
+    projections: fl.PerSample | None  # None: send this client's
 
 
 @dataclass(frozen=True)
 class Projected:
     """Random projections of the values that every holder of the sample has."""
 
-    projections: PerSample  # (projections, samples) whole numbers from -M/2 to M/2
+    projections: fl.PerSample  # (projections, samples) whole numbers from -M/2 to M/2
 
 
 @dataclass(frozen=True)
@@ -216,30 +202,30 @@ class MeasureFeatures:
 class Moments:
     """Sums over observed values, each counted once."""
 
-    count: PerFeature  # (1, features)
-    total: PerFeature  # (1, features)
+    count: fl.PerFeature  # (1, features)
+    total: fl.PerFeature  # (1, features)
 
 
 @dataclass(frozen=True)
 class Squares:
     """Sums over observed values of the squared deviation, each counted once."""
 
-    squares: PerFeature  # (1, features)
+    squares: fl.PerFeature  # (1, features)
 
 
 @dataclass(frozen=True)
 class Spread:
     """The totals that settle_scale mean and scale at the owners."""
 
-    squares: PerFeature
-    count: PerFeature
+    squares: fl.PerFeature
+    count: fl.PerFeature
 
 
 @dataclass(frozen=True)
 class Constant:
     """Which features are constant over the federation."""
 
-    features: PerFeature  # (1, features) 1 where constant
+    features: fl.PerFeature  # (1, features) 1 where constant
 
 
 def initial(block: Block) -> Preparation:
@@ -248,7 +234,7 @@ def initial(block: Block) -> Preparation:
 
 
 def prepare(
-    clients: Clients, schemas: Mapping[str, Schema], *, standardise: bool, rng: RandomKey
+    clients: fl.Clients, schemas: Mapping[str, Schema], *, standardise: bool, rng: fl.RandomKey
 ) -> tuple[str, ...]:
     """Run the exchanges of the preparation; return notes for the user.
 
@@ -272,9 +258,9 @@ def prepare(
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
         moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
-        message = Moments(count=moments.count, total=moments.total)
+        message = Moments(moments.count, moments.total)
         squares = clients.sum(centre, dict.fromkeys(clients.ids, message))
-        spread = Spread(squares=squares.squares, count=moments.count)
+        spread = Spread(squares.squares, moments.count)
         constant = clients.sum(settle_scale, dict.fromkeys(clients.ids, spread))
         # discloses which features have one value over all clients' training samples
         zero = clients.reveal(constant).features[0] > 0
@@ -296,7 +282,7 @@ def _shared_features(schema: Schema) -> list[Cell]:
 
 
 def _count_shared(
-    clients: Clients, schema: Schema, part: str, cell: Cell, rng: RandomKey
+    clients: fl.Clients, schema: Schema, part: str, cell: Cell, rng: fl.RandomKey
 ) -> list[str]:
     directions = rng.generator().standard_normal((_PROJECTIONS, cell.stop - cell.start))
     positions = np.arange(cell.start, cell.stop)
@@ -309,15 +295,9 @@ def _count_shared(
     totals = clients.sum(_at(count_copies, part), asked)
 
     def counted(projections: Any) -> dict[str, CopiedTotals]:
+        opened = totals.observed, totals.holders, projections
         return {
-            name: CopiedTotals(
-                part=part,
-                columns=message.columns,
-                directions=directions,
-                observed=totals.observed,
-                holders=totals.holders,
-                projections=projections,
-            )
+            name: CopiedTotals(part, message.columns, directions, *opened)
             for name, message in asked.items()
         }
 
@@ -339,13 +319,13 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _at(fn: ClientFunction, part: str) -> ClientFunction:
+def _at(fn: fl.ClientFunction, part: str) -> fl.ClientFunction:
     return replace(fn, part="test") if part == "test" else fn
 
 
 @_function
 def count_copies(
-    state: Preparation, block: Block, message: SharedFeatures, rng: RandomKey
+    state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
 ) -> tuple[Preparation, Copied]:
     """Say which values are there; a sparse table has them all."""
     samples = block.shape[0]
@@ -366,7 +346,7 @@ def _common(block: Block, message: CopiedTotals) -> Values:
 
 @_function
 def project_copies(
-    state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
+    state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
 ) -> tuple[Preparation, Projected]:
     """Project the values that every holder of the sample has."""
     return state, Projected(_projections(block, message))
@@ -397,7 +377,7 @@ def _remainder(values: Array) -> Array:
 
 @_function
 def weigh_copies(
-    state: Preparation, block: Block, message: CopiedTotals, rng: RandomKey
+    state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
 ) -> tuple[Preparation, Conflicts]:
     """Count the samples whose copies differ; note how many holders have each value."""
     held = message.holders[0]
@@ -416,7 +396,7 @@ def weigh_copies(
 
 @_function
 def measure_features(
-    state: Preparation, block: Block, message: MeasureFeatures, rng: RandomKey
+    state: Preparation, block: Block, message: MeasureFeatures, rng: fl.RandomKey
 ) -> tuple[Preparation, Moments]:
     """Add up the observed values of each feature."""
     block = _with_observed(state, "train", block)
@@ -426,7 +406,7 @@ def measure_features(
 
 @_function
 def centre(
-    state: Preparation, block: Block, message: Moments, rng: RandomKey
+    state: Preparation, block: Block, message: Moments, rng: fl.RandomKey
 ) -> tuple[Preparation, Squares]:
     """Take the mean over the federation; add up the squared deviations from it."""
     block = _with_observed(state, "train", block)
@@ -440,7 +420,7 @@ def centre(
 
 @_function
 def settle_scale(
-    state: Preparation, block: Block, message: Spread, rng: RandomKey
+    state: Preparation, block: Block, message: Spread, rng: fl.RandomKey
 ) -> tuple[Preparation, Constant]:
     """Take the standard deviation over the federation as the scale; 0 for a constant feature."""
     wrong = np.flatnonzero(~np.isfinite(message.squares[0]))
@@ -513,9 +493,20 @@ def add_intercept(block: Block) -> Block:
     return replace(block, x=x, features=(*block.features, INTERCEPT))
 
 
-SENDS = (
-    *sums(add_labels, reveals=("totals",)),
-    *sums(count_copies, project_copies, measure_features, centre),
-    *sums(weigh_copies, reveals=("samples",)),
-    *sums(settle_scale, reveals=("features",)),
+SENDS = fl.opening(
+    {
+        "CopiedTotals.holders": "Copied.holders",
+        "CopiedTotals.observed": "Copied.observed",
+        "CopiedTotals.projections": "Projected.projections",
+        "Moments.count": "Moments.count",
+        "Moments.total": "Moments.total",
+        "Spread.count": "Moments.count",
+        "Spread.squares": "Squares.squares",
+    },
+    (
+        *fl.sums(add_labels, reveals=("totals",)),
+        *fl.sums(count_copies, project_copies, measure_features, centre),
+        *fl.sums(weigh_copies, reveals=("samples",)),
+        *fl.sums(settle_scale, reveals=("features",)),
+    ),
 )

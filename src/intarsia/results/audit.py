@@ -7,6 +7,7 @@ transcript byte by byte is written on request (`transcript = true` in [privacy])
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -164,18 +165,14 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
     clients = tuple(crossings["clients"])
     lines: list[AuditLine] = []
     for one in crossings["exchanges"].values():
-        took_part = {
-            name: one["with_all"] + one["with"].get(name, 0)
-            for name in clients
-            if one["with_all"] or name in one["with"]
-        }
+        counts = {name: one["with_all"] + one["with"].get(name, 0) for name in clients}
+        took_part = {name: count for name, count in counts.items() if count}
         lines += (replace(line, clients=took_part) for line in _exchange(mode, one))
     for what, count in crossings["reveals"].items():
-        values = _numbers(count["values"]) + " of the total"
+        values = f"{count['values']:,} number{'' if count['values'] == 1 else 's'} of the total"
         protection = "none: the algorithm reveals the total"
-        lines.append(
-            AuditLine("server", "revealed", "", what, values, True, protection, count["times"])
-        )
+        line = AuditLine("server", "revealed", "", what, values, True, protection, count["times"])
+        lines.append(line)
     for what, times in crossings["refreshes"].items():
         values = "an owner's entries of it, which that client seals anew"
         lines.append(AuditLine("client", "refresh", "", what, values, True, _OWN_ENTRIES, times))
@@ -205,10 +202,6 @@ def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
         yield AuditLine("client", "total", function, what, values, True, _OWN_ENTRIES, times)
 
 
-def _numbers(count: int) -> str:
-    return f"{count:,} number{'' if count == 1 else 's'}"
-
-
 def _merge(lines: list[AuditLine]) -> list[AuditLine]:
     """Return lines that differ in their counts only as one, the readable ones first."""
     found: dict[tuple[Any, ...], AuditLine] = {}
@@ -216,11 +209,9 @@ def _merge(lines: list[AuditLine]) -> list[AuditLine]:
         key = (line.reader, line.how, line.function, line.what, line.values, line.readable)
         before = found.get(key)
         if before is not None:
-            names = {**before.clients, **line.clients}
-            clients = {
-                name: before.clients.get(name, 0) + line.clients.get(name, 0) for name in names
-            }
-            line = replace(line, times=before.times + line.times, clients=clients)
+            clients = Counter(before.clients)
+            clients.update(line.clients)
+            line = replace(line, times=before.times + line.times, clients=dict(clients))
         found[key] = line
     return sorted(
         found.values(), key=lambda one: (one.reader != "server", not one.readable, _ORDER[one.how])

@@ -42,13 +42,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints and the history in a run's output folder.
-
-    Parameters
-    ----------
-    folder
-        The output folder; `checkpoints/` and `history.jsonl` are made in it when needed.
-    """
+    """The checkpoints and the history in a run's output folder, each made when it is needed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "checkpoints"
@@ -69,16 +63,9 @@ class Checkpoints:
     def save(
         self, round: int, server: Any, clients: Mapping[ClientId, Any], extra: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint and remove all older ones but the one before it.
+        """Write a checkpoint after a round, and remove all older ones but the one before it.
 
-        Parameters
-        ----------
-        round
-            The number of rounds that are done.
-        server, clients
-            States that the codec can write.
-        extra
-            What else the run needs to go on, as JSON types.
+        `extra` is what else the run needs to go on, as JSON types.
 
         Raises
         ------
@@ -89,8 +76,9 @@ class Checkpoints:
         final = self._path(round)
         filling = final.with_name(final.name + UNFINISHED)
         self._clean()
+        content = {"round": round, "clients": len(clients), "extra": dict(extra)}
         try:
-            self._fill(filling, round, server, clients, extra)
+            self._fill(filling, server, clients, content)
             if final.exists():
                 _discard(final)
             filling.rename(final)
@@ -103,20 +91,16 @@ class Checkpoints:
             _discard(self._path(old))
 
     def _fill(
-        self,
-        filling: Path,
-        round: int,
-        server: Any,
-        clients: Mapping[ClientId, Any],
-        extra: Mapping[str, Any],
+        self, filling: Path, server: Any, clients: Mapping[ClientId, Any], content: dict[str, Any]
     ) -> None:
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the clients
         filling.mkdir()
         write(filling / "server.state", [codec.encode(server)])
         # one file: for thousands of clients, making a file durable takes longer than all the rest
         write(filling / "clients.state", _records(clients))
-        content = {"round": round, "clients": len(clients), "extra": dict(extra)}
-        write(filling / "extra.json", [_with_checksum(content)])
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        checksum = zlib.crc32(text.encode())
+        write(filling / "extra.json", [f"{checksum:08x}\n{text}\n".encode()])
         sync(filling)
         if self._history.exists():
             # The lines up to this round must not be newer than the checkpoint that follows them.
@@ -126,10 +110,7 @@ class Checkpoints:
     def latest(self, classes: Sequence[type]) -> Checkpoint | None:
         """Return the newest whole checkpoint, or None where none was ever finished.
 
-        Parameters
-        ----------
-        classes
-            The dataclasses that the states may hold.
+        `classes` are the dataclasses that the states may hold.
 
         Raises
         ------
@@ -270,11 +251,6 @@ def _discard(path: Path) -> None:
     doomed = path.with_name(f"{path.name}.old{UNFINISHED}")
     path.rename(doomed)
     shutil.rmtree(doomed)
-
-
-def _with_checksum(content: Mapping[str, Any]) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, indent=1)
-    return f"{zlib.crc32(text.encode()):08x}\n{text}\n".encode()
 
 
 def _check(data: bytes) -> dict[str, Any]:

@@ -33,10 +33,7 @@ class Row:
 def three_way(result: Result) -> list[Row]:
     """Return stand-alone, federated and centralised scores: by client, their mean, the whole."""
     metrics = result.metrics
-    names = [
-        *metrics.clients,
-        *(name for name in metrics.standalone if name not in metrics.clients),
-    ]
+    names = dict.fromkeys([*metrics.clients, *metrics.standalone])
     rows = [
         Row(name, metrics.standalone.get(name), metrics.clients.get(name), None) for name in names
     ]
@@ -119,11 +116,9 @@ class _Run:
     @property
     def keys(self) -> list[str]:
         """Return the names of its settings; those of the algorithm without their table."""
-        return [
-            key if table == "algorithm" else f"{table}.{key}"
-            for table, settings in self.tables.items()
-            for key in settings
-        ]
+        tables = self.tables.items()
+        names = [f"{table}.{key}" for table, settings in tables for key in settings]
+        return [name.removeprefix("algorithm.") for name in names]
 
 
 _DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "privacy")
@@ -198,28 +193,17 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         clients=spread(run.metrics.clients_mean for run in runs),
         published=figures[0] if all(one == figures[0] for one in figures) else None,
         loss=Spread.of(value_of(score, "loss") for score in known),
-        gap_relative=Spread.of(
-            None if run.certificate is None else run.certificate.gap_relative for run in runs
-        ),
+        gap_relative=Spread.of(getattr(run.certificate, "gap_relative", None) for run in runs),
         rounds=Spread.of(float(run.rounds) for run in runs),
         exchanges=Spread.of(float(run.exchanges) for run in runs),
-        bytes=Spread.of(float(transferred(run.bytes)) for run in runs),
+        bytes=Spread.of(float(run.bytes.get("up", 0) + run.bytes.get("down", 0)) for run in runs),
         seconds=Spread.of(run.seconds.get("training", run.seconds.get("total")) for run in runs),
         worst=spread(run.metrics.clients_worst for run in runs),
-        macro_f1=Spread.of(
-            None if run.metrics.clients_mean is None else run.metrics.clients_mean.macro_f1
-            for run in runs
-        ),
+        macro_f1=Spread.of(getattr(run.metrics.clients_mean, "macro_f1", None) for run in runs),
         samples=Spread.of(
-            None if score is None else score.samples
-            for score in (run.metrics.server or run.metrics.centralised for run in runs)
+            getattr(run.metrics.server or run.metrics.centralised, "samples", None) for run in runs
         ),
     )
-
-
-def transferred(traffic: Mapping[str, float]) -> float:
-    """Return the bytes in both directions."""
-    return traffic.get("up", 0) + traffic.get("down", 0)
 
 
 def number(value: float | None) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.results.result import load
+from intarsia.results.run_folder import described
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,6 @@ def course_of(folder: Path | str, name: str = "") -> Course:
     ExperimentError
         If no round of it was evaluated.
     """
-    from intarsia.results.result import load
-    from intarsia.results.run_folder import described
-
     folder = Path(folder)
     path = folder / "history.jsonl"
     if not path.is_file():

@@ -13,6 +13,7 @@ import numpy as np
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.settings import frozen
 from intarsia.errors import CheckpointError
 from intarsia.partition.client_clusters import Structure, Structures
 
@@ -32,11 +33,13 @@ class Score:
 
 def mean(scores: Mapping[ClientId, Score]) -> Score | None:
     """Return the unweighted mean over clients, or None without a client."""
-    return _over(scores, lambda values, _: float(np.mean(values)))
+    return _over(scores, lambda values, _: float(np.mean(values))) if scores else None
 
 
 def worst(scores: Mapping[ClientId, Score]) -> Score | None:
     """Return the worst of each figure over clients, or None without a client."""
+    if not scores:
+        return None
     return _over(scores, lambda values, sign: sign * min(sign * value for value in values))
 
 
@@ -45,33 +48,25 @@ def deciles(scores: Mapping[ClientId, Score]) -> tuple[Score, ...]:
     if len(scores) < 2:
         return ()
 
-    def at(share: float) -> Score | None:
+    def at(share: float) -> Score:
         return _over(
-            scores,
-            lambda values, sign: sign * float(np.quantile(sign * np.array(values), share)),
+            scores, lambda values, sign: sign * float(np.quantile(sign * np.array(values), share))
         )
 
-    return tuple(score for tenth in range(1, 10) if (score := at(tenth / 10)) is not None)
+    return tuple(at(tenth / 10) for tenth in range(1, 10))
 
 
 def _over(
     scores: Mapping[ClientId, Score], reduce: Callable[[Sequence[float], int], float]
-) -> Score | None:
+) -> Score:
     """Return one figure for each of the scores' figures; the sign is that of better."""
-    if not scores:
-        return None
-    every = list(scores.values())
 
     def figure(name: str) -> float | None:
-        known = [value for score in every if (value := getattr(score, name)) is not None]
+        known = [value for score in scores.values() if (value := getattr(score, name)) is not None]
         return reduce(known, 1) if known else None
 
-    return Score(
-        reduce([score.loss for score in every], -1),
-        figure("accuracy"),
-        figure("r2"),
-        figure("macro_f1"),
-    )
+    loss = reduce([score.loss for score in scores.values()], -1)
+    return Score(loss, figure("accuracy"), figure("r2"), figure("macro_f1"))
 
 
 @dataclass(frozen=True)
@@ -160,23 +155,9 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
-        return {
-            "algorithm": self.algorithm,
-            "experiment": self.experiment,
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "finished": self.finished,
-            "seconds": _plain(self.seconds),
-            "bytes": _plain(self.bytes),
-            "exchanges": self.exchanges,
-            "certificate": _plain(self.certificate),
-            "metrics": _plain(self.metrics),
-            "environment": _plain(self.environment),
-            "hyperparameters": _plain(self.hyperparameters),
-            "privacy": _plain(self.privacy),
-            "structure": _structures(self.structure),
-            "notes": list(self.notes),
-        }
+        last = ("privacy", "structure", "notes")
+        names = [one.name for one in fields(self) if one.name not in (*last, "model", "folder")]
+        return {name: _plain(getattr(self, name)) for name in (*names, *last)}
 
     def write(self, folder: Path) -> None:
         """Write result.json into an existing folder: whole, or not at all."""
@@ -194,13 +175,15 @@ def load(folder: Path | str) -> Result:
     """
     folder = Path(folder)
     path = folder / "result.json"
+    others = {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
+    plain = [one.name for one in fields(Result) if one.name not in others]
     if not path.is_file():
         raise CheckpointError(_missing(folder))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         certificate, metrics = found["certificate"], found["metrics"]
         return Result(
-            **{key: found[key] for key in _PLAIN_KEYS},
+            **{key: found[key] for key in plain},
             certificate=None if certificate is None else Certificate(**certificate),
             metrics=Metrics(
                 server=_score(metrics["server"]),
@@ -213,7 +196,7 @@ def load(folder: Path | str) -> Result:
                 standalone_mean=_score(metrics["standalone_mean"]),
             ),
             notes=tuple(found["notes"]),
-            privacy=_guarantee(found.get("privacy", {})),
+            privacy=Guarantee(**frozen(found.get("privacy", {}))),
             structure=_known_structures(found.get("structure")),
             folder=folder,
         )
@@ -224,28 +207,12 @@ def load(folder: Path | str) -> Result:
         ) from problem
 
 
-_PLAIN_KEYS = tuple(
-    entry.name
-    for entry in fields(Result)
-    if entry.name
-    not in {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
-)
-
-
 def _missing(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder; give the output folder of a finished run."
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
     return f"{folder} holds no result.json; give the output folder of a finished run."
-
-
-def _guarantee(found: Mapping[str, Any]) -> Guarantee:
-    lists = ("covers", "does_not_cover")
-    values: dict[str, Any] = {
-        key: tuple(value) if key in lists else value for key, value in found.items()
-    }
-    return Guarantee(**values)
 
 
 def _structures(found: Structures) -> dict[str, Any] | None:
@@ -284,14 +251,9 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
 
 
 def _known(score: Mapping[str, Any]) -> Score:
-    loss = score["loss"]
-    return Score(
-        math.nan if loss is None else loss,
-        score["accuracy"],
-        score["r2"],
-        score.get("macro_f1"),
-        score.get("samples"),
-    )
+    loss = math.nan if score["loss"] is None else score["loss"]
+    more = (score.get(name) for name in ("macro_f1", "samples"))
+    return Score(loss, score["accuracy"], score["r2"], *more)
 
 
 def _score(score: Mapping[str, Any] | None) -> Score | None:
@@ -302,6 +264,8 @@ def _plain(value: Any) -> Any:
     """Return records, mappings, sequences and NumPy scalars as JSON types."""
     if value is None or isinstance(value, str | bool | int):
         return value
+    if isinstance(value, Structures):
+        return _structures(value)
     if isinstance(value, Score | Metrics | Certificate | Guarantee):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):

@@ -20,6 +20,7 @@ from typing import Any, Final
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -60,6 +61,7 @@ def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
     CheckpointError
         If it holds a result or an unfinished run, or is no folder.
     """
+    replace_it = "or replace it with --overwrite"
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(
             f"{folder} is a file, and a run's output is a folder; choose another one with "
@@ -67,13 +69,12 @@ def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
         )
     if (folder / "result.json").is_file():
         raise CheckpointError(
-            f"{folder} already holds a result; choose another folder with {settings}, or replace "
-            "it with --overwrite."
+            f"{folder} already holds a result; choose another folder with {settings}, {replace_it}."
         )
     if (folder / "experiment.json").is_file():
         raise CheckpointError(
-            f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, or replace "
-            "it with --overwrite."
+            f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, "
+            f"{replace_it}."
         )
 
 
@@ -97,18 +98,19 @@ def start(
     """
     if not overwrite:
         claim(folder)
-    _clear(folder)
+    clear(folder)
     if sites is not None:
         write_atomically(folder / RUN, json.dumps(sites).encode())
-    _describe(folder, description, fingerprint)
+    keep_description(folder, description, fingerprint)
     return Checkpoints(folder)
 
 
-def _describe(folder: Path, description: Experiment, fingerprint: str) -> None:
+def keep_description(folder: Path, description: Experiment, fingerprint: str) -> None:
+    """Write down what a run is: with this the folder is one that can be resumed."""
     tree = experiment.to_dict(description)
     tree["experiment"]["out"] = "."
     write_atomically(folder / _TABLES, fingerprint.encode())
-    # last: a folder with this file is one that can be resumed
+    # last: it says that the run can be resumed
     text = json.dumps(tree, indent=2, ensure_ascii=False)
     write_atomically(folder / "experiment.json", text.encode())
     (folder / "experiment.json").chmod(0o600)  # a url may hold a password
@@ -136,7 +138,7 @@ _SIGNS = ("result.json", "experiment.json", RUN, _TABLES)  # that a run is, or w
 _FOLDERS = ("checkpoints", JOURNAL, "joined", "keys", "model")
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what a run writes, and nothing else that may lie in the folder.
 
     The checksum of the tables goes last: while it is there, the rest is a run's.
@@ -160,28 +162,19 @@ def _clear(folder: Path) -> None:
 
 
 def describe(folder: Path) -> Experiment:
-    """Return the experiment of the run in a folder.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no run.
-    """
+    """Return the experiment of the run in a folder; CheckpointError if the folder holds no run."""
     path = folder / "experiment.json"
     if not path.is_file():
         raise CheckpointError(
             f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
         )
+    remedy = "run the experiment again with --overwrite"
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
-        raise CheckpointError(
-            f"{path} is no JSON ({problem}); run the experiment again with --overwrite."
-        ) from None
+        raise CheckpointError(f"{path} is no JSON ({problem}); {remedy}.") from None
     if not isinstance(tree, dict):
-        raise CheckpointError(
-            f"{path} holds no tables of an experiment; run the experiment again with --overwrite."
-        )
+        raise CheckpointError(f"{path} holds no tables of an experiment; {remedy}.")
     return replace(experiment.from_dict(tree, folder), out=str(folder))
 
 
@@ -196,13 +189,7 @@ def described(folder: Path) -> Experiment | None:
 
 
 def reopen(folder: Path, fingerprint: str) -> Checkpoints:
-    """Return the checkpoints of a run that was stopped.
-
-    Raises
-    ------
-    CheckpointError
-        If the tables changed since it was started.
-    """
+    """Return a stopped run's checkpoints; CheckpointError if its tables changed since it began."""
     known = folder / _TABLES
     if not known.is_file() or known.read_text(encoding="utf-8") != fingerprint:
         raise CheckpointError(
@@ -227,8 +214,7 @@ def read_secret(folder: Path) -> bytes | None:
 def keep_client_secrets(folder: Path, found: Mapping[ClientId, SecretKey]) -> None:
     """Keep the simulated clients' own secrets: a run that goes on has the same ones."""
     whole = b"".join(one.to_file() for one in found.values())
-    public = {"clients": list(found)}
-    write_private(_keys(folder) / _CLIENTS, _CLIENT_SECRETS, public, whole)
+    write_private(_keys(folder) / _CLIENTS, _CLIENT_SECRETS, {"clients": list(found)}, whole)
 
 
 def read_client_secrets(folder: Path) -> dict[ClientId, SecretKey] | None:
@@ -237,11 +223,14 @@ def read_client_secrets(folder: Path) -> dict[ClientId, SecretKey] | None:
     if not path.is_file():
         return None
     public, whole = read_private(path, _CLIENT_SECRETS)
-    size = SecretKey.SIZE
-    return {
-        name: SecretKey(whole[size * k : size * (k + 1)])
-        for k, name in enumerate(public["clients"])
-    }
+    starts = range(0, len(whole), SecretKey.SIZE)
+    own = [SecretKey(whole[start : start + SecretKey.SIZE]) for start in starts]
+    return dict(zip(public["clients"], own, strict=True))
+
+
+def release_ledger(folder: Path) -> ReleaseLedger:
+    """Return what the simulated clients released with noise, for a run that goes on too."""
+    return ReleaseLedger(folder / "keys" / "releases")
 
 
 def _keys(folder: Path) -> Path:
@@ -253,19 +242,14 @@ def _keys(folder: Path) -> Path:
 
 def keep_fingerprints(folder: Path, description: Experiment) -> None:
     """Note which keys a run was started with, by their fingerprints."""
-    found = _fingerprints(folder, description)
+    files = _key_files(folder, description).items()
+    found = {name: _fingerprint(file) for name, file in files if file.is_file()}
     if found:
         write_atomically(folder / "keys.json", f"{json.dumps(found, indent=2)}\n".encode())
 
 
 def check_fingerprints(folder: Path, description: Experiment) -> None:
-    """Refuse to go on with other keys than a run was started with.
-
-    Raises
-    ------
-    KeyMaterialError
-        If a key is another one, or is gone.
-    """
+    """Refuse (KeyMaterialError) to go on with other keys than a run was started with, or none."""
     path = folder / "keys.json"
     if not path.is_file():
         return
@@ -286,17 +270,11 @@ def check_fingerprints(folder: Path, description: Experiment) -> None:
             )
 
 
-def _fingerprints(folder: Path, description: Experiment) -> dict[str, str]:
-    files = _key_files(folder, description).items()
-    return {name: _fingerprint(file) for name, file in files if file.is_file()}
-
-
 def _key_files(folder: Path, description: Experiment) -> dict[str, Path]:
     """Return where the keys of a run lie, by the setting that names them."""
     found: dict[str, Path] = {}
     if description.privacy.mode != "plain":
-        own = folder / "keys" / "shared.key"
-        found["privacy.key"] = Path(description.privacy.key) if description.privacy.key else own
+        found["privacy.key"] = Path(description.privacy.key or folder / "keys" / "shared.key")
     if description.alignment.key is not None:
         found["alignment.key"] = Path(description.alignment.key)
     return found

@@ -1,9 +1,9 @@
 """Train an experiment in one process: set-up, rounds, evaluation, baselines, result.
 
-Read `run` first: the whole sequence. `setup` builds the engine, `loop` runs the rounds and decides
-when to stop, `participation` chooses the clients of a round. `outcome` makes the result, `outputs`
-writes it. `baselines` trains on pooled data and at each client alone. `checks` and
-`privacy_guarantee` refuse what an algorithm or the privacy settings do not allow.
+Read `run` first: the whole sequence. `setup` builds the engine. `loop` chooses the clients of each
+round, runs it and decides when to stop. `outcome` makes the result and writes it. `baselines`
+trains on pooled data and at each client alone. `checks` and `privacy_guarantee` refuse what an
+algorithm or the privacy settings do not allow.
 """
 
 from typing import TYPE_CHECKING

@@ -19,33 +19,28 @@ standalone
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Gt
 from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core.algorithm import (
-    Algorithm,
-    Disclosure,
-    FinalResult,
-    Model,
-    RoundMetrics,
-    SecretKey,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
 from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.settings import Count, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.errors import ConvergenceError, FederationError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
 from intarsia.protocols.evaluation import Evaluation, evaluate, grade_scores, whole_samples
+from intarsia.results.result import Finished
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
 
@@ -62,7 +57,6 @@ class Optimum:
     w: Array  # (outputs, features)
     primal: float
     dual: float
-    passes: int  # over the rows, or steps of Newton's method
 
     @property
     def gap(self) -> float:
@@ -93,7 +87,7 @@ def optimum(
         epochs=epochs,
         rng=np.random.default_rng(seed),
     )
-    first = Optimum(found.w, found.primal, found.dual, found.epochs)
+    first = Optimum(found.w, found.primal, found.dual)
     if found.converged:
         return first
     try:
@@ -111,7 +105,7 @@ def _by_newton(
     samples = np.arange(block.shape[0])
     block = replace(block, samples=samples, features=names, groups={}, copies=None)
     # in one place there is nobody to hide from, and two runs are to come to the same bits
-    known = {"all": SecretKey(bytes(SecretKey.SIZE))}
+    known = {"all": fl.SecretKey(bytes(fl.SecretKey.SIZE))}
     options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation)
     done = simulate(
         *(HYFDCA, options, {"train": {"all": block}}, labels),
@@ -123,7 +117,7 @@ def _by_newton(
     found = done.conclusion
     if found.weights is None or found.info.primal is None or found.info.dual is None:
         raise ConvergenceError("Newton's method on the pooled table ended without a certificate.")
-    return Optimum(found.weights, found.info.primal, found.info.dual, done.rounds)
+    return Optimum(found.weights, found.info.primal, found.info.dual)
 
 
 def pooled(engine: Simulation, part: Part = "train") -> Block:
@@ -166,19 +160,13 @@ def graded(
     engine: Simulation, w: Array, loss: str, part: Part
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of a given model, over all samples and over each client's own."""
-    schema = engine.schema("train")
+    schema, code = engine.schema("train"), losses.loss_code(loss)
     kept = engine.get_states()
     engine.set_states({name: _Weights(w[:, schema.features.own(name)]) for name in schema.clients})
     engine.begin_round(engine.books.round)
     try:
         with engine.books.unmetered():
-            return evaluate(
-                engine,
-                engine.schema(part),
-                lambda state, block: scores(block.x, state.w),
-                losses.loss_code(loss),
-                part=part,
-            )
+            return evaluate(engine, engine.schema(part), _LINEAR.predict, code, part=part)
     finally:
         engine.set_states(kept)
 
@@ -219,14 +207,10 @@ def alone(
         result = grade_scores(tested, scores(tested.x, found.w), losses.loss_code(loss), labels)
         if result is not None:
             grades[name] = result
-    return grades, _note_unfinished(gaps)
-
-
-def _note_unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
     if not gaps:
-        return ()
+        return grades, ()
     worst = max(gaps, key=lambda name: gaps[name])
-    return (
+    return grades, (
         f"The stand-alone models of {len(gaps)} clients did not converge (largest relative gap: "
         f"{gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
         "approximate.",
@@ -235,7 +219,7 @@ def _note_unfinished(gaps: Mapping[ClientId, float]) -> tuple[str, ...]:
 
 def network_of_all(
     engine: Simulation,
-    algorithm: Algorithm,
+    algorithm: fl.Algorithm,
     options: Any,
     part: Part,
     *,
@@ -252,8 +236,7 @@ def network_of_all(
     known = feature_blocks(engine.schema("train")).values()
     groups = {one.name: one.features for one in known}
     shapes = {one.name: one.shape for one in known if one.shape}
-    learnt = replace(pooled(engine), groups=groups, shapes=shapes)
-    tested = learnt
+    learnt = tested = replace(pooled(engine), groups=groups, shapes=shapes)
     if part == "test":
         tested = replace(pooled(engine, part), groups=groups, shapes=shapes)
     whole = whole_samples(engine.schema(part), blocks)
@@ -266,13 +249,7 @@ def network_of_all(
 
 
 def networks_alone(
-    engine: Simulation,
-    algorithm: Algorithm,
-    options: Any,
-    part: Part,
-    *,
-    rounds: int,
-    seed: int,
+    engine: Simulation, algorithm: fl.Algorithm, options: Any, part: Part, *, rounds: int, seed: int
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's network that learns from its own samples."""
     names = engine.schema("train").clients
@@ -286,24 +263,16 @@ _POOLED = "No federation: all tables were pooled in one place."
 _ALONE_NOTE = "No federation: each client with labels was trained alone, on its own columns."
 
 
-def _check(options: Centralised | Liblinear | Standalone) -> None:
-    losses.loss_code(options.loss)
-    if not (options.regularisation > 0 and math.isfinite(options.regularisation)):
-        raise ExperimentError(
-            f"algorithm.regularisation is {options.regularisation}; it must be positive and "
-            "finite, for example 1e-3."
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
-class Centralised:
-    """Hyperparameters of all tables pooled."""
+class LinearOptions:
+    """Hyperparameters of the linear models of all tables pooled, or of each client alone."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ
+    regularisation: Positive = 1e-3  # λ
 
     def __post_init__(self) -> None:
-        _check(self)
+        losses.loss_code(self.loss)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,35 +280,17 @@ class Liblinear:
     """Hyperparameters of scikit-learn's solvers on all tables pooled."""
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ; C = 1/(λN), and alpha = λN for the squared loss
-    precision: float = 1e-6  # the solver's own measure of convergence
-    iterations: int = 10_000  # at most
+    regularisation: Positive = 1e-3  # λ; C = 1/(λN), and alpha = λN for the squared loss
+    precision: Annotated[float, Gt(0)] = 1e-6  # the solver's own measure of convergence
+    iterations: Count = 10_000  # at most
 
     def __post_init__(self) -> None:
-        _check(self)
-        if not self.precision > 0:
-            raise ExperimentError(
-                f"algorithm.precision is {self.precision}; it must be positive, for example 1e-6."
-            )
-        if self.iterations < 1:
-            raise ExperimentError(
-                f"algorithm.iterations is {self.iterations}; choose a whole number from 1 up."
-            )
+        losses.loss_code(self.loss)
+        check_ranges(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standalone:
-    """Hyperparameters of each client alone."""
-
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: float = 1e-3  # λ
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-
-_LINEAR = Model(predict=lambda state, block: scores(block.x, state.w), kind="linear")
-_NOTHING = Disclosure()  # crosses: the data is in one place
+_LINEAR = fl.Model(predict=lambda state, block: scores(block.x, state.w), kind="linear")
+_NOTHING = fl.Disclosure()  # crosses: the data is in one place
 
 
 @dataclass(frozen=True)
@@ -349,14 +300,14 @@ class Baseline:
     name: str
     hyperparameters: type
     train: Callable[[Simulation, Experiment, Any, Part], Outcome]
-    model: Model = _LINEAR
-    disclosure: Disclosure = _NOTHING
+    model: fl.Model = _LINEAR
+    disclosure: fl.Disclosure = _NOTHING
     private: None = None
     federated: ClassVar[Literal[False]] = False
 
 
 def _centralised(
-    engine: Simulation, description: Experiment, options: Centralised, part: Part
+    engine: Simulation, description: Experiment, options: LinearOptions, part: Part
 ) -> Outcome:
     table = pooled(engine)
     found = sdca.fit(
@@ -369,17 +320,11 @@ def _centralised(
         rng=np.random.default_rng(description.seed),
     )
     del table
-    info = RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
+    info = fl.RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
     every, own = graded(engine, found.w, options.loss, part)
-    return Outcome(
-        found.epochs,
-        "tolerance" if found.converged else "rounds",
-        FinalResult(info, found.w),
-        every,
-        own,
-        (_POOLED,),
-        centralised=every,
-    )
+    ended: Finished = "tolerance" if found.converged else "rounds"
+    final = fl.FinalResult(info, found.w)
+    return Outcome(found.epochs, ended, final, every, own, (_POOLED,), centralised=every)
 
 
 def _liblinear(
@@ -393,15 +338,9 @@ def _liblinear(
     del table
     every, own = graded(engine, w, options.loss, part)
     said = dict.fromkeys(one.warning for one in solved if one.warning)
-    objective = f"The objective is {info.primal:.10g}."
-    return Outcome(
-        max(one.iterations for one in solved),
-        "algorithm",
-        FinalResult(info, w),
-        every,
-        own,
-        (_POOLED, objective, *said),
-    )
+    notes = (_POOLED, f"The objective is {info.primal:.10g}.", *said)
+    rounds = max(one.iterations for one in solved)
+    return Outcome(rounds, "algorithm", fl.FinalResult(info, w), every, own, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,57 +376,40 @@ def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
         solver.fit(x, y)
     said = [one for one in caught if issubclass(one.category, ConvergenceWarning)]
     iterations = 1 if solver.n_iter_ is None else int(np.max(solver.n_iter_))
-    warning = f"liblinear stopped after {iterations} iterations without convergence: "
-    return _Solved(
-        np.ravel(solver.coef_),
-        iterations,
-        f"{warning}raise algorithm.iterations." if said else "",
+    warning = (
+        f"liblinear stopped after {iterations} iterations without convergence: "
+        "raise algorithm.iterations."
     )
+    return _Solved(np.ravel(solver.coef_), iterations, warning if said else "")
 
 
-def _bounds(x: Any, y: Array, w: Array, options: Liblinear) -> RoundMetrics:
+def _bounds(x: Any, y: Array, w: Array, options: Liblinear) -> fl.RoundMetrics:
     """Return the objective, with a dual point for the losses where the scores give one."""
     loss, z = losses.loss_code(options.loss), scores(x, w)
     weight = options.regularisation
     primal = sdca.primal_objective(z, y, w, regularisation=weight, loss=loss)
     if loss == losses.HINGE:  # where a score of 1 tells nothing about its dual
-        return RoundMetrics(primal=primal)
+        return fl.RoundMetrics(primal=primal)
     alpha = losses.dual_from_scores(loss, z, y)
     dual = sdca.dual_objective(
         alpha, y, sdca.weights_from_duals(x, alpha, weight), regularisation=weight, loss=loss
     )
-    gap = (primal - dual) / max(abs(primal), float(np.finfo(float).tiny))
-    return RoundMetrics(primal=primal, dual=dual, gap_relative=gap)
+    gap = Optimum(w, primal, dual).gap
+    return fl.RoundMetrics(primal=primal, dual=dual, gap_relative=gap)
 
 
 def _standalone(
-    engine: Simulation, description: Experiment, options: Standalone, part: Part
+    engine: Simulation, description: Experiment, options: LinearOptions, part: Part
 ) -> Outcome:
-    grades, notes = alone(
-        engine,
-        part,
-        loss=options.loss,
-        regularisation=options.regularisation,
-        seed=description.seed,
-    )
-    return Outcome(
-        1,
-        "algorithm",
-        FinalResult(RoundMetrics()),
-        None,
-        grades,
-        (_ALONE_NOTE, *notes),
-        standalone=grades,
-    )
+    linear: dict[str, Any] = {"loss": options.loss, "regularisation": options.regularisation}
+    grades, notes = alone(engine, part, **linear, seed=description.seed)
+    final, said = fl.FinalResult(fl.RoundMetrics()), (_ALONE_NOTE, *notes)
+    return Outcome(1, "algorithm", final, None, grades, said, standalone=grades)
 
 
-BASELINES: Mapping[str, Baseline] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            Baseline("centralised", Centralised, _centralised),
-            Baseline("liblinear", Liblinear, _liblinear),
-            Baseline("standalone", Standalone, _standalone),
-        )
-    }
+_ALL = (
+    Baseline("centralised", LinearOptions, _centralised),
+    Baseline("liblinear", Liblinear, _liblinear),
+    Baseline("standalone", LinearOptions, _standalone),
 )
+BASELINES: Mapping[str, Baseline] = MappingProxyType({one.name: one for one in _ALL})

@@ -64,9 +64,8 @@ def named_alike(
 
     These are standardised together, which is right for the same quantity and wrong for others.
     """
-    if not algorithm.model.own_feature_space:
-        return ()
-    if not description.preprocessing.standardise or description.dataset is not None:
+    together = description.preprocessing.standardise and description.dataset is None
+    if not algorithm.model.own_feature_space or not together:
         return ()
     shared = [
         (cell, schema.features.ids[cell.start : cell.stop].tolist())
@@ -88,13 +87,7 @@ def named_alike(
 def check_fit(
     description: Experiment, algorithm: Algorithm | Baseline, options: Any, schema: Schema
 ) -> None:
-    """Refuse clients that the algorithm, its loss or the privacy settings are not for.
-
-    Raises
-    ------
-    UserError
-        With what does not fit.
-    """
+    """Refuse clients that the algorithm, its loss or the privacy settings are not for."""
     check_task(description, schema, options)
     if algorithm.federated:
         algorithm.init_server(options, schema, RandomKey((description.seed,)))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, SecretKey
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
@@ -17,16 +17,10 @@ from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
-from intarsia.protocols.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluate_own,
-    evaluate_server,
-    grading_loss,
-)
+from intarsia.protocols import evaluation
+from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
-from intarsia.training.participation import present
 from intarsia.training.timing import Clock
 
 Part = Literal["train", "test"]
@@ -59,13 +53,14 @@ class Task:
     """What a run trains, and with what."""
 
     description: Experiment
-    algorithm: Algorithm
+    algorithm: fl.Algorithm
     options: Any  # the algorithm's hyperparameters
     engine: Simulation | Remote
     part: Part  # what the model is evaluated on
     store: Checkpoints | None
     clock: Clock
     progress: Callable[[Progress], None] | None = None
+    release: fl.Release | None = None  # with how much noise; None: without
 
 
 @dataclass(frozen=True)
@@ -86,11 +81,11 @@ class Simulated:
 
     engine: Simulation
     rounds: int
-    conclusion: FinalResult
+    conclusion: fl.FinalResult
 
 
 def simulate(
-    algorithm: Algorithm,
+    algorithm: fl.Algorithm,
     options: Any,
     parts: Mapping[str, Mapping[ClientId, Block]],
     labels: Labels,
@@ -98,18 +93,12 @@ def simulate(
     rounds: int,
     seed: int,
     tolerance: float = -math.inf,
-    secrets: Mapping[ClientId, SecretKey] | None = None,
+    secrets: Mapping[ClientId, fl.SecretKey] | None = None,
 ) -> Simulated:
     """Run an algorithm in this process, and nothing beside it: no folder, history or scores.
 
-    Parameters
-    ----------
-    parts
-        The clients' prepared blocks.
-    tolerance
-        The relative gap at which the rounds end before their number is reached.
-    secrets
-        The clients' own; None: drawn from the system.
+    `parts` are the clients' prepared blocks. The rounds end before their number at a relative gap
+    of `tolerance`. `secrets` are the clients' own; None: they are drawn from the system.
     """
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
     engine = Simulation(known, seed, secrets=secrets)
@@ -137,6 +126,7 @@ def start(task: Task) -> tuple[Any, TrainingState]:
         engine.set_states(found.clients)
         engine.books.restore_traffic(found.extra["traffic"])
         engine.books.crossings.restore(found.extra["crossings"])
+        engine.books.releases.update(found.extra.get("releases", {}))
         task.clock.add(found.extra["seconds"])
         store.truncate_history(found.round)
         return engine.books.unseal(found.server), TrainingState(**found.extra["standing"])
@@ -151,10 +141,11 @@ def start(task: Task) -> tuple[Any, TrainingState]:
     return server, TrainingState()
 
 
-def train(task: Task, server: Any, standing: TrainingState) -> tuple[Any, TrainingState]:
+def train(task: Task, server: Any, state: TrainingState) -> tuple[Any, TrainingState]:
     """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
 
-    It also ends where the gap stays as it is; what it has come to by then is kept.
+    It also ends where the gap stays as it is, and where rounds began again so often that the noise
+    is used up that was measured for; what it has come to by then is kept.
 
     Raises
     ------
@@ -165,16 +156,21 @@ def train(task: Task, server: Any, standing: TrainingState) -> tuple[Any, Traini
     clients = tuple(engine.ids)
     saved, taken = time.perf_counter(), 0.0
     warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
-    while standing.finished is None:
-        number = standing.round + 1
+    while state.finished is None:
+        number = state.round + 1
         due = description.evaluate_every > 0 and number % description.evaluate_every == 0
         with clock.part("training"):
             engine.return_of(wait=False)
             engine.begin_round(number, present(description, clients, number))
-            server, info = _round(task, server)
+            after = _round(task, server)
+        if after is None:
+            state = replace(state, finished="rounds")
+            _save(task, server, state)
+            break
+        server, info = after
         _check_finite(number, info)
         absent = len(engine.ids) < len(clients)
-        before, certified = replace(standing, round=number), due and (absent or info.primal is None)
+        before, certified = replace(state, round=number), due and (absent or info.primal is None)
         phase = info.phase
         if certified and not engine.away:
             # a gap counts only where all clients are up to date
@@ -183,43 +179,102 @@ def train(task: Task, server: Any, standing: TrainingState) -> tuple[Any, Traini
         elif absent:
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
-        standing = _judge(description, before, info)
-        if standing.finished == "tolerance" and not certified:
+        state = _judge(description, before, info)
+        if state.finished == "tolerance" and not certified:
             # a round may report the gap where it started, and end at a wider one
             server, info = _certify(task, server, number, clients)
-            standing = _judge(description, before, info)
-        evaluated = due and standing.finished is None and not engine.away
+            state = _judge(description, before, info)
+        evaluated = due and state.finished is None and not engine.away
         if evaluated:
             with clock.part("evaluation"):
-                scores = _list_scores(grade(task)[0])
-            standing = replace(standing, scores=scores)
+                found = grade(task)[0]
+            scores = {} if found is None else dataclasses.asdict(found)
+            scores = {name: value for name, value in scores.items() if value is not None}
+            state = replace(state, scores=scores)
         seconds = clock.seconds["training"]
         warm = warm or (number, seconds)
         pace = _pace(number - warm[0], seconds - warm[1])
-        now = _progress(task, standing, info, seconds, pace)
+        traffic = engine.books.traffic
+        now = Progress(
+            round=number,
+            rounds=description.rounds,
+            seconds=seconds,
+            loss=info.primal if info.loss is None else info.loss,
+            gap_relative=info.gap_relative,
+            accuracy=state.scores.get("accuracy"),
+            bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
+            exchanges=traffic.exchanges,
+            phase=info.phase,
+            seconds_left=_seconds_left(description, state, pace),
+        )
         if task.store is not None:
             with clock.part("checkpoints"):
-                task.store.append_history(_line(now, info, standing.scores if evaluated else {}))
+                task.store.append_history(_line(now, info, state.scores if evaluated else {}))
             begin = time.perf_counter()
-            if _due(description, begin - saved, taken) or standing.finished is not None:
-                _save(task, server, standing)
+            if _due(description, begin - saved, taken) or state.finished is not None:
+                _save(task, server, state)
                 saved = time.perf_counter()
                 taken = saved - begin
         if task.progress is not None:
             task.progress(now)
-    return server, standing
+    return server, state
 
 
-def _round(task: Task, server: Any) -> tuple[Any, RoundMetrics]:
-    """Return the server's state after a round: one without those that do not answer, if it may."""
+def present(
+    description: Experiment, clients: Sequence[ClientId], number: int
+) -> tuple[ClientId, ...] | None:
+    """Return the clients that take part in a round, in the federation's order; None: all.
+
+    There is always at least one.
+    """
+    share, count = description.participation, len(clients)
+    if share == 1.0:
+        return None
+    if description.participation_pattern == "cyclic":
+        turns = _turns(description, count)
+        chosen = tuple(clients[k] for k in range(count) if k % turns == (number - 1) % turns)
+    else:
+        key = fl.RandomKey((description.seed, number, "participation"))
+        drawn = key.generator().permutation(count)[: max(1, round(share * count))]
+        chosen = tuple(clients[k] for k in sorted(drawn.tolist()))
+    return None if len(chosen) == count else chosen
+
+
+def fewest(description: Experiment, clients: Sequence[ClientId]) -> int:
+    """Return how many clients a round has at least."""
+    cyclic = description.participation_pattern == "cyclic"
+    # drawn clients are as many in each round
+    rounds = _turns(description, len(clients)) if cyclic else 1
+    numbers = range(1, min(rounds, description.rounds) + 1)
+    return min(len(present(description, clients, number) or clients) for number in numbers)
+
+
+def _turns(description: Experiment, count: int) -> int:
+    """Return after how many rounds every client was there, in the cyclic pattern."""
+    return min(count, max(1, round(1 / description.participation)))
+
+
+def _round(task: Task, server: Any) -> tuple[Any, fl.RoundMetrics] | None:
+    """Return the server's state after a round: one without those that do not answer, if it may.
+
+    None: a client that is there has released with noise as often as that was measured for.
+    """
     engine = task.engine
-    while True:
+    while not _noise_used_up(task):
         try:
             after, info = task.algorithm.round(server, engine, engine.key())
             return engine.books.settle(after), info
         except AbsentError as absent:
             if not engine.without(absent):
                 raise
+    return None
+
+
+def _noise_used_up(task: Task) -> bool:
+    if task.release is None:
+        return False
+    most, made = task.release.releases, task.engine.books.releases
+    return any(made[name] >= most for name in task.engine.ids)
 
 
 def _due(description: Experiment, since: float, taken: float) -> bool:
@@ -231,7 +286,7 @@ def _due(description: Experiment, since: float, taken: float) -> bool:
 
 def _certify(
     task: Task, server: Any, number: int, clients: Sequence[ClientId]
-) -> tuple[Any, RoundMetrics]:
+) -> tuple[Any, fl.RoundMetrics]:
     """Return the objectives over all clients at the state after a round."""
     engine = task.engine
     with task.clock.part("evaluation"):
@@ -250,38 +305,30 @@ def grade(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.books.round)
-    schema, loss = engine.schema(task.part), grading_loss(task.options.loss)
+    schema, loss = engine.schema(task.part), evaluation.grading_loss(task.options.loss)
     with engine.books.unmetered():
         model = algorithm.model
         if model.additive:
-            return evaluate(engine, schema, model.predict, loss, part=task.part)
-        every, own = evaluate_own(engine, schema, model.predict, loss, part=task.part)
+            return evaluation.evaluate(engine, schema, model.predict, loss, part=task.part)
+        every, own = evaluation.evaluate_own(engine, schema, model.predict, loss, part=task.part)
         server = model.server_model
         if server is None:
             return every, own
-        blocks = server_blocks(algorithm, task.options, engine.schema("train"))
+        blocks = evaluation.server_blocks(algorithm.model, task.options, engine.schema("train"))
         if blocks is None:
             return None, own
-        return evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
+        return evaluation.evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
 
 
 def grade_clients(
-    engine: Simulation, algorithm: Algorithm, options: Any, part: Part
+    engine: Simulation, algorithm: fl.Algorithm, options: Any, part: Part
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's own model."""
-    schema, loss = engine.schema(part), grading_loss(options.loss)
-    return evaluate_own(engine, schema, algorithm.model.predict, loss, part=part)[1]
+    schema, loss = engine.schema(part), evaluation.grading_loss(options.loss)
+    return evaluation.evaluate_own(engine, schema, algorithm.model.predict, loss, part=part)[1]
 
 
-def server_blocks(algorithm: Algorithm, options: Any, schema: Schema) -> tuple[str, ...] | None:
-    """Return the feature blocks of the server's network, None where the server has none."""
-    if algorithm.model.server_model is None:
-        return None
-    made_of = algorithm.model.architecture(options, schema, None)
-    return None if made_of is None else tuple(made_of.blocks)
-
-
-def _check_finite(number: int, info: RoundMetrics) -> None:
+def _check_finite(number: int, info: fl.RoundMetrics) -> None:
     """Refuse an objective or a gap that is no number; a dual of -∞ is a bound."""
     for name, value in (
         ("objective", info.primal),
@@ -296,29 +343,29 @@ def _check_finite(number: int, info: RoundMetrics) -> None:
             )
 
 
-def _judge(description: Experiment, standing: TrainingState, info: RoundMetrics) -> TrainingState:
+def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics) -> TrainingState:
     """Decide whether training is done or has stalled."""
     gap, tolerance = info.gap_relative, description.tolerance
     if gap is not None:
-        if math.isinf(standing.first):
-            standing = replace(standing, first=gap)
-        if gap < 0.99 * standing.best:
-            standing = replace(standing, best=gap, best_round=standing.round)
-        stays = standing.round - standing.best_round >= _PATIENCE
+        if math.isinf(state.first):
+            state = replace(state, first=gap)
+        if gap < 0.99 * state.best:
+            state = replace(state, best=gap, best_round=state.round)
+        stays = state.round - state.best_round >= _PATIENCE
         if tolerance > 0 and gap <= tolerance:
-            return replace(standing, finished="tolerance")
-        if gap <= _ROUNDING or (stays and standing.best <= _ROUNDING_STALL):
-            return replace(standing, finished="algorithm")
+            return replace(state, finished="tolerance")
+        if gap <= _ROUNDING or (stays and state.best <= _ROUNDING_STALL):
+            return replace(state, finished="algorithm")
         if stays:
-            return replace(standing, finished="stalled")
+            return replace(state, finished="stalled")
     if info.finished:
-        return replace(standing, finished="algorithm")
-    if standing.round >= description.rounds:
-        return replace(standing, finished="rounds")
-    return standing
+        return replace(state, finished="algorithm")
+    if state.round >= description.rounds:
+        return replace(state, finished="rounds")
+    return state
 
 
-def stall(description: Experiment, standing: TrainingState) -> str:
+def stall(description: Experiment, state: TrainingState) -> str:
     """Return a sentence that says where training stalled, and the likely cause."""
     if description.participation < 1:
         cause = (
@@ -332,19 +379,13 @@ def stall(description: Experiment, standing: TrainingState) -> str:
             "float64 can show; raise experiment.tolerance or algorithm.regularisation"
         )
     return (
-        f"The relative duality gap has not come below {standing.best:.1e} for {_PATIENCE} rounds, "
+        f"The relative duality gap has not come below {state.best:.1e} for {_PATIENCE} rounds, "
         f"above the tolerance {description.tolerance:.0e}; the model is that of round "
-        f"{standing.round}, with the certificate's gap: {cause}."
+        f"{state.round}, with the certificate's gap: {cause}."
     )
 
 
-def _list_scores(found: Evaluation | None) -> dict[str, float]:
-    if found is None:
-        return {}
-    return {key: value for key, value in dataclasses.asdict(found).items() if value is not None}
-
-
-def _line(now: Progress, info: RoundMetrics, scores: Mapping[str, float]) -> dict[str, Any]:
+def _line(now: Progress, info: fl.RoundMetrics, scores: Mapping[str, float]) -> dict[str, Any]:
     """Return a round's line of the history; `scores` are those of its evaluation, if it had one."""
     return {
         "round": now.round,
@@ -361,24 +402,6 @@ def _line(now: Progress, info: RoundMetrics, scores: Mapping[str, float]) -> dic
     }
 
 
-def _progress(
-    task: Task, standing: TrainingState, info: RoundMetrics, seconds: float, pace: float | None
-) -> Progress:
-    traffic = task.engine.books.traffic
-    return Progress(
-        round=standing.round,
-        rounds=task.description.rounds,
-        seconds=seconds,
-        loss=info.primal if info.loss is None else info.loss,
-        gap_relative=info.gap_relative,
-        accuracy=standing.scores.get("accuracy"),
-        bytes=sum(traffic.up.values()) + sum(traffic.down.values()),
-        exchanges=traffic.exchanges,
-        phase=info.phase,
-        seconds_left=_seconds_left(task.description, standing, pace),
-    )
-
-
 def _pace(rounds: int, seconds: float) -> float | None:
     """Return the seconds that a round takes, None before that is known.
 
@@ -389,28 +412,28 @@ def _pace(rounds: int, seconds: float) -> float | None:
 
 
 def _seconds_left(
-    description: Experiment, standing: TrainingState, pace: float | None
+    description: Experiment, state: TrainingState, pace: float | None
 ) -> float | None:
     """Return the time to the round limit, or to the tolerance if the gap falls on as it did.
 
     None before the pace is known, and where the first evaluation may tell the gap.
     """
-    if standing.finished is not None:
+    if state.finished is not None:
         return 0.0
     if pace is None:
         return None
     end: float = description.rounds
     if description.tolerance > 0:
-        if math.isinf(standing.first) and standing.round < description.evaluate_every:
+        if math.isinf(state.first) and state.round < description.evaluate_every:
             return None
-        if 0 < standing.best < standing.first < math.inf:
-            fallen = math.log(standing.first / standing.best)
-            asked = math.log(standing.first / description.tolerance)
-            end = min(end, max(standing.best_round * asked / fallen, standing.round + 1))
-    return pace * (end - standing.round)
+        if 0 < state.best < state.first < math.inf:
+            fallen = math.log(state.first / state.best)
+            asked = math.log(state.first / description.tolerance)
+            end = min(end, max(state.best_round * asked / fallen, state.round + 1))
+    return pace * (end - state.round)
 
 
-def _save(task: Task, server: Any, standing: TrainingState) -> None:
+def _save(task: Task, server: Any, state: TrainingState) -> None:
     if task.store is None:
         return
     engine, clock = task.engine, task.clock
@@ -418,9 +441,10 @@ def _save(task: Task, server: Any, standing: TrainingState) -> None:
         "traffic": dataclasses.asdict(engine.books.traffic),
         "mode": engine.books.mode,
         "crossings": engine.books.crossings.summary(),
+        "releases": engine.books.releases,
         "seconds": clock.seconds,
-        "standing": dataclasses.asdict(standing),
+        "standing": dataclasses.asdict(state),
     }
     with clock.part("checkpoints"):
-        task.store.save(standing.round, engine.books.seal(server), engine.states, extra)
+        task.store.save(state.round, engine.books.seal(server), engine.states, extra)
         engine.saved()

@@ -1,11 +1,12 @@
-"""Turn what training came to, and what it cost, into a `Result`."""
+"""Make the result of a run from what training came to and cost, and write what it leaves."""
 
 from __future__ import annotations
 
 import dataclasses
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,22 +15,14 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
-from intarsia.core.algorithm import FinalResult, RoundMetrics
+from intarsia.core import algorithm as fl
 from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
+from intarsia.inspection.overlap import Parties
 from intarsia.partition.client_clusters import Structures
 from intarsia.protocols.evaluation import Evaluation
-from intarsia.results.result import (
-    Certificate,
-    Finished,
-    Guarantee,
-    Metrics,
-    Result,
-    Score,
-    deciles,
-    mean,
-    worst,
-)
+from intarsia.results import audit, run_folder
+from intarsia.results import result as results
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import Model
@@ -40,8 +33,8 @@ class Outcome:
     """What training came to, and how good it is."""
 
     rounds: int
-    finished: Finished
-    conclusion: FinalResult
+    finished: results.Finished
+    conclusion: fl.FinalResult
     every: Evaluation | None  # of the model on every client's columns
     own: Mapping[ClientId, Evaluation]  # on each client's own samples
     notes: tuple[str, ...] = ()
@@ -66,19 +59,25 @@ def result_of(
     cost: Cost,
     *,
     model: Model | None = None,
-    privacy: Guarantee | None = None,
+    privacy: results.Guarantee | None = None,
     structure: Structures | None = None,
     folder: Path | None = None,
-) -> Result:
+) -> results.Result:
     """Return the result of a run."""
-    clients = {name: _score(grades) for name, grades in outcome.own.items()}
-    standalone = {name: _score(grades) for name, grades in outcome.standalone.items()}
+    clients = {name: results.Score(**vars(one)) for name, one in outcome.own.items()}
+    standalone = {name: results.Score(**vars(one)) for name, one in outcome.standalone.items()}
+    every, centralised = (
+        None if one is None else results.Score(**vars(one))
+        for one in (outcome.every, outcome.centralised)
+    )
     info = outcome.conclusion.info
+    gap, certificate = info.gap_relative, None
+    if info.primal is not None and info.dual is not None and gap is not None:
+        certificate = results.Certificate(info.primal, info.dual, gap)
     notes = (*outcome.notes, *outcome.conclusion.notes)
-    gap = info.gap_relative
     if gap is not None and gap > description.tolerance > 0:
         notes = (*notes, *_above(outcome, gap, description.tolerance))
-    return Result(
+    return results.Result(
         algorithm=description.algorithm,
         experiment=description.name,
         seed=description.seed,
@@ -87,23 +86,23 @@ def result_of(
         seconds={**cost.seconds, "total": sum(cost.seconds.values())},
         bytes=cost.bytes,
         exchanges=cost.exchanges,
-        certificate=_certificate(info),
-        metrics=Metrics(
-            server=None if outcome.every is None else _score(outcome.every),
+        certificate=certificate,
+        metrics=results.Metrics(
+            server=every,
             clients=clients,
-            clients_mean=mean(clients),
-            clients_worst=worst(clients),
-            clients_deciles=deciles(clients),
-            centralised=None if outcome.centralised is None else _score(outcome.centralised),
+            clients_mean=results.mean(clients),
+            clients_worst=results.worst(clients),
+            clients_deciles=results.deciles(clients),
+            centralised=centralised,
             standalone=standalone,
-            standalone_mean=mean(standalone),
+            standalone_mean=results.mean(standalone),
         ),
         environment=environment(cost.started),
         hyperparameters=dataclasses.asdict(options),
         notes=notes,
         model=model,
         folder=folder,
-        privacy=privacy or Guarantee(),
+        privacy=privacy or results.Guarantee(),
         structure=structure or Structures(),
     )
 
@@ -121,16 +120,6 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
             f"{outcome.rounds}; measured once more it is {gap:.2e}: the difference is rounding.",
         )
     return ()
-
-
-def _certificate(info: RoundMetrics) -> Certificate | None:
-    if info.primal is None or info.dual is None or info.gap_relative is None:
-        return None
-    return Certificate(info.primal, info.dual, info.gap_relative)
-
-
-def _score(grades: Evaluation) -> Score:
-    return Score(grades.loss, grades.accuracy, grades.r2, grades.macro_f1, grades.samples)
 
 
 def environment(started: datetime) -> dict[str, Any]:
@@ -164,3 +153,60 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None
+
+
+def finish_run(
+    result: results.Result,
+    *,
+    holdings: Parties | None = None,
+    audited: tuple[str, Mapping[str, Any], Iterable[fl.Sends]] | None = None,
+    whole: tuple[Experiment, str] | None = None,
+) -> results.Result:
+    """Write what a run came to into its folder, where it has one; return the result.
+
+    Parameters
+    ----------
+    holdings
+        Who holds what, to be drawn; None: it is drawn, or nobody asks.
+    audited
+        The mode of the sums, what crossed, and what is declared; None: nothing crossed.
+    whole
+        The experiment and the tables' checksum of what was done in one go, which is described when
+        it is done: there is nothing to resume before.
+    """
+    folder = result.folder
+    if folder is None:
+        return result
+    with nullcontext() if whole is None else run_folder.alone_in(folder):
+        if whole is not None:
+            run_folder.clear(folder)
+        if holdings is not None:
+            draw(folder, holdings)
+        if audited is not None:
+            audit.write(folder, *audited)
+        finish(folder, result)
+        if whole is not None:
+            run_folder.keep_description(folder, *whole)
+    return result
+
+
+def draw(folder: Path, parties: Parties) -> None:
+    """Draw who holds what of the training rows into the folder."""
+    from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
+
+    holdings_picture(parties, folder / "holdings.png", which="training rows")
+
+
+def finish(folder: Path, result: results.Result) -> None:
+    """Write the model, the structure, and last the result, which says that the run is done."""
+    # imported here: what the model is made of, and for a picture a library that takes 150 MB
+    if result.model is not None:
+        from intarsia.models.serialization import write_model
+
+        write_model(result.model, folder / "model")
+    if result.structure.learned is not None:
+        from intarsia.plots.client_clusters import structure_picture
+
+        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
+        structure_picture(result.structure, folder / "structure.png", title=title)
+    result.write(folder)

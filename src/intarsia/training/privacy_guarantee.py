@@ -10,19 +10,13 @@ from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Experiment
-from intarsia.privacy.accounting import (
-    largest_gap,
-    largest_norm,
-    largest_slope,
-    minimiser_sensitivity,
-    noise_multiplier,
-)
+from intarsia.privacy import accounting
 from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy
 from intarsia.results.result import Guarantee
-from intarsia.training.participation import fewest, present
+from intarsia.training.loop import fewest, present
 
 _MORE = (
     "experiment.participation; [patience] quorum, where a federation goes on without those that do "
@@ -37,8 +31,6 @@ def guarantee(
 
     Parameters
     ----------
-    description, options
-        The experiment and the algorithm's hyperparameters.
     algorithm
         An Algorithm, or a baseline, which has no private form.
     schema
@@ -87,28 +79,24 @@ def _perturbed_output(
         )
     _check_rounding(settings, len(schema.clients))
     known = {"clip": settings.clip, "regularisation": options.regularisation}
-    slope = largest_slope(options.loss, task=schema.labels.task, **known)
-    gap = largest_gap(options.loss, tolerance=description.tolerance, outputs=outputs)
-    sensitivity = minimiser_sensitivity(
+    slope = accounting.largest_slope(options.loss, task=schema.labels.task, **known)
+    gap = accounting.largest_gap(options.loss, tolerance=description.tolerance, outputs=outputs)
+    sensitivity = accounting.minimiser_sensitivity(
         slope, samples=len(schema.samples), outputs=outputs, gap=gap, **known
     )
-    noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta)
+    noise = sensitivity * accounting.noise_multiplier(settings.epsilon, settings.delta)
     return Release(noise, settings.clip, gap=gap), Guarantee(
-        mode=settings.mode,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
+        **_terms(settings, noise, sensitivity, releases=1),
         mechanism="output perturbation with the analytic Gaussian mechanism",
         unit="sample",
-        noise=noise,
-        sensitivity=sensitivity,
-        clip=settings.clip,
-        releases=1,
         covers=("the weights in model/",),
         does_not_cover=(
-            "the objectives, gaps and norms that the server reads in every round, exact: "
-            "history.jsonl, transcript.bin, and whether the tolerance was reached",
+            "the objectives, gaps and norms that the server reads in every round, and under HyFDCA "
+            "Newton's system in secret bases, exact: history.jsonl, transcript.bin, and whether "
+            "the tolerance was reached",
             "the states of the server and the clients in checkpoints/, which hold the model before "
-            "the noise and the secrets of the noise: delete them when the model is handed on",
+            "the noise, and the secrets of the noise in keys/: delete them when the model is "
+            "handed on",
             "what the clients see in training: owners of a feature know its weight without the "
             "noise, owners of a sample its dual variable and its scores",
             *_open_in_any_run(description),
@@ -123,22 +111,16 @@ def _averaged_updates(
     rounds = most_rounds(description, schema.clients)
     # another client's data: its update may be any other of norm up to the clip
     sensitivity = 2 * settings.clip
-    noise = sensitivity * noise_multiplier(settings.epsilon, settings.delta, rounds)
+    noise = sensitivity * accounting.noise_multiplier(settings.epsilon, settings.delta, rounds)
     released: str = "the weights"
     own: tuple[str, ...] = ()
     if algorithm.model.kind != "linear":
         released = "what all clients share"
         own = ("each client's own network, which has no noise: model/ holds one for each client",)
     return Release(noise, settings.clip, releases=rounds), Guarantee(
-        mode=settings.mode,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
+        **_terms(settings, noise, sensitivity, releases=rounds),
         mechanism="Gaussian mechanism on the summed updates of each round, composed",
         unit="client",
-        noise=noise,
-        sensitivity=sensitivity,
-        clip=settings.clip,
-        releases=rounds,
         covers=(
             f"{released} in model/",
             f"{released} of every round, also against any one of the other clients",
@@ -147,34 +129,43 @@ def _averaged_updates(
             *own,
             "the objectives that the server reads whenever it evaluates, exact: history.jsonl, "
             "transcript.bin",
-            "the states of the clients in checkpoints/, which hold the secrets of their noise",
+            "the secrets of the clients' noise in keys/: delete them when the model is handed on",
             "several clients that pool what they know of their own noise",
             *_open_in_any_run(description),
         ),
     )
 
 
+def _terms(settings: Privacy, noise: float, sensitivity: float, releases: int) -> dict[str, Any]:
+    own = {name: getattr(settings, name) for name in ("mode", "epsilon", "delta", "clip")}
+    return {**own, "noise": noise, "sensitivity": sensitivity, "releases": releases}
+
+
 def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
-    found = [
+    found = (
         "the loss and accuracy of the model, counted exactly on the clients' labelled samples"
         + (", and those of the baselines, which have no noise" if description.yardsticks else ""),
         "which samples, features and labels each client holds; which values are missing; which "
         "copies differ",
         "the finite precision of the noise (Mironov 2012)",
         "other runs on the same data: their epsilons add up",
-    ]
-    if description.privacy.mode == "plain":
-        found.insert(
-            0,
-            "whoever runs the server, who in the mode plain reads each client's contributions with "
-            "or without noise",
-        )
-    return tuple(found)
+    )
+    plain = (
+        "whoever runs the server, who in the mode plain reads each client's contributions with or "
+        "without noise"
+    )
+    return (plain, *found) if description.privacy.mode == "plain" else found
 
 
 def keeps_apart(description: Experiment, algorithm: Any, options: Any) -> bool:
-    """Return whether totals are to tell no client's part: least_clients counts, and is above 1."""
+    """Return whether sealed totals are to tell no client's part.
+
+    They are where least_clients counts and is above 1; and with noise, which was measured for one
+    total of a round, not for the difference of two.
+    """
     settings = description.privacy
+    if settings.epsilon > 0:
+        return settings.mode != "plain"
     return settings.least_clients > 1 and _counted(settings, algorithm, options)
 
 
@@ -187,11 +178,7 @@ def _counted(settings: Privacy, algorithm: Any, options: Any) -> bool:
 
 
 def check_summands(
-    description: Experiment,
-    algorithm: Any,
-    options: Any,
-    schema: Schema,
-    quorum: int | None = None,
+    description: Experiment, algorithm: Any, options: Any, schema: Schema, quorum: int | None = None
 ) -> None:
     """Refuse rounds whose totals would tell a client what another one sent.
 
@@ -207,9 +194,7 @@ def check_summands(
     if not _counted(settings, algorithm, options):
         return
     clients = schema.clients
-    there = fewest(description, clients)
-    if quorum is not None:
-        there = min(there, quorum)
+    there = min(fewest(description, clients), len(clients) if quorum is None else quorum)
     if there >= settings.least_clients:
         _check_choice(settings, algorithm, options)
         _check_parts(description, algorithm, options, schema, quorum)
@@ -299,7 +284,7 @@ def notes(found: Guarantee, options: Any, samples: int, clients: int) -> tuple[s
             f"one of the {units:,} {found.unit}s as it is would pass; lower it."
         )
     if found.unit == "sample":
-        largest = largest_norm(options.loss, regularisation=options.regularisation)
+        largest = accounting.largest_norm(options.loss, regularisation=options.regularisation)
         if found.noise > 0.1 * largest:
             said.append(
                 f"The noise on each weight is {found.noise:.3g}, and all weights of a class "

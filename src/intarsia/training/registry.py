@@ -16,9 +16,8 @@ from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.training.baselines import BASELINES, Baseline
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {one.name: one for one in (COCOA, FEDAVG, HYFDCA)}
-)
+_LINEAR = (COCOA, FEDAVG, HYFDCA)
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({one.name: one for one in _LINEAR})
 
 # Each client has a model of its own features. Name → module and object: imported by those who ask
 # for it, as the library torch, which all but one need, is an extra.
@@ -46,24 +45,12 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def kind_of(description: Experiment) -> Algorithm | Baseline:
-    """Return the algorithm that an experiment names.
-
-    Raises
-    ------
-    ExperimentError
-        If there is none of that name.
-    """
+    """Return the algorithm that an experiment names; errors as for `algorithm_named`."""
     return algorithm_named(description.algorithm)
 
 
 def algorithm_named(name: str) -> Algorithm | Baseline:
-    """Return the algorithm of a name.
-
-    Raises
-    ------
-    ExperimentError
-        If there is none of that name.
-    """
+    """Return the algorithm of a name; ExperimentError if there is none of that name."""
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
     if name in known:
         return known[name]
@@ -85,7 +72,5 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
         If there is no such algorithm, or a hyperparameter is wrong.
     """
     algorithm = kind_of(description)
-    options: Any = hyperparameters(
-        algorithm.hyperparameters, description.hyperparameters, "[algorithm]"
-    )
-    return algorithm, options
+    given = description.hyperparameters
+    return algorithm, hyperparameters(algorithm.hyperparameters, given, "[algorithm]")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,28 +24,22 @@ from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
-from intarsia.models.build import architecture_of, client_models, client_networks, linear_model
+from intarsia.inspection.overlap import missing_percent
+from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
+from intarsia.protocols import evaluation
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Guarantee, Result
-from intarsia.training import baselines, outputs, privacy_guarantee, timing
+from intarsia.training import baselines, privacy_guarantee, setup, timing
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
+from intarsia.training import outcome as outcomes
 from intarsia.training.baselines import Baseline
-from intarsia.training.checks import check_fit
 from intarsia.training.loop import Part, Progress
-from intarsia.training.outcome import Cost, Outcome, result_of
+from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
-from intarsia.training.setup import (
-    Engine,
-    LocalParties,
-    client_secrets,
-    declare_exchanges,
-    sealed_sums,
-    set_up,
-)
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
@@ -63,33 +58,12 @@ def run(
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
 ) -> Result:
-    """Train what an experiment describes, beside its two baselines.
+    """Train what an experiment, or its file, describes; parameters and errors as `intarsia.run`.
 
-    Parameters
-    ----------
-    description
-        An experiment or the path of its file.
-    tables
-        The clients' tables, or a function that makes them, instead of the sources that the
-        experiment names.
-    progress
-        Called after every round.
-    out
-        Output folder; "" = the experiment's, None = nothing is written.
-    overwrite
-        Replace what a run before left in the folder, once the new tables were found good.
-    secrets
-        Each client's own, such as those of sites whose run is to be followed to the bit; None:
-        they come from the user's own, see `client_secrets`.
-
-    Raises
-    ------
-    UserError
-        If the experiment, a table or the output folder is wrong.
-    BusyError
-        If another process works on a run in the output folder.
-    ConvergenceError
-        If training diverges.
+    `tables`, or what a function makes, stand instead of the sources that the experiment names.
+    `secrets` are each client's own, such as those of sites whose run is to be followed to the bit;
+    None: they come from the user's own, see `client_secrets`. BusyError: another process works on
+    a run in the output folder.
     """
     if not isinstance(description, Experiment):
         description = experiment.load(description)
@@ -184,8 +158,8 @@ class Plan:
 class Ready:
     """What a set-up comes to."""
 
-    engine: Engine
-    tested: bool  # whether there is a test part
+    engine: setup.Engine
+    part: Part  # what the model is evaluated on
     notes: tuple[str, ...] = ()
 
 
@@ -213,7 +187,7 @@ class Place(Protocol):
         """Let the clients get ready to train."""
         ...
 
-    def keep(self, plan: Plan, engine: Engine) -> None:
+    def keep(self, plan: Plan, engine: setup.Engine) -> None:
         """Keep what the clients' models are made of, where it is here; their values go."""
         ...
 
@@ -236,15 +210,21 @@ def run_at(
         plan = _with_noise(plan)
     with clock.part("checkpoints"):
         store = place.open(plan)
-    fitted = _fit(place, plan, store, clock, progress)
+    with clock.part("preprocessing"):
+        ready = place.set_up(plan)
+    outcome, traffic = _train(plan, ready, store, clock, progress)
+    place.keep(plan, ready.engine)
+    books, schema = ready.engine.books, ready.engine.schema("train")
+    crossed = books.mode, books.crossings.summary()
+    notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+    del ready, books
     # late, when the blocks are gone: the libraries for models and pictures take 200 MB
     with clock.part("model"):
-        model, lacking = place.model(plan, fitted.schema, fitted.outcome)
-    ended = fitted.outcome.conclusion
-    notes = (*place.notes, *_notes(plan, sites=place.sites), *fitted.outcome.notes, *lacking)
-    made = result_of(
-        *(description, options, replace(fitted.outcome, notes=notes)),
-        Cost(started, clock.seconds, **fitted.traffic),
+        model, lacking = place.model(plan, schema, outcome)
+    ended = outcome.conclusion
+    made = outcomes.result_of(
+        *(description, options, replace(outcome, notes=(*notes, *lacking))),
+        outcomes.Cost(started, clock.seconds, **traffic),
         model=model,
         privacy=plan.promise,
         structure=Structures(
@@ -252,11 +232,9 @@ def run_at(
         ),
         folder=folder,
     )
-    declared = declare_exchanges(plan.algorithm, options, {"train": fitted.schema})
-    return outputs.finish_run(
-        made,
-        holdings=None if place.drawn else plan.schema,
-        audited=(*fitted.audited, declared),
+    declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
+    return outcomes.finish_run(
+        made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
     )
 
 
@@ -285,71 +263,59 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """What is left of a run when the clients' values are gone."""
-
-    outcome: Outcome
-    schema: Schema
-    traffic: Mapping[str, Any]  # bytes and exchanges
-    audited: tuple[str, Mapping[str, Any]]  # the mode of the sums, and what crossed
-
-
-def _fit(
-    place: Place, plan: Plan, store: Checkpoints | None, clock: Clock, progress: Watcher | None
-) -> _Fitted:
-    """Set up, train and evaluate."""
+def _train(
+    plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, progress: Watcher | None
+) -> tuple[Outcome, dict[str, Any]]:
+    """Train and evaluate, beside the baselines; return the bytes and exchanges too."""
     description, algorithm, options = plan.description, plan.algorithm, plan.options
-    with clock.part("preprocessing"):
-        ready = place.set_up(plan)
-    engine, books = ready.engine, ready.engine.books
-    part: Part = "test" if ready.tested else "train"
+    engine, part = ready.engine, ready.part
     traffic: dict[str, Any] = {}  # of a baseline: none
     if not algorithm.federated:
         assert isinstance(engine, Simulation)
         with clock.part("training"):
             outcome = algorithm.train(engine, description, options, part)
     else:
-        task = training.Task(description, algorithm, options, engine, part, store, clock, progress)
+        task = training.Task(
+            *(description, algorithm, options, engine, part, store, clock, progress, plan.release)
+        )
         outcome = train_to_end(task)
-        traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
+        counted = engine.books.traffic
+        traffic = {"bytes": counted.summary(), "exchanges": counted.exchanges}
     wanted = description.yardsticks and not caveats.unmeasured(description, algorithm)
     if wanted and isinstance(engine, Simulation):
         with clock.part("yardsticks"):
             outcome = _compare(plan, engine, part, outcome)
-    place.keep(plan, engine)
-    return _Fitted(
-        replace(outcome, notes=(*ready.notes, *outcome.notes)),
-        engine.schema("train"),
-        traffic,
-        (books.mode, books.crossings.summary()),
-    )
+    return outcome, traffic
 
 
 def train_to_end(task: training.Task) -> Outcome:
     """Run the rounds that are left; return what they came to, with its scores."""
     engine, clock = task.engine, task.clock
-    server, standing = training.train(task, *training.start(task))
+    server, state = training.train(task, *training.start(task))
     with clock.part("training"):
         engine.return_of(wait=True)
-        engine.begin_round(standing.round + 1)
+        engine.begin_round(state.round + 1)
         conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
     with clock.part("evaluation"):
         every, own = training.grade(task)
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
-    if standing.finished == "algorithm" and gap is not None and gap > tolerance > 0:
+    if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
         notes = (
             f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
             f"{tolerance:.0e} is below it.",
         )
-    if standing.finished == "stalled":
-        notes = (training.stall(task.description, standing),)
-    if (
-        every is None
-        and task.algorithm.model.server_model is not None
-        and conclusion.network is not None
-    ):
+    if state.finished == "rounds" and state.round < task.description.rounds:
+        assert task.release is not None
+        notes = (
+            f"Training ended after {state.round} of {task.description.rounds} rounds: some "
+            f"began again, and each attempt counts among the {task.release.releases} releases "
+            "that the noise was measured for.",
+        )
+    if state.finished == "stalled":
+        notes = (training.stall(task.description, state),)
+    has_network = conclusion.network is not None
+    if every is None and has_network and task.algorithm.model.server_model is not None:
         notes += (
             "The server's network has no score: at no test sample do the clients together hold all "
             "blocks; score a table that has all of them by intarsia predict --client server.",
@@ -362,7 +328,7 @@ def train_to_end(task: training.Task) -> Outcome:
             "those of which the clients together hold all blocks of the server's network. A "
             "client's scores are of all its own.",
         )
-    return Outcome(standing.round, standing.finished or "rounds", conclusion, every, own, notes)
+    return Outcome(state.round, state.finished or "rounds", conclusion, every, own, notes)
 
 
 @dataclass(eq=False)
@@ -398,7 +364,7 @@ class InThisProcess:
 
     def check(self, plan: Plan) -> None:
         """Refuse before an old result goes what the algorithm has against these clients."""
-        check_fit(plan.description, plan.algorithm, plan.options, plan.schema)
+        caveats.check_fit(plan.description, plan.algorithm, plan.options, plan.schema)
 
     def open(self, plan: Plan) -> Checkpoints | None:
         """Begin the run in its folder, or go on there."""
@@ -406,16 +372,18 @@ class InThisProcess:
         if folder is None:
             return None
         assert found is not None
-        fingerprint = found.fingerprint()
         if self.fresh:
             self.held.enter_context(run_folder.alone_in(folder))
             store = run_folder.start(
-                folder, plan.description, fingerprint, overwrite=self.overwrite
+                folder, plan.description, found.fingerprint(), overwrite=self.overwrite
             )
             run_folder.keep_secret(folder, found.secret)
         else:
-            store = run_folder.reopen(folder, fingerprint)
-        self.drawn = outputs.draw_missing(folder, found.train)
+            store = run_folder.reopen(folder, found.fingerprint())
+        # only the blocks know which values are missing; else the index sets do, when they are gone
+        self.drawn = any(missing_percent(block) > 0 for block in found.train.values())
+        if self.drawn:
+            outcomes.draw(folder, found.train)
         return store
 
     def set_up(self, plan: Plan) -> Ready:
@@ -425,24 +393,24 @@ class InThisProcess:
         schemas, parts, tested = found.schemas, found.parts, found.tested
         self.found = found = None
         clients = plan.schema.clients
-        sealed = replace(
-            sealed_sums(description, clients, folder),
-            secrets=client_secrets(plan.algorithm, clients, folder, self.secrets),
-        )
+        sealed = setup.sealed_sums(description, clients, folder)
+        secrets = setup.client_secrets(plan.algorithm, clients, folder, self.secrets)
+        ledger = None if folder is None else run_folder.release_ledger(folder)
         if folder is not None and self.fresh:
             run_folder.keep_fingerprints(folder, description)
         states = States(description.state_megabytes * 1_000_000, folder)
-        parties = LocalParties(description, parts, sealed, states, keep=description.yardsticks)
-        engine, notes = set_up(
+        parties = setup.LocalParties(
+            *(description, parts, *sealed, secrets, states, ledger), keep=description.yardsticks
+        )
+        engine, notes = setup.set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive
         )
         self.scaling = parties.scaling
-        return Ready(engine, tested, notes)
+        return Ready(engine, "test" if tested else "train", notes)
 
-    def keep(self, plan: Plan, engine: Engine) -> None:
+    def keep(self, plan: Plan, engine: setup.Engine) -> None:
         """Keep the parameters of the clients' networks, or of their linear models."""
-        algorithm = plan.algorithm
-        model = algorithm.model
+        model = plan.algorithm.model
         if not isinstance(engine, Simulation) or model.kind == "linear":
             return
         extract = model.network if model.kind == "networks" else model.own_weights
@@ -454,11 +422,13 @@ class InThisProcess:
         """Return the clients' models, or that of all."""
         name, ended, scaling = plan.description.algorithm, outcome.conclusion, self.scaling
         if not self.parameters:
-            return linear_model(schema, ended, scaling, plan.options), ()
+            return models.linear_model(schema, ended, scaling, plan.options), ()
         if plan.algorithm.model.kind != "networks":
-            return client_models(name, schema, self.parameters, scaling), ()
-        made_of = architecture_of(plan.algorithm, plan.options, schema)
-        return client_networks(name, schema, made_of, self.parameters, scaling, ended.network), ()
+            return models.client_models(name, schema, self.parameters, scaling), ()
+        made_of = partial(plan.algorithm.model.architecture, plan.options, schema)
+        return models.client_networks(
+            name, schema, made_of, self.parameters, scaling, ended.network
+        ), ()
 
 
 def _compare(plan: Plan, engine: Simulation, part: Part, outcome: Outcome) -> Outcome:
@@ -467,14 +437,10 @@ def _compare(plan: Plan, engine: Simulation, part: Part, outcome: Outcome) -> Ou
     if algorithm.federated and algorithm.model.local_baseline is not None:
         own = algorithm.model.local_baseline(options)
         known = {"rounds": outcome.rounds, "seed": seed}
-        blocks = training.server_blocks(algorithm, options, engine.schema("train")) or ()
-        return replace(
-            outcome,
-            centralised=baselines.network_of_all(
-                engine, algorithm, own, part, blocks=blocks, **known
-            ),
-            standalone=baselines.networks_alone(engine, algorithm, own, part, **known),
-        )
+        blocks = evaluation.server_blocks(algorithm.model, options, engine.schema("train")) or ()
+        every = baselines.network_of_all(engine, algorithm, own, part, blocks=blocks, **known)
+        alone = baselines.networks_alone(engine, algorithm, own, part, **known)
+        return replace(outcome, centralised=every, standalone=alone)
     linear = {"loss": options.loss, "regularisation": options.regularisation, "seed": seed}
     if outcome.centralised is None:
         grades, notes = baselines.centralised(engine, part, **linear)

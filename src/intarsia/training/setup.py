@@ -6,15 +6,16 @@ The clients do the steps, each with its own rows: in this process, or at sites o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from intarsia.core.algorithm import Algorithm, SecretKey, Sends
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
+from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
@@ -53,14 +54,9 @@ def set_up(
 ) -> tuple[Engine, tuple[str, ...]]:
     """Let clients get ready to train; return the engine over them, and notes.
 
-    Parameters
-    ----------
-    schemas
-        What the clients hold of each part, without an intercept.
-    clip
-        Largest norm of a training row; None: rows stay as they are.
-    additive
-        Whether each training value is to count once, over all that hold it.
+    `schemas` are what the clients hold of each part, without an intercept, `clip` is the largest
+    norm of a training row (None: rows stay as they are), and `additive` says whether each training
+    value is to count once, over all that hold it.
     """
     if settings.intercept:
         schemas = {part: with_intercept(schema) for part, schema in schemas.items()}
@@ -79,19 +75,16 @@ def set_up(
 
 def with_intercept(schema: Schema) -> Schema:
     """Return the schema of blocks with an intercept, which every client has."""
-    return _with_features(schema, lambda names: (*names, INTERCEPT))
+    held = schema.holdings.items()
+    own = {name: replace(one, features=(*one.features, INTERCEPT)) for name, one in held}
+    return Schema(own, schema.labels)
 
 
 def without_intercept(schema: Schema) -> Schema:
     """Return the schema that `with_intercept` was given."""
-    return _with_features(schema, lambda names: names[:-1])
-
-
-def _with_features(schema: Schema, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Schema:
     held = schema.holdings.items()
-    return Schema(
-        {name: replace(one, features=change(one.features)) for name, one in held}, schema.labels
-    )
+    own = {name: replace(one, features=one.features[:-1]) for name, one in held}
+    return Schema(own, schema.labels)
 
 
 def settle_block(block: Block, client: ClientId, schema: Schema, settings: Preprocessing) -> Block:
@@ -108,18 +101,6 @@ def transform_block(step: str, state: Any, part: str, block: Block) -> Block:
     return block.counted_once() if step == "counted once" and part == "train" else block
 
 
-@dataclass(frozen=True, eq=False)
-class SealedSums:
-    """How the engine keeps its sums from the server, and who takes down what crosses.
-
-    Beside it what the clients hide other things by; None: nobody asks for it.
-    """
-
-    sealing: Sealing | None = None
-    recorder: Recorder | None = None
-    secrets: Mapping[ClientId, SecretKey] | None = None
-
-
 def client_secrets(
     algorithm: Algorithm | Baseline,
     clients: Sequence[ClientId],
@@ -134,7 +115,7 @@ def client_secrets(
     """
     if not algorithm.federated:
         return None
-    if not any(fn.secret for fn in algorithm.disclosure.functions):
+    if not any(fn.secret or fn.releases for fn in algorithm.disclosure.functions):
         return None
     found = None if folder is None else run_folder.read_client_secrets(folder)
     if found is None:
@@ -155,23 +136,25 @@ def _users_secret() -> SecretKey:
         state = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
         own = state / "intarsia"
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        secret = drawn_once(own / "secret", "secret of simulations", SecretKey.SIZE)
-        return SecretKey(secret)
+        return SecretKey(drawn_once(own / "secret", "secret of simulations", SecretKey.SIZE))
     except (OSError, RuntimeError, KeyMaterialError):  # RuntimeError: the user has no home
         return SecretKey.draw()
 
 
 def sealed_sums(
     description: Experiment, clients: Sequence[ClientId], folder: Path | None
-) -> SealedSums:
-    """Return how the experiment's sums are sealed; keys and transcript go to the folder."""
+) -> tuple[Sealing | None, Recorder | None]:
+    """Return how sums are kept from the server, and who takes down what crosses; None: nobody.
+
+    Keys and transcript go to the folder.
+    """
     settings = description.privacy
     own = None if folder is None else folder / "keys"
     found = modes.keys(settings, clients, own, description.name)
     recorder = None
     if settings.transcript and folder is not None:
         recorder = Transcript(folder / "transcript.bin")
-    return SealedSums(None if found is None else modes.sealing(settings, clients, found), recorder)
+    return None if found is None else modes.sealing(settings, clients, found), recorder
 
 
 @dataclass(eq=False)
@@ -180,8 +163,11 @@ class LocalParties:
 
     experiment: Experiment  # says how to prepare, and the seed
     parts: Mapping[str, dict[ClientId, Block]]  # emptied, so that each block is there once
-    sealed: SealedSums = field(default_factory=SealedSums)
+    sealing: Sealing | None = None
+    recorder: Recorder | None = None
+    secrets: Mapping[ClientId, SecretKey] | None = None  # what each hides other things by
     states: States | None = None
+    ledger: ReleaseLedger | None = None  # of what they released with noise; None: nothing so far
     keep: bool = False  # blocks with whole values, beside those that count once
     engine: Simulation | None = None
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
@@ -195,8 +181,9 @@ class LocalParties:
                 blocks[name] = settle_block(block, name, schema, settings)
         self.engine = engine = Simulation(
             {part: (schema, self.parts[part]) for part, schema in schemas.items()},
-            *(self.experiment.seed, self.sealed.sealing, self.sealed.recorder),
-            *(self.states, self.sealed.secrets),
+            *(self.experiment.seed, self.sealing, self.recorder, self.states, self.secrets),
+            ledger=self.ledger,
+            aligned=True,
         )
         for blocks in self.parts.values():
             blocks.clear()
@@ -216,16 +203,28 @@ class LocalParties:
 
 
 def declare_exchanges(
-    algorithm: Algorithm | Baseline, options: Any, schemas: Mapping[str, Schema]
+    algorithm: Algorithm | Baseline,
+    options: Any,
+    schemas: Mapping[str, Schema],
+    least_rows: int = evaluation.LEAST_ROWS,
 ) -> tuple[Sends, ...]:
-    """Return all that may cross in a run: of the algorithm, and of the steps that runs share."""
+    """Return all that may cross in a run: of the algorithm, and of the steps that runs share.
+
+    Models are graded on the test part, and on training rows only where there is none. A client
+    with fewer than `least_rows` of them with a label sends no grades.
+    """
     model, loss = algorithm.model, evaluation.grading_loss(options.loss)
+    part: Literal["train", "test"] = "test" if "test" in schemas else "train"
+    schema, blocks = (
+        schemas[part],
+        evaluation.server_blocks(algorithm.model, options, schemas["train"]),
+    )
     found = [*algorithm.disclosure.sends, *preprocessing.SENDS, *differential_privacy.SENDS]
-    for name, schema in schemas.items():
-        part = cast(Literal["train", "test"], name)
-        found += evaluation.sends(
-            model.predict, loss, schema.labels, part=part, additive=model.additive
+    found += evaluation.sends(
+        *(model.predict, loss, schema), part=part, additive=model.additive, least=least_rows
+    )
+    if model.server_model is not None and blocks is not None:
+        found += evaluation.server_sends(
+            *(model.server_model, schema, blocks, loss), part=part, least=least_rows
         )
-        if model.server_model is not None:
-            found += evaluation.server_sends(model.server_model, schema, loss, part=part)
     return tuple(found)

@@ -54,16 +54,11 @@ class Clock:
 
 
 class Limit:
-    """A number of threads that is for good, and not for as long as something lasts.
+    """A number of threads of linear algebra and torch, where they were imported, that is for good.
 
     Sites in one process compute at the same time: whoever put back what was before would put it
     back under the others. Torch counts threads for each that calls it: set it in the one that
     computes.
-
-    Parameters
-    ----------
-    threads
-        The number, for linear algebra and torch where they were imported by now.
     """
 
     def __init__(self, threads: int) -> None:

@@ -340,7 +340,7 @@ def test_the_server_reads_sums_over_all_clients_only():
         assert [(one["kind"], one["with"]) for one in asked] == [("sum", {})]
     reveals = {name: one["values"] for name, one in summary["reveals"].items()}
     assert (reveals["Counted.at"], reveals["Differences.at"]) == (3, 4)
-    total = engine.sum(class_priors.count_rows, dict.fromkeys(engine.ids, class_priors.Ask()))
+    total = engine.sum(class_priors.count_rows, dict.fromkeys(engine.ids, class_priors.state.Ask()))
     with pytest.raises(SealedError):
         np.asarray(total.at)
 

@@ -16,7 +16,6 @@ from intarsia.algorithms.femam.femam_flic import FEMAM_FLIC, FeMAMFlic  # noqa: 
 from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
-from intarsia.algorithms.networks.client_network import embedded, scores  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
@@ -147,9 +146,9 @@ def test_later_levels_are_averages_of_heads_on_the_points_of_flic(variant):
         for name in members:
             network = before.get_states()[name].parameters
             own[name] = (
-                torch.from_numpy(embedded(network, flic, blocks[name])),
+                torch.from_numpy(flic.architecture.outputs(network, blocks[name])[0]),
                 torch.from_numpy(blocks[name].y.astype(int)),
-                torch.from_numpy(scores(network, flic, blocks[name])),
+                torch.from_numpy(flic.architecture.outputs(network, blocks[name])[1]),
             )
             start = {
                 key: torch.from_numpy(values) * (0.0 if key.startswith("classifier") else 1.0)
@@ -192,7 +191,7 @@ def test_a_level_of_shares_moves_the_scores_of_flic():
         moved = prior.weight * offsets(own, prior.shares, prior.correlation)
         network = FEMAM_FLIC.model.network(state)
         np.testing.assert_allclose(level(2, network)["classifier.bias"], moved, rtol=1e-12)
-        first = scores(level(1, network), GLOBAL, block)
+        first = GLOBAL.architecture.outputs(level(1, network), block)[1]
         np.testing.assert_allclose(
             FEMAM_FLIC.model.predict(state, block), odds(first + moved), atol=1e-9
         )

@@ -12,7 +12,7 @@ import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.client_network import with_parts  # noqa: E402
-from intarsia.core.algorithm import RandomKey, Release  # noqa: E402
+from intarsia.core.algorithm import RandomKey, Release, evolve  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import Simulation  # noqa: E402
@@ -77,7 +77,7 @@ def settled(own, start, steps):
         factors = np.linalg.cholesky(start)
         parameters = {**state.parameters, "anchors.factors": factors}
         both = (covariances, start)
-        states[name] = barycentre.evolve(state, parameters=parameters, barycentre=both)
+        states[name] = evolve(state, parameters=parameters, barycentre=both)
     engine.set_states(states)
     engine.begin_round(1)
     before = shared(engine, server)["anchors.factors"]

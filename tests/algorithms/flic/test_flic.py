@@ -87,7 +87,7 @@ def parameters(engine):
 
 
 def embedded(state, block):
-    return client_network.embedded(state.parameters, state.options, block)
+    return state.options.architecture.outputs(state.parameters, block)[0]
 
 
 def by_name(engine, vector, client="c0"):
@@ -182,7 +182,7 @@ def test_a_client_function_alone_is_the_one_for_several():
 def objective_by_hand(options, state, block, noise):
     """Return F_i of all rows, term by term, in NumPy; `noise` is (rows, k)."""
     own = state.parameters
-    z = client_network.embedded(own, options, block)
+    z = options.architecture.outputs(own, block)[0]
     y = block.y.astype(int)
 
     def log_chances(points):
@@ -222,7 +222,7 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
     assert float((each.mean() + penalty).detach()) == pytest.approx(expected, abs=1e-6)
     sampled = dataclasses.replace(options, alignment="sample", calibration_weight=0.0)
     _, penalty = flic_objective.objective(sampled)(model, batch)
-    z, total = client_network.embedded(state.parameters, options, block), 0.0
+    z, total = options.architecture.outputs(state.parameters, block)[0], 0.0
     for c in np.unique(block.y).astype(int):
         own = block.y == c
         points = state.parameters["anchors.means"][c] + np.sqrt(2.0) * noise[own]
@@ -344,7 +344,7 @@ def test_the_noise_of_a_round_is_that_of_the_release_without_any_one_share():
     assert every.std() == pytest.approx(5.0 * np.sqrt(3 / 2), rel=bound)
     engine.begin_round(2, ("c0",))
     with pytest.raises(SealedError, match="epsilon"):
-        FLIC.round(server, engine, engine.key())
+        FLIC.private(Release(5.0, 1e-6, releases=1)).round(server, engine, engine.key())
 
 
 def test_learned_covariances_step_towards_those_of_the_classes_and_are_averaged():
@@ -457,7 +457,7 @@ def test_log_odds_name_the_class_that_softmax_does():
     odds = FLIC.model.predict(state, block)
     chances = 1 / (1 + np.exp(-odds))
     np.testing.assert_allclose(chances.sum(0), 1.0, atol=1e-6)
-    scores = client_network.scores(state.parameters, state.options, block)
+    scores = state.options.architecture.outputs(state.parameters, block)[1]
     total, count = targets.loss_of_scores(scores, block)
     y = block.y.astype(int)
     assert count == len(y)

@@ -20,7 +20,6 @@ import intarsia  # noqa: E402
 from command_line import one_error, said  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_trainings  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
-from intarsia.algorithms.networks.client_network import embedded  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
@@ -232,7 +231,7 @@ def test_pretraining_takes_points_to_the_line():
             block = engine.block(name)
             y = ((block.y - state.centre) / state.spread)[:, None]
             a, b = state.parameters["anchors.means"]
-            z = embedded(state.parameters, state.options, block)
+            z = state.options.architecture.outputs(state.parameters, block)[0]
             found.append(((z - (y * a + (1 - y) * b)) ** 2).sum(1).mean())
         return np.mean(found)
 

@@ -10,6 +10,7 @@ from federations import BINARY, block, in_order, objective, optimum, rectangles,
 from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
+from intarsia.core.algorithm import evolve
 from intarsia.core.block import Labels
 from intarsia.engines import codec
 from intarsia.maths.linear import losses
@@ -147,8 +148,8 @@ def test_a_stall_is_handed_to_newtons_method_in_the_primal():
         engine.begin_round(number)
         server, _ = HYFDCA.round(server, engine, engine.key())
         number += 1
-    stalled = dual_newton.evolve(server.phase, stalled=True)
-    server = dual_newton.evolve(server, phase=stalled)
+    stalled = evolve(server.phase, stalled=True)
+    server = evolve(server, phase=stalled)
     found = train(HYFDCA, engine, server, 150, tolerance=1e-6, first=number)
     assert found.info.phase == "newton"
     assert found.info.gap_relative < 1e-5

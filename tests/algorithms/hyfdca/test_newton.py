@@ -488,6 +488,10 @@ class Recorded:
     def ids(self):
         return self.engine.ids
 
+    @property
+    def sealed(self):
+        return self.engine.sealed
+
     def _note(self, messages):
         for message in {id(one): one for one in messages.values()}.values():
             for name, layout in layouts(type(message)):

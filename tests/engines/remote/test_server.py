@@ -209,6 +209,15 @@ def test_a_server_that_is_killed_in_a_round_goes_on_to_the_same_bits(sealed, tmp
     limit, process = 30, 0
     done, infos = 0, []
     versions = traffic = crossings = written = None
+
+    def save():
+        nonlocal versions, traffic, crossings, written
+        made.caller.journal.checkpoint(made.caller.sequence)
+        versions = dict(engine.states)
+        written = codec.encode(engine.books.seal(server))
+        traffic = dataclasses.asdict(engine.books.traffic)
+        crossings = copy.deepcopy(engine.books.crossings.summary())
+
     while True:
         process += 1
         made = sites.federation(
@@ -220,21 +229,19 @@ def test_a_server_that_is_killed_in_a_round_goes_on_to_the_same_bits(sealed, tmp
         )
         engine = made.engine
         try:
-            if done:
+            if written:
                 engine.set_states(versions)
                 engine.books.restore_traffic(copy.deepcopy(traffic))
                 engine.books.crossings.restore(copy.deepcopy(crossings))
                 server = engine.books.unseal(codec.decode(written, *HYFDCA.states, *RECORDS))
             else:
                 server = sites.begun(made, HYFDCA, options)
+                save()  # as a run does: the server's secret is in it
             for number in range(done + 1, ROUNDS + 1):
                 server, own = rounds(HYFDCA, engine, server, [number])
                 infos = infos[: number - 1] + own
-                made.caller.journal.checkpoint(made.caller.sequence)
-                done, versions = number, dict(engine.states)
-                written = codec.encode(engine.books.seal(server))
-                traffic = dataclasses.asdict(engine.books.traffic)
-                crossings = copy.deepcopy(engine.books.crossings.summary())
+                done = number
+                save()
             conclusion = concluded(HYFDCA, engine, server)
             break
         except Killed:
@@ -370,11 +377,23 @@ REFUSED = {
     "an unknown function": (call(sequence=2, base=1, kind="ask", function="f"), "StaleError"),
     "an unknown kind": (call(sequence=2, base=1, kind="run"), "StaleError"),
     "a folder for a run": (call(run="../x"), "StaleError"),
+    "the terms of a sum, in the clear": (
+        call(sequence=2, base=1, kind="ask", function="cocoa.objectives", body=codec.encode(3)),
+        "RefusedError",
+    ),
+    "a sum over clients without this one": (
+        call(sequence=2, base=1, kind="sum", function="cocoa.objectives", asked=()),
+        "RefusedError",
+    ),
+    "a sum over clients of nowhere": (
+        call(sequence=2, base=1, kind="sum", function="cocoa.objectives", asked=("r0c0", "x")),
+        "RefusedError",
+    ),
     "a number for a message": (
         call(
             sequence=2,
             base=1,
-            kind="ask",
+            kind="sum",
             function="cocoa.objectives",
             body=codec.encode(3),
         ),
@@ -384,7 +403,7 @@ REFUSED = {
         call(
             sequence=2,
             base=1,
-            kind="ask",
+            kind="sum",
             function="cocoa.objectives",
             body=codec.encode(Ready()),
         ),
@@ -394,7 +413,7 @@ REFUSED = {
         call(
             sequence=2,
             base=1,
-            kind="ask",
+            kind="sum",
             function="cocoa.objectives",
             body=b"code",
         ),

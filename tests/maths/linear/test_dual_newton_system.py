@@ -6,7 +6,6 @@ import pytest
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.dual_newton_system import (
     advance_residual,
-    hinge_points,
     hinge_slopes,
     image_of_solution,
     move_centre,
@@ -90,7 +89,7 @@ def test_points_and_slopes_of_equal_smoothing_are_those_of_the_smoothed_hinge():
     weight, rows = np.array([0.3, 0.8]), np.arange(2, 30)
     reach = np.broadcast_to(weight[:, None], (2, 30)).copy()
     found, expected = np.zeros((2, 2, 30)), np.zeros((2, 2, 30))
-    sums = hinge_points(y, z, centre, reach, rows, *found)
+    sums = dual_points(losses.HINGE, y, z, centre, reach, rows, *found)
     others = dual_points(losses.HINGE, y, z, centre, weight, rows, *expected)
     np.testing.assert_allclose(sums, others, rtol=1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -104,7 +103,7 @@ def test_each_sample_has_its_own_smoothing():
     y, z, centre = np.ones((1, 2)), np.full((1, 2), 0.9), np.full((1, 2), 0.2)
     reach, rows = np.array([[1.0, 4.0]]), np.arange(2)
     alpha, curvature = np.zeros((1, 2)), np.zeros((1, 2))
-    hinge_points(y, z, centre, reach, rows, alpha, curvature)
+    dual_points(losses.HINGE, y, z, centre, reach, rows, alpha, curvature)
     # β = 0.2 + s 0.1
     assert alpha[0].tolist() == pytest.approx([0.3, 0.6])
     assert curvature[0].tolist() == [1.0, 4.0]

@@ -5,7 +5,13 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from intarsia.maths.linear import losses
-from intarsia.maths.linear.smoothed_losses import curvatures, curved_samples, dual_points, slopes
+from intarsia.maths.linear.smoothed_losses import (
+    curvatures,
+    curved_samples,
+    dual_points,
+    slopes,
+    telling_samples,
+)
 
 SMOOTH = [losses.SQUARED_HINGE, losses.LOGISTIC, losses.SQUARED]
 CASES = pytest.mark.parametrize("loss", [losses.HINGE, *SMOOTH])
@@ -152,3 +158,30 @@ def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, 
     total, taken = every.sum(axis=1), every[:, expected].sum(axis=1)
     factor = np.divide(total, taken, out=np.ones(outputs), where=taken > 0)
     np.testing.assert_allclose(found, every[:, expected] * factor[:, None], rtol=1e-12)
+
+
+def told(most, norms, seed=0, size=4000):
+    rng = np.random.default_rng(seed)
+    alpha, order = rng.random((1, size)), rng.permutation(size)
+    given = (losses.LOGISTIC, alpha, np.ones(1), 0, size, order, most)
+    every = curvatures(losses.LOGISTIC, alpha, 1.0)[0]
+    return every, *telling_samples(*given, norms)
+
+
+def test_as_many_samples_are_taken_as_tell_most_and_stand_for_all():
+    rng = np.random.default_rng(0)
+    norms = rng.exponential(size=4000)
+    norms[:9] = 1e4  # of a rare column
+    every, samples, found = told(500, norms)
+    assert abs(len(samples) - 500) <= 1
+    assert np.isin(np.arange(9), samples).all()
+    np.testing.assert_allclose(found[0, :9], every[:9], rtol=1e-12)
+    # those that are taken stand for the whole in the sum that they are drawn for
+    assert found[0] @ norms[samples] == pytest.approx(every @ norms, rel=5e-3)
+    assert (np.diff(samples) > 0).all()
+
+
+def test_all_samples_with_curvature_are_taken_where_there_are_few():
+    every, samples, found = told(5000, np.ones(4000))
+    np.testing.assert_array_equal(samples, np.flatnonzero(every > 0))
+    np.testing.assert_allclose(found[0], every[samples], rtol=1e-12)

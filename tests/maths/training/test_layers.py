@@ -1,4 +1,4 @@
-"""Compiled normalisation of images against torch's operations, values and gradients."""
+"""Normalisation of images against torch's operations, values and gradients."""
 
 from __future__ import annotations
 

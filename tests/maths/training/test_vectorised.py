@@ -14,7 +14,6 @@ from torch.nn import functional  # noqa: E402
 
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.training import vectorised as cohort  # noqa: E402
-from intarsia.maths.training import vectorised_gradients as cohort_gradients  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
     Learner,
     LocalTraining,
@@ -353,14 +352,14 @@ def test_only_what_cannot_be_compiled_for_sizes_that_vary_is_compiled_for_each(m
 
         return steps
 
-    monkeypatch.setattr(cohort_gradients, "_compiled", compiled)
-    record, layout = training(), cohort_gradients.Layout({}, {}, {})
+    monkeypatch.setattr(cohort, "_compiled", compiled)
+    record, layout = training(), cohort.Layout({}, {}, {})
     error = RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
-        cohort_gradients.compiled(record, layout)(({}, {}, {}, {}))
+        cohort.compiled(record, layout)(({}, {}, {}, {}))
     assert asked == [True]
     error = TorchRuntimeError("Cannot call sizes() on tensor with symbolic sizes/strides", [])
-    gradients = cohort_gradients.compiled(record, layout)
+    gradients = cohort.compiled(record, layout)
     gradients(({}, {}, {}, {}))
     gradients(({}, {}, {}, {}))
     assert asked == [True, True, False, False]

@@ -129,6 +129,21 @@ def test_altered_digits_are_found_out():
             sealer().open_digits(replace(piece, shape=shape), DIGITS)
 
 
+def test_words_come_back_bit_by_bit_and_are_not_added_up():
+    values = np.array([[0, 1, 2**63], [2**64 - 1, 2**53 + 1, 7]], np.uint64)
+    piece = sealer().seal_words("bank", STREAM, values)
+    found = sealer().open_words(piece)
+    assert found.dtype == np.uint64
+    np.testing.assert_array_equal(found, values)
+    assert not np.isin(values, piece.content).any()
+    for place in range(len(piece.content)):
+        with pytest.raises(TamperedError, match="not the sum of what"):
+            sealer().open_words(altered(piece, place, 1))
+    other = sealer().seal_words(NAMES[1], STREAM, values)
+    with pytest.raises(SealedError, match="let one client alone send"):
+        MaskedAdder().add(piece, other)
+
+
 def test_every_altered_bit_is_found_out():
     piece = sealed(np.array([1.0, -2.0, 0.0]))
     opener = sealer()

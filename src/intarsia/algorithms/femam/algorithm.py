@@ -46,79 +46,24 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.femam.class_priors import (
-    compare_shares,
-    count_rows,
-    take_offset,
-    try_offsets,
-    with_offset,
-)
-from intarsia.algorithms.femam.client import (
-    Client,
-    begin_level,
-    calibrate,
-    choose_model,
-    close_level,
-    compare_models,
-    fine_tune,
-    init_client,
-    network,
-    open_level,
-    part_of_loss,
-    predict,
-    scale_levels,
-    send_model,
-    send_part,
-    train_level,
-    try_model,
-    weigh_level,
-)
+from intarsia.algorithms.femam import class_priors, state
+from intarsia.algorithms.femam import client as at_client
 from intarsia.algorithms.femam.clustering import clustered
 from intarsia.algorithms.femam.hyperparameters import FeMAM, check_groups, given_clusters
-from intarsia.algorithms.femam.state import (
-    Ask,
-    Begin,
-    Candidate,
-    Closing,
-    Latest,
-    Level,
-    Offset,
-    Scale,
-    Server,
-    Share,
-    apart,
-    group_of,
-    notes_of,
-    reached_of,
-    words_of,
-)
+from intarsia.algorithms.femam.state import Level, Server
 from intarsia.algorithms.femam.validation import best_factor
-from intarsia.algorithms.networks.client_network import (
-    check_clients,
-    check_same_features,
-    drawn,
-    part_vector,
-)
+from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.algorithms.networks.targets import output_count
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    RandomKey,
-    RoundMetrics,
-    asks,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 
 
-def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "femam") -> Server:
+def init_server(
+    options: FeMAM, schema: Schema, rng: fl.RandomKey, *, name: str = "femam"
+) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -129,7 +74,7 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
     ExperimentError
         If the clusters that are given do not fit the clients.
     """
-    check_clients(schema, name)
+    networks.check_clients(schema, name)
     check_groups(options, schema)
     if schema.labels.task == "regression":
         raise FederationError(
@@ -147,7 +92,7 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
         options=options,
         clients=clients,
         shares={one: float(count[one]) if options.weights == "samples" else 1.0 for one in clients},
-        features=check_same_features(schema, name),
+        features=networks.check_same_features(schema, name),
         outputs=output_count(schema),
         seed=rng.integer(),
         levels=(),
@@ -155,11 +100,11 @@ def init_server(options: FeMAM, schema: Schema, rng: RandomKey, *, name: str = "
         closed=dict.fromkeys(clients, 0),
     )
     # the same as other algorithms on networks start from
-    first = drawn(server.features, server.outputs, options, rng.fold_in("shared"))
-    return with_level(server, part_vector(first, ("*",)))
+    first = networks.drawn(server.features, server.outputs, options, rng.fold_in("shared"))
+    return with_level(server, networks.part_vector(first, ("*",)))
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Return the server's state: clients begin a level when they are there first."""
     return server
 
@@ -185,29 +130,33 @@ def with_level(server: Server, first: Array | None = None) -> Server:
             _drawn(server, number, 0 if alike else group, first) for group in range(count)
         )
         if not alike and kind == "clusters":
-            rng = RandomKey((server.seed, number, "groups")).generator()
+            rng = fl.RandomKey((server.seed, number, "groups")).generator()
             groups = {client: int(rng.integers(count)) for client in server.clients}
     level = Level(kind, absolute, models, groups, {})
-    return evolve(server, levels=(*server.levels, level))
+    return fl.evolve(server, levels=(*server.levels, level))
 
 
 def _drawn(server: Server, number: int, group: int, first: Array | None) -> Array:
     """Return the parameters of a model that is drawn at random."""
     if first is not None and group == 0:
         return first
-    key = RandomKey((server.seed, number, "model", group))
-    return part_vector(drawn(server.features, server.outputs, server.options, key), ("*",))
+    key = fl.RandomKey((server.seed, number, "model", group))
+    return networks.part_vector(
+        networks.drawn(server.features, server.outputs, server.options, key), ("*",)
+    )
 
 
-def _latest(server: Server, number: int, clients: Iterable[ClientId]) -> dict[ClientId, Latest]:
+def _latest(
+    server: Server, number: int, clients: Iterable[ClientId]
+) -> dict[ClientId, state.Latest]:
     """Return the message of a level's model to each client."""
     level = server.levels[number - 1]
-    own_each = apart(server.options, number, level)
-    messages = [Latest(None if own_each else model) for model in level.models]
-    return {client: messages[group_of(level, client)] for client in clients}
+    own_each = state.apart(server.options, number, level)
+    messages = [state.Latest(None if own_each else model) for model in level.models]
+    return {client: messages[state.group_of(level, client)] for client in clients}
 
 
-def _caught_up(server: Server, clients: Clients, reached: int) -> Server:
+def _caught_up(server: Server, clients: fl.Clients, reached: int) -> Server:
     """Let the clients that are there close the levels that are over, and begin the next."""
     for number, level in enumerate(server.levels[:reached], 1):
         late = [one for one in clients.ids if server.begun[one] < number]
@@ -216,18 +165,22 @@ def _caught_up(server: Server, clients: Clients, reached: int) -> Server:
         if number > 1:
             server = _closed(server, clients, number - 1, late)
             server = _calibrated(server, clients, number - 1, late)
-        own_each = apart(server.options, number, level)
-        begins = [Begin(number, level.absolute, own if own_each else None) for own in level.models]
-        clients.ask(begin_level, {one: begins[group_of(level, one)] for one in late})
+        own_each = state.apart(server.options, number, level)
+        begins = [
+            state.Begin(number, level.absolute, own if own_each else None) for own in level.models
+        ]
+        clients.ask(
+            at_client.begin_level, {one: begins[state.group_of(level, one)] for one in late}
+        )
         if level.offset is not None:
-            clients.ask(take_offset, dict.fromkeys(late, level.offset))
-        server = evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
+            clients.ask(class_priors.take_offset, dict.fromkeys(late, level.offset))
+        server = fl.evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
     return server
 
 
 def _closed(
     server: Server,
-    clients: Clients,
+    clients: fl.Clients,
     number: int,
     asked: Iterable[ClientId],
     *,
@@ -238,31 +191,34 @@ def _closed(
     late = [one for one in asked if server.closed[one] < number]
     if not late:
         return server
-    messages = dict.fromkeys(late, Latest(None)) if tuned else _latest(server, number, late)
+    messages = dict.fromkeys(late, state.Latest(None)) if tuned else _latest(server, number, late)
     worth = level.worth
     if number > 1 and options.prune == "pooled" and worth is None:
         # discloses what the level is worth to all clients that close it now, and how much that
         # differs among them; those that come later get what these came to, if they have rows
-        worth = clients.reveal(clients.sum(weigh_level, messages).at)
-        level = evolve(level, worth=worth if worth[1] else None)
+        worth = clients.reveal(clients.sum(at_client.weigh_level, messages).at)
+        level = fl.evolve(level, worth=worth if worth[1] else None)
     # discloses to the server which clients keep the level: what the structure of levels is
     replies = clients.ask(
-        close_level, {one: Closing(said.model, worth) for one, said in messages.items()}
+        at_client.close_level,
+        {one: state.Closing(said.model, worth) for one, said in messages.items()},
     )
-    own_each = apart(options, number, level)
+    own_each = state.apart(options, number, level)
     kept = {
-        one: server.clients.index(one) if own_each else group_of(level, one)
+        one: server.clients.index(one) if own_each else state.group_of(level, one)
         for one, reply in replies.items()
         if reply.kept
     }
-    return evolve(
+    return fl.evolve(
         server,
-        levels=_replaced(server.levels, number, evolve(level, kept={**level.kept, **kept})),
+        levels=_replaced(server.levels, number, fl.evolve(level, kept={**level.kept, **kept})),
         closed={**server.closed, **dict.fromkeys(late, number)},
     )
 
 
-def _calibrated(server: Server, clients: Clients, number: int, asked: Sequence[ClientId]) -> Server:
+def _calibrated(
+    server: Server, clients: fl.Clients, number: int, asked: Sequence[ClientId]
+) -> Server:
     """Let clients that closed a level set right how sure the levels so far are."""
     if not server.options.calibrated or not server.options.validation:
         return server
@@ -271,10 +227,12 @@ def _calibrated(server: Server, clients: Clients, number: int, asked: Sequence[C
     if factor is None:
         # discloses the losses of all rows for validation with each factor; those that come later
         # get what these came to
-        factor = best_factor(clients.reveal(clients.sum(calibrate, dict.fromkeys(asked, Ask())).at))
-        level = evolve(level, factor=factor)
-    clients.ask(scale_levels, dict.fromkeys(asked, Scale(factor)))
-    return evolve(server, levels=_replaced(server.levels, number, level))
+        factor = best_factor(
+            clients.reveal(clients.sum(at_client.calibrate, dict.fromkeys(asked, state.Ask())).at)
+        )
+        level = fl.evolve(level, factor=factor)
+    clients.ask(at_client.scale_levels, dict.fromkeys(asked, state.Scale(factor)))
+    return fl.evolve(server, levels=_replaced(server.levels, number, level))
 
 
 def _replaced(levels: tuple[Level, ...], number: int, level: Level) -> tuple[Level, ...]:
@@ -285,42 +243,44 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
     """Return whether a level is done: its rounds are over, or its accuracy is steady."""
     if level.rounds >= options.rounds(number):
         return True
-    if level.kind == "clusters" and apart(options, number, level):
+    if level.kind == "clusters" and state.apart(options, number, level):
         return False
     if number == 1 or not options.window or len(level.accuracies) < options.window:
         return False
     return float(np.var(level.accuracies)) < options.steadiness
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train the latest level; average it over each group."""
-    server = _caught_up(evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
+    server = _caught_up(fl.evolve(server, rounds=server.rounds + 1), clients, len(server.levels))
     number, level = len(server.levels), server.levels[-1]
     if level.kind == "shares":
-        level = with_offset(level, clients)
+        level = class_priors.with_offset(level, clients)
     else:
         level = _trained(server, number, level, clients, rng)
-    server = evolve(server, levels=_replaced(server.levels, number, level))
+    server = fl.evolve(server, levels=_replaced(server.levels, number, level))
     counted = f", {len(level.models)} clusters" if level.trials else ""
-    info = RoundMetrics(phase=f"level {number}{counted}", finished=_finished(server))
+    info = fl.RoundMetrics(phase=f"level {number}{counted}", finished=_finished(server))
     if info.finished or not _converged(server.options, level, number):
         return server, info
     return with_level(server), info
 
 
-def _trained(server: Server, number: int, level: Level, clients: Clients, rng: RandomKey) -> Level:
+def _trained(
+    server: Server, number: int, level: Level, clients: fl.Clients, rng: fl.RandomKey
+) -> Level:
     """Return the level after a round of training."""
     # step 1: the groups' models
     messages = _latest(server, number, clients.ids)
     if level.kind == "clusters" and server.options.clustering == "loss":
         level = _chosen(level, clients)
-        messages = dict.fromkeys(clients.ids, Latest(None))  # they have it
-    right = clients.sum(open_level, messages)
-    level = evolve(level, rounds=level.rounds + 1)
+        messages = dict.fromkeys(clients.ids, state.Latest(None))  # they have it
+    right = clients.sum(at_client.open_level, messages)
+    level = fl.evolve(level, rounds=level.rounds + 1)
     # step 2: local training
-    clients.ask(train_level, dict.fromkeys(clients.ids, Ask()))
+    clients.ask(at_client.train_level, dict.fromkeys(clients.ids, state.Ask()))
     # step 3: groups and averages
-    if not apart(server.options, number, level):
+    if not state.apart(server.options, number, level):
         found = level.kind == "clusters" and server.options.clustering != "loss"
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
@@ -337,105 +297,117 @@ def _finished(server: Server) -> bool:
     return last and _converged(server.options, server.levels[-1], number)
 
 
-def _measured(options: FeMAM, level: Level, clients: Clients, right: Any) -> Level:
+def _measured(options: FeMAM, level: Level, clients: fl.Clients, right: Any) -> Level:
     """Return the level with its accuracy on the rows for validation."""
     # discloses how many of all clients' rows for validation are named rightly
     hits, rows = clients.reveal(right.at).tolist()
     if not rows:  # of clients with one labelled row each: they say nothing
         return level
     accuracy = 100.0 * hits / rows
-    return evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
+    return fl.evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
 
 
-def _chosen(level: Level, clients: Clients) -> Level:
+def _chosen(level: Level, clients: fl.Clients) -> Level:
     """Return the level with the groups that clients choose, each by the loss on its own rows."""
     for number, model in enumerate(level.models):
-        clients.ask(try_model, dict.fromkeys(clients.ids, Candidate(model, number)))
+        clients.ask(at_client.try_model, dict.fromkeys(clients.ids, state.Candidate(model, number)))
     # discloses which model suits a client best, and no loss
-    replies = clients.ask(choose_model, dict.fromkeys(clients.ids, Ask()))
+    replies = clients.ask(at_client.choose_model, dict.fromkeys(clients.ids, state.Ask()))
     chosen = {one: reply.number for one, reply in replies.items()}
-    return evolve(level, groups={**level.groups, **chosen})
+    return fl.evolve(level, groups={**level.groups, **chosen})
 
 
-def _averaged(server: Server, level: Level, clients: Clients) -> Level:
+def _averaged(server: Server, level: Level, clients: fl.Clients) -> Level:
     """Return the level with the average of each group's models, which the server does not read."""
     models = list(level.models)
     for group in range(len(models)):
-        members = [one for one in clients.ids if group_of(level, one) == group]
+        members = [one for one in clients.ids if state.group_of(level, one) == group]
         if members:
             whole = math.fsum(server.shares[one] for one in members)
-            shares = {one: Share(server.shares[one] / whole) for one in members}
-            models[group] = clients.sum(send_part, shares).model
-    return evolve(level, models=tuple(models))
+            shares = {one: state.Share(server.shares[one] / whole) for one in members}
+            models[group] = clients.sum(at_client.send_part, shares).model
+    return fl.evolve(level, models=tuple(models))
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
-    reached = reached_of(server)
+    reached = state.reached_of(server)
     server = _caught_up(server, clients, reached)
     open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
-        clients.sum(open_level, _latest(server, reached, open_ones))
-    loss = mean_loss(clients, part_of_loss, dict.fromkeys(clients.ids, Ask()), server.rounds)
-    return server, RoundMetrics(loss=loss, finished=_finished(server))
+        clients.sum(at_client.open_level, _latest(server, reached, open_ones))
+    loss = mean_loss(
+        clients, at_client.part_of_loss, dict.fromkeys(clients.ids, state.Ask()), server.rounds
+    )
+    return server, fl.RoundMetrics(loss=loss, finished=_finished(server))
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client close the last level; the networks stay at the clients."""
-    reached = reached_of(server)
+    reached = state.reached_of(server)
     server = _caught_up(server, clients, reached)
     if server.options.final_epochs:
-        clients.sum(open_level, _latest(server, reached, clients.ids))
-        clients.ask(fine_tune, dict.fromkeys(clients.ids, Ask()))
+        clients.sum(at_client.open_level, _latest(server, reached, clients.ids))
+        clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
-    return FinalResult(
-        info, structure=structure, level_words=words_of(server), notes=notes_of(server)
+    return fl.FinalResult(
+        info, structure=structure, level_words=state.words_of(server), notes=state.notes_of(server)
     )
 
 
-FEMAM = Algorithm(
+def opening_models(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
+    """Declare that messages hold the models of clusters: totals, or what these start from."""
+    places = ["Candidate.model", "Closing.model", "Latest.model"]
+    return fl.opening(dict.fromkeys(places, ("Model.model", fl.PUBLIC)), sends)
+
+
+FEMAM = fl.Algorithm(
     name="femam",
     hyperparameters=FeMAM,
     init_server=init_server,
-    init_client=init_client,
+    init_client=at_client.init_client,
     setup=setup,
     round=round,
     certify=certify,
     conclude=conclude,
-    states=(Server, Client, FeMAM, Level, Offset),
-    model=Model(predict=predict, network=network),
-    disclosure=Disclosure(
-        sends=(
-            *asks(
-                begin_level,
-                try_model,
-                choose_model,
-                train_level,
-                fine_tune,
-                close_level,
-                scale_levels,
-                take_offset,
-            ),
-            *asks(send_model, tells=lambda options: options.read_of_clients),
-            *sums(
-                send_part,
-                pooled=lambda options: options.pools,
-                chosen=lambda options: options.chooses,
-            ),
-            *sums(
-                open_level,
-                compare_models,
-                weigh_level,
-                calibrate,
-                count_rows,
-                compare_shares,
-                try_offsets,
-                part_of_loss,
-                reveals=("at",),
-            ),
+    states=(Server, at_client.Client, FeMAM, Level, state.Offset),
+    model=fl.Model(predict=at_client.predict, network=at_client.network),
+    disclosure=fl.Disclosure(
+        sends=opening_models(
+            (
+                *fl.asks(
+                    at_client.begin_level,
+                    at_client.try_model,
+                    at_client.choose_model,
+                    at_client.train_level,
+                    at_client.fine_tune,
+                    at_client.close_level,
+                    at_client.scale_levels,
+                    class_priors.take_offset,
+                ),
+                *fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
+                *fl.sums(
+                    at_client.send_part,
+                    pooled=lambda options: options.pools,
+                    chosen=lambda options: options.chooses,
+                ),
+                *fl.sums(
+                    at_client.open_level,
+                    at_client.compare_models,
+                    at_client.weigh_level,
+                    at_client.calibrate,
+                    class_priors.count_rows,
+                    class_priors.compare_shares,
+                    class_priors.try_offsets,
+                    at_client.part_of_loss,
+                    reveals=("at",),
+                ),
+            )
         ),
         groups=given_clusters,
     ),

@@ -22,37 +22,23 @@ The round of such a level:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import chdtri
 
+from intarsia.algorithms.femam import state
 from intarsia.algorithms.femam.client import Client, combined, labelled
-from intarsia.algorithms.femam.state import (
-    Ask,
-    Common,
-    Counted,
-    Differences,
-    Level,
-    Offset,
-    Prior,
-    Tried,
-)
 from intarsia.algorithms.femam.validation import CHANCE, losses_with
-from intarsia.core.algorithm import Clients, RandomKey, Ready, client_function, evolve
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 def counted(y: Array, outputs: int) -> Array:
-    """Return how many rows a client has of each class, (outputs,).
-
-    Parameters
-    ----------
-    y
-        (rows,) labels.
-    """
-    found = np.bincount(np.maximum(y, 0.0).astype(np.intp), minlength=outputs)
-    return found.astype(np.float64)
+    """Return how many rows a client has of each class, (outputs,), from their labels, (rows,)."""
+    return np.bincount(np.maximum(y, 0.0).astype(np.intp), minlength=outputs).astype(np.float64)
 
 
 def shares_of(rows: Array) -> Array:
@@ -96,12 +82,7 @@ def correlation(total: Array, shares: Array) -> float:
 def offsets(rows: Array, shares: Array, alike: float) -> Array:
     """Return what a client's scores get at w = 1, (outputs,); 0 for classes that nobody has.
 
-    Parameters
-    ----------
-    rows
-        (outputs,) of the client, of each class.
-    alike
-        `correlation`.
+    `rows` are the client's of each class, (outputs,), and `alike` is the `correlation`.
     """
     known = shares > 0
     own = alike * rows + (1 - alike) * shares
@@ -111,16 +92,9 @@ def offsets(rows: Array, shares: Array, alike: float) -> Array:
 
 
 def losses_by_weight(scores: Array, moved: Array, y: Array) -> Array:
-    """Return how many rows there are, and the sum of their losses with each weight.
+    """Return how many rows there are, and the sum of their losses with each weight of `offsets`.
 
-    Parameters
-    ----------
-    scores
-        (rows, outputs).
-    moved
-        (outputs,), `offsets`.
-    y
-        (rows,) labels.
+    `scores` are (rows, outputs), `moved` (outputs,) and the labels `y` (rows,).
     """
     return losses_with([scores + weight * moved for weight in WEIGHTS], y)
 
@@ -130,37 +104,37 @@ def best_weight(total: Array) -> float:
     return WEIGHTS[int(np.argmin(total[1:]))] if total[0] else 0.0
 
 
-@client_function
+@fl.client_function
 def count_rows(
-    client: Client, block: Block, message: Ask, rng: RandomKey
-) -> tuple[Client, Counted]:
+    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
+) -> tuple[Client, state.Counted]:
     """Send how many rows of each class models are trained on, for a sum over clients."""
-    return client, Counted(_rows(client, block))
+    return client, state.Counted(_rows(client, block))
 
 
-@client_function
+@fl.client_function
 def compare_shares(
-    client: Client, block: Block, message: Common, rng: RandomKey
-) -> tuple[Client, Differences]:
+    client: Client, block: Block, message: state.Common, rng: fl.RandomKey
+) -> tuple[Client, state.Differences]:
     """Send how much the client's shares of the classes differ, for a sum over clients."""
-    return client, Differences(differences(_rows(client, block), message.shares))
+    return client, state.Differences(differences(_rows(client, block), message.shares))
 
 
-@client_function
+@fl.client_function
 def try_offsets(
-    client: Client, block: Block, message: Prior, rng: RandomKey
-) -> tuple[Client, Tried]:
+    client: Client, block: Block, message: state.Prior, rng: fl.RandomKey
+) -> tuple[Client, state.Tried]:
     """Send the losses of the rows for validation with each weight of the client's shares."""
     _, y = labelled(block)
     rows = client.held_out
     scores = combined(client, client.base[rows], client.count + 1)
-    return client, Tried(losses_by_weight(scores, _offsets(client, block, message), y[rows]))
+    return client, state.Tried(losses_by_weight(scores, _offsets(client, block, message), y[rows]))
 
 
-@client_function
+@fl.client_function
 def take_offset(
-    client: Client, block: Block, message: Offset, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: state.Offset, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Take for the latest level a network of which only the bias counts."""
     weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
     moved = message.weight * _offsets(client, block, message)
@@ -169,7 +143,7 @@ def take_offset(
         "classifier.weight": np.zeros_like(weight),
         "classifier.bias": moved.astype(bias.dtype).reshape(bias.shape),
     }
-    return evolve(client, latest={**client.start, **own}), Ready()
+    return fl.evolve(client, latest={**client.start, **own}), fl.Ready()
 
 
 def _rows(client: Client, block: Block) -> Array:
@@ -178,23 +152,24 @@ def _rows(client: Client, block: Block) -> Array:
     return counted(y[~client.held_out], client.outputs)
 
 
-def _offsets(client: Client, block: Block, prior: Prior) -> Array:
+def _offsets(client: Client, block: Block, prior: state.Prior) -> Array:
     """Return what the client's scores get at a weight of 1, (outputs,)."""
     return offsets(_rows(client, block), prior.shares, prior.correlation)
 
 
-def with_offset(level: Level, clients: Clients) -> Level:
+def with_offset(level: state.Level, clients: fl.Clients) -> state.Level:
     """Return the level of shares, which the clients that are there have found and taken."""
-    everybody = clients.ids
+
+    def reveal(part: fl.ClientFunction, message: Any) -> Array:
+        total: Array = clients.reveal(clients.sum(part, dict.fromkeys(clients.ids, message)).at)
+        return total
+
     # discloses how many rows of each class all clients together train on
-    counts = clients.sum(count_rows, dict.fromkeys(everybody, Ask()))
-    shares = shares_of(clients.reveal(counts.at))
+    shares = shares_of(reveal(count_rows, state.Ask()))
     # discloses how much clients' shares differ, in two whole numbers over all classes and clients
-    differ = clients.sum(compare_shares, dict.fromkeys(everybody, Common(shares)))
-    prior = Prior(shares, correlation(clients.reveal(differ.at), shares))
+    alike = correlation(reveal(compare_shares, state.Common(shares)), shares)
     # discloses the losses of all rows for validation with each weight
-    graded = clients.sum(try_offsets, dict.fromkeys(everybody, prior))
-    weight = best_weight(clients.reveal(graded.at))
-    offset = Offset(prior.shares, prior.correlation, weight)
-    clients.ask(take_offset, dict.fromkeys(everybody, offset))
-    return evolve(level, rounds=level.rounds + 1, offset=offset)
+    weight = best_weight(reveal(try_offsets, state.Prior(shares, alike)))
+    offset = state.Offset(shares, alike, weight)
+    clients.ask(take_offset, dict.fromkeys(clients.ids, offset))
+    return fl.evolve(level, rounds=level.rounds + 1, offset=offset)

@@ -5,67 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.algorithms.femam import state, validation
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.algorithms.femam.state import (
-    Ask,
-    Begin,
-    Candidate,
-    Candidates,
-    Choice,
-    Closing,
-    Compared,
-    Kept,
-    Latest,
-    Model,
-    Right,
-    Scale,
-    Share,
-    Tried,
-    Weight,
-)
-from intarsia.algorithms.femam.validation import (
-    falls,
-    helps,
-    losses,
-    losses_by_factor,
-    pooled,
-    summary,
-)
+from intarsia.algorithms.networks import client_network as networks
+from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.architecture import Arrays, as_level, levels_of, pictures
-from intarsia.algorithms.networks.client_network import (
-    drawn,
-    finite,
-    network_scores,
-    part_vector,
-    training_of,
-    with_parts,
-)
+from intarsia.algorithms.networks.client_network import network_scores
 from intarsia.algorithms.networks.parameter_sharing import Loss
-from intarsia.algorithms.networks.targets import (
-    label_tensor,
-    loss_of_scores,
-    odds,
-    output_count,
-    row_losses,
-)
 from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
-from intarsia.core.algorithm import (
-    ClientCall,
-    RandomKey,
-    Ready,
-    client_function,
-    evolve,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
@@ -89,18 +44,12 @@ class Client:
 
 
 def init_client(
-    options: FeMAM, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: FeMAM, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Client:
-    """Return a client's state before the first level.
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
-    outputs = output_count(schema)
+    """Return a client's state before the first level."""
+    outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
-    made = drawn(block.shape[1], outputs, options, rng)
+    made = networks.drawn(block.shape[1], outputs, options, rng)
     rows = int(is_labelled(block).sum())
     held_out = np.zeros(rows, bool)
     if options.validation and rows > 1:
@@ -120,14 +69,14 @@ def init_client(
 def _opened(client: Client, model: Array | None) -> Client:
     """Return the client with a model of the latest level."""
     if model is None:
-        return client if client.latest else evolve(client, latest=client.start)
-    own = part_vector(client.start, ("*",)) + model
-    return evolve(client, latest=with_parts(client.start, ("*",), own))
+        return client if client.latest else fl.evolve(client, latest=client.start)
+    own = networks.part_vector(client.start, ("*",)) + model
+    return fl.evolve(client, latest=networks.with_parts(client.start, ("*",), own))
 
 
 def _told(client: Client) -> Array:
     """Return the client's model of the latest level, as models are told."""
-    return part_vector(client.latest, ("*",)) - part_vector(client.start, ("*",))
+    return networks.part_vector(client.latest, ("*",)) - networks.part_vector(client.start, ("*",))
 
 
 def _latest_scores(client: Client, block: Block) -> Array:
@@ -147,27 +96,13 @@ def labelled(block: Block) -> tuple[Block, Array]:
     return own, own.y
 
 
-@lru_cache(maxsize=32)
-def _training(options: FeMAM, outputs: int, epochs: int, pull: float) -> LocalTraining:
-    """Return how a level trains; kept, as compiled functions belong to it."""
-    return training_of(
-        options,
-        outputs,
-        _level_loss,
-        ("*",),
-        epochs=epochs,
-        proximal=pull,
-        squared=options.proximal_norm == "squared",
-    )
-
-
 def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Return the cross-entropies of a batch, with the scores of the frozen levels."""
     found = (batch["base"] + model(batch["x"])[1]) * batch["scale"]
-    return row_losses(found, batch["y"])
+    return targets.row_losses(found, batch["y"])
 
 
-def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomKey) -> Learner:
+def _learner(training: LocalTraining, client: Client, block: Block, rng: fl.RandomKey) -> Learner:
     parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
     kind = parameters["classifier.bias"].dtype
     x, y = labelled_rows(block)
@@ -177,7 +112,7 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomK
         parameters=parameters,
         rows={
             "x": torch.from_numpy(x[rows]).to(kind),
-            "y": label_tensor(y[rows], parameters["classifier.bias"], client.outputs),
+            "y": targets.label_tensor(y[rows], parameters["classifier.bias"], client.outputs),
             "base": torch.from_numpy(client.base[rows]),
         },
         key=rng.fold_in("local").integer(),
@@ -185,10 +120,10 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: RandomK
     )
 
 
-@client_function
+@fl.client_function
 def begin_level(
-    client: Client, block: Block, message: Begin, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: state.Begin, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Make what the level starts from."""
     start = {name: np.zeros_like(values) for name, values in client.start.items()}
     if not message.absolute:
@@ -196,117 +131,130 @@ def begin_level(
         if client.options.start == "zero-output":
             for name in ("classifier.weight", "classifier.bias"):
                 start[name] = np.zeros_like(start[name])
-    client = evolve(client, start=start, latest={}, level=message.level)
-    return _opened(client, message.own), Ready()
+    client = fl.evolve(client, start=start, latest={}, level=message.level)
+    return _opened(client, message.own), fl.Ready()
 
 
-@client_function
+@fl.client_function
 def open_level(
-    client: Client, block: Block, message: Latest, rng: RandomKey
-) -> tuple[Client, Right]:
+    client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
+) -> tuple[Client, state.Right]:
     """Open the model of the latest level; send how it does on the rows for validation."""
     client = _opened(client, message.model)
     if not client.held_out.any():
-        return client, Right(np.zeros(2))
+        return client, state.Right(np.zeros(2))
     own, y = labelled(block)
     rows = np.flatnonzero(client.held_out)
     scores = client.base[rows] + _latest_scores(client, own.take(rows))
     right = scores.argmax(axis=1) == np.maximum(y[rows], 0.0)
-    return client, Right(np.array([right.sum(), len(right)], np.float64))
+    return client, state.Right(np.array([right.sum(), len(right)], np.float64))
 
 
-@client_function
+@fl.client_function
 def try_model(
-    client: Client, block: Block, message: Candidate, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: state.Candidate, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Keep a model of the latest level if its loss is less than that of those before."""
     trial = _opened(client, message.model)
     own, y = labelled(block)
     total = client.base + _latest_scores(trial, own)
-    mean = float(losses(combined(client, total, client.count + 1), y)[~client.held_out].mean())
+    mean = float(
+        validation.losses(combined(client, total, client.count + 1), y)[~client.held_out].mean()
+    )
     if message.number == 0 or mean < client.least:
-        client = evolve(client, best=message.model, choice=message.number, least=mean)
-    return client, Ready()
+        client = fl.evolve(client, best=message.model, choice=message.number, least=mean)
+    return client, fl.Ready()
 
 
-@client_function
+@fl.client_function
 def choose_model(
-    client: Client, block: Block, message: Ask, rng: RandomKey
-) -> tuple[Client, Choice]:
+    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
+) -> tuple[Client, state.Choice]:
     """Take the best model of the latest level; say which it is."""
-    return evolve(_opened(client, client.best), best=None), Choice(client.choice)
+    return fl.evolve(_opened(client, client.best), best=None), state.Choice(client.choice)
 
 
-@vectorised_function
-def train_level(visits: Sequence[ClientCall[Ask]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def train_level(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
-    options = visits[0][0].options
+    options = calls[0][0].options
     kinds = ("clusters", "given")
-    pulled = options.proximal_levels == "all" or options.kind(visits[0][0].level) in kinds
-    return _trained(visits, options.local_epochs, options.proximal if pulled else 0.0)
+    pulled = options.proximal_levels == "all" or options.kind(calls[0][0].level) in kinds
+    return _trained(calls, options.local_epochs, options.proximal if pulled else 0.0)
 
 
-@vectorised_function
-def fine_tune(visits: Sequence[ClientCall[Ask]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level, each client for itself."""
-    return _trained(visits, visits[0][0].options.final_epochs, 0.0)
+    return _trained(calls, calls[0][0].options.final_epochs, 0.0)
 
 
 def _trained(
-    visits: Sequence[ClientCall[Ask]], epochs: int, pull: float
-) -> list[tuple[Client, Ready]]:
-    options = visits[0][0].options
-    training = _training(options, visits[0][0].outputs, epochs, pull)
-    learners = [_learner(training, client, block, rng) for client, block, _, rng in visits]
-    found: list[tuple[Client, Ready]] = []
-    for visit, one in zip(
-        visits, vectorised.train(training, learners, engine=options.engine), strict=True
-    ):
-        arrays = {name: values.detach().numpy() for name, values in one.parameters.items()}
-        found.append((evolve(visit[0], latest=finite(training, arrays)), Ready()))
-    return found
+    calls: Sequence[fl.ClientCall[state.Ask]], epochs: int, pull: float
+) -> list[tuple[Client, fl.Ready]]:
+    first, options = calls[0][0], calls[0][0].options
+    training = networks.training_of(
+        options,
+        first.outputs,
+        _level_loss,
+        ("*",),
+        epochs=epochs,
+        proximal=pull,
+        squared=options.proximal_norm == "squared",
+    )
+    learners = [_learner(training, client, block, rng) for client, block, _, rng in calls]
+    found = networks.train_learners([training] * len(calls), learners, options.engine)
+    return [
+        (fl.evolve(call[0], latest=own), fl.Ready()) for call, own in zip(calls, found, strict=True)
+    ]
 
 
-@client_function
-def send_part(client: Client, block: Block, message: Share, rng: RandomKey) -> tuple[Client, Model]:
+@fl.client_function
+def send_part(
+    client: Client, block: Block, message: state.Share, rng: fl.RandomKey
+) -> tuple[Client, state.Model]:
     """Send the client's part of an average, for a sum that the server does not read."""
-    return client, Model(message.share * _told(client))
+    return client, state.Model(message.share * _told(client))
 
 
-@client_function
-def send_model(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Model]:
+@fl.client_function
+def send_model(
+    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
+) -> tuple[Client, state.Model]:
     """Send the client's model of the latest level, which the server reads to find clusters."""
-    return client, Model(_told(client))
+    return client, state.Model(_told(client))
 
 
-@client_function
+@fl.client_function
 def compare_models(
-    client: Client, block: Block, message: Candidates, rng: RandomKey
-) -> tuple[Client, Compared]:
+    client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
+) -> tuple[Client, state.Compared]:
     """Send the losses of the rows for validation with each model, and their products."""
     rows = np.flatnonzero(client.held_out)
     trials = len(message.models)
     if not len(rows):
-        return client, Compared(np.zeros(1 + trials + trials**2))
+        return client, state.Compared(np.zeros(1 + trials + trials**2))
     own, y = labelled(block)
     own = own.take(rows)
     each = []
     for model in message.models:
         total = client.base[rows] + _latest_scores(_opened(client, model), own)
-        each.append(losses(combined(client, total, client.count + 1), y[rows]))
+        each.append(validation.losses(combined(client, total, client.count + 1), y[rows]))
     found = np.array(each, np.float64)
     parts = (np.array([len(rows)]), found.sum(axis=1), (found @ found.T).ravel())
-    return client, Compared(np.concatenate(parts))
+    return client, state.Compared(np.concatenate(parts))
 
 
-@client_function
+@fl.client_function
 def weigh_level(
-    client: Client, block: Block, message: Latest, rng: RandomKey
-) -> tuple[Client, Weight]:
+    client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
+) -> tuple[Client, state.Weight]:
     """Send what the latest level is worth on the rows for validation, for a sum over clients."""
     client = _opened(client, message.model)
     own, y = labelled(block)
-    return client, Weight(summary(_falls(client, client.base + _latest_scores(client, own), y)))
+    return client, state.Weight(
+        validation.summary(_falls(client, client.base + _latest_scores(client, own), y))
+    )
 
 
 def _falls(client: Client, total: Array, y: Array) -> Array:
@@ -317,55 +265,59 @@ def _falls(client: Client, total: Array, y: Array) -> Array:
     options = client.options
     if options.kind(client.level) == "shares":  # a bias that makes likelier what is likely anyway
         options = replace(options, criterion="loss")
-    return falls(options, before, after, y[rows])
+    return validation.falls(options, before, after, y[rows])
 
 
-@client_function
+@fl.client_function
 def close_level(
-    client: Client, block: Block, message: Closing, rng: RandomKey
-) -> tuple[Client, Kept]:
+    client: Client, block: Block, message: state.Closing, rng: fl.RandomKey
+) -> tuple[Client, state.Kept]:
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
     client = _opened(client, message.model)
     own, y = labelled(block)
     total = client.base + _latest_scores(client, own)
-    level = None if message.summary is None else pooled(message.summary)
-    kept = client.level == 1 or helps(client.options, _falls(client, total, y), level)
+    level = None if message.summary is None else validation.pooled(message.summary)
+    kept = client.level == 1 or validation.helps(client.options, _falls(client, total, y), level)
     if kept:
-        client = evolve(
+        client = fl.evolve(
             client,
             base=total.astype(client.base.dtype),
             kept={**client.kept, **as_level(client.level, client.latest)},
             count=client.count + 1,
         )
-    return evolve(client, latest={}), Kept(kept)
+    return fl.evolve(client, latest={}), state.Kept(kept)
 
 
-@client_function
-def calibrate(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Tried]:
+@fl.client_function
+def calibrate(
+    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
+) -> tuple[Client, state.Tried]:
     """Send the losses of the rows for validation with each factor of the levels' scores."""
     _, y = labelled(block)
     rows = client.held_out
     scores = combined(client, client.base[rows], client.count)
-    return client, Tried(losses_by_factor(scores, y[rows]))
+    return client, state.Tried(validation.losses_by_factor(scores, y[rows]))
 
 
-@client_function
+@fl.client_function
 def scale_levels(
-    client: Client, block: Block, message: Scale, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: state.Scale, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Multiply the scores of all levels that are kept, by their last layers."""
     kept = {
         name: (values * message.factor).astype(values.dtype) if ".classifier." in name else values
         for name, values in client.kept.items()
     }
     base = (client.base * message.factor).astype(client.base.dtype)
-    return evolve(client, kept=kept, base=base), Ready()
+    return fl.evolve(client, kept=kept, base=base), fl.Ready()
 
 
-@client_function
-def part_of_loss(client: Client, block: Block, message: Ask, rng: RandomKey) -> tuple[Client, Loss]:
+@fl.client_function
+def part_of_loss(
+    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
+) -> tuple[Client, Loss]:
     """Send this client's part of the loss, over all of its labelled rows."""
-    return client, Loss(loss_of_scores(_scores(client, block), block))
+    return client, Loss(targets.loss_of_scores(_scores(client, block), block))
 
 
 def _scores(client: Client, block: Block) -> Array:
@@ -383,7 +335,7 @@ def _scores(client: Client, block: Block) -> Array:
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
-    return odds(_scores(client, block))
+    return targets.odds(_scores(client, block))
 
 
 def network(client: Client) -> Arrays:

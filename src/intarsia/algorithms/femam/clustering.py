@@ -22,13 +22,22 @@ Labels = NDArray[np.int64]
 
 
 def clustered(server: Server, number: int, level: Level, clients: Clients, rng: RandomKey) -> Level:
-    """Return the level with new clusters and their models."""
+    """Return the level with new clusters and their models.
+
+    Raises
+    ------
+    ConvergenceError
+        If a client's model has diverged.
+    """
     options = server.options
     # the server reads how each client's model differs from what all started from
     replies = clients.ask(send_model, dict.fromkeys(clients.ids, Ask()))
     there = list(replies)
     told = np.stack([replies[one].model for one in there])
-    _check_finite(told)
+    if not np.isfinite(told).all():
+        raise ConvergenceError(
+            "A client's model is not finite; lower algorithm.rate, or standardise the features."
+        )
     columns = _columns(server)
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
@@ -85,37 +94,12 @@ def _columns(server: Server) -> Any:
     return slice(None) if found.all() else found
 
 
-def _check_finite(told: Array) -> None:
-    """Raise where a client's model has diverged.
-
-    Raises
-    ------
-    ConvergenceError
-        If a parameter is not finite.
-    """
-    if not np.isfinite(told).all():
-        raise ConvergenceError(
-            "A client's model is not finite; lower algorithm.rate, or standardise the features."
-        )
-
-
 def _groups_of(
-    options: FeMAM,
-    points: Array,
-    models: Sequence[Any],
-    former: Labels,
-    draws: np.random.Generator,
+    options: FeMAM, points: Array, models: Sequence[Any], former: Labels, draws: np.random.Generator
 ) -> Labels:
-    """Return the cluster of each client.
+    """Return the cluster of each client, (clients,), from the parameters that are clustered.
 
-    Parameters
-    ----------
-    points
-        (clients, parameters that are clustered).
-    models
-        The clusters' of the round before, on the same parameters; None: no change.
-    former
-        The clusters of the round before, (clients,); -1: none.
+    `models` and `former` are those of the round before, None and -1 where there are none.
     """
     if options.clustering == "nearest":
         zero = np.zeros(points.shape[1])

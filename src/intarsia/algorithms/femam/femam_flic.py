@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,28 +36,18 @@ from intarsia.algorithms.femam.algorithm import FEMAM, with_level
 from intarsia.algorithms.femam.hyperparameters import FeMAM, given_clusters
 from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
-from intarsia.algorithms.flic.algorithm import FLIC, Flic
+from intarsia.algorithms.flic.algorithm import FLIC
+from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks import parameter_sharing
 from intarsia.algorithms.networks.architecture import Architecture, Arrays, as_level
-from intarsia.algorithms.networks.client_network import embedded, scores
-from intarsia.algorithms.networks.parameter_sharing import Shared, Start, take_start
-from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientCall,
-    ClientFunction,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    Sends,
-    asks,
-    client_function,
-    evolve,
+from intarsia.algorithms.networks.parameter_sharing import (
+    Shared,
+    Start,
+    opening_shared,
+    take_start,
 )
+from intarsia.algorithms.networks.training_rows import is_labelled
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
@@ -68,6 +58,8 @@ _OF_THE_HEADS = ("embedding", "hidden", "latent", "layer", "precision")  # as le
 @dataclass(frozen=True, kw_only=True)
 class FeMAMFlic:
     """Hyperparameters: a table of FLIC's for level 1, and one of FeMAM's for the levels."""
+
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
 
     flic: Flic = field(default_factory=Flic)
     femam: FeMAM = field(default_factory=FeMAM)
@@ -98,11 +90,6 @@ class FeMAMFlic:
                 '"fedavg-ft", and would leave each client an α of its own for the next level to '
                 'start from; set it to 0 and add the level "personal".'
             )
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     @property
     def heads(self) -> FeMAM:
@@ -158,7 +145,7 @@ def _first(client: Combined) -> parameter_sharing.Client:
 
 
 def _with_first(client: Combined, first: parameter_sharing.Client) -> Combined:
-    return evolve(client, **{name: getattr(first, name) for name in _OF_FLIC})
+    return fl.evolve(client, **{name: getattr(first, name) for name in _OF_FLIC})
 
 
 def _trained_rows(client: Combined, block: Block) -> Block:
@@ -181,51 +168,30 @@ def _names(width: int) -> tuple[str, ...]:
 
 
 def _embedded(client: Combined, block: Block) -> Block:
-    return _of_points(block, embedded(client.parameters, client.options.flic, block))
+    points, _ = client.options.flic.architecture.outputs(client.parameters, block)
+    return _of_points(block, points)
 
 
-def _of_first(fn: ClientFunction, name: str = "") -> ClientFunction:
-    """Return a client function of FLIC that sees its part of the state."""
+def _lift(
+    fn: fl.ClientFunction,
+    part: Callable[[Any, Block], tuple[Any, Block]],
+    whole: Callable[[Any, Any], Combined],
+    name: str = "",
+) -> fl.ClientFunction:
+    """Return a client function of one of the two that sees its part of the state, and its rows."""
 
-    def together(visits: Sequence[ClientCall[Any]]) -> list[tuple[Combined, Any]]:
-        given = [
-            (_first(client), _trained_rows(client, block), message, rng)
-            for client, block, message, rng in visits
-        ]
+    def together(calls: Sequence[fl.ClientCall[Any]]) -> list[tuple[Combined, Any]]:
+        given = [(*part(client, block), message, rng) for client, block, message, rng in calls]
+        answers = [fn.call(*one) for one in given] if fn.together is None else fn.together(given)
         return [
-            (_with_first(visit[0], own), reply)
-            for visit, (own, reply) in zip(visits, _answers(fn, given), strict=True)
+            (whole(call[0], own), reply) for call, (own, reply) in zip(calls, answers, strict=True)
         ]
 
-    return _lifted(fn, name, together)
-
-
-def _of_levels(fn: ClientFunction) -> ClientFunction:
-    """Return a client function of FeMAM that sees its part of the state, and points as features."""
-
-    def together(visits: Sequence[ClientCall[Any]]) -> list[tuple[Combined, Any]]:
-        given = [
-            (client.levels, _of_points(block, client.points), message, rng)
-            for client, block, message, rng in visits
-        ]
-        return [
-            (evolve(visit[0], levels=own), reply)
-            for visit, (own, reply) in zip(visits, _answers(fn, given), strict=True)
-        ]
-
-    return _lifted(fn, "", together)
-
-
-def _answers(fn: ClientFunction, visits: Sequence[ClientCall[Any]]) -> Sequence[tuple[Any, Any]]:
-    return [fn.call(*one) for one in visits] if fn.together is None else fn.together(visits)
-
-
-def _lifted(fn: ClientFunction, name: str, together: Any) -> ClientFunction:
     # of the same name, so that it draws the same random numbers
     return replace(
         fn,
         name=name or fn.name,
-        call=lambda *visit: together([visit])[0],
+        call=lambda *call: together([call])[0],
         together=None if fn.together is None else together,
     )
 
@@ -233,7 +199,7 @@ def _lifted(fn: ClientFunction, name: str, together: Any) -> ClientFunction:
 class _Part:
     """The clients, as the server of one of the two sees them."""
 
-    def __init__(self, clients: Clients, functions: Mapping[str, ClientFunction]) -> None:
+    def __init__(self, clients: fl.Clients, functions: Mapping[str, fl.ClientFunction]) -> None:
         self._clients = clients
         self._functions = functions
 
@@ -241,10 +207,16 @@ class _Part:
     def ids(self) -> Sequence[ClientId]:
         return self._clients.ids
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+    @property
+    def sealed(self) -> bool:
+        return self._clients.sealed
+
+    def ask(
+        self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]
+    ) -> Mapping[ClientId, Any]:
         return self._clients.ask(self._functions[fn.name], messages)
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def sum(self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
         return self._clients.sum(self._functions[fn.name], messages)
 
     def reveal(self, total: Any) -> Any:
@@ -253,15 +225,9 @@ class _Part:
 
 
 def init_client(
-    options: FeMAMFlic, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: FeMAMFlic, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Combined:
-    """Return a client's state: that of FLIC's client, and no level yet.
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
+    """Return a client's state: that of FLIC's client, and no level yet."""
     first = flic.init_client(options.flic, schema, client, block, rng)
     blank = _of_points(block, np.zeros((block.shape[0], options.flic.latent)))
     levels = femam_client.init_client(options.heads, schema, client, blank, rng.fold_in("levels"))
@@ -269,24 +235,20 @@ def init_client(
     return Combined(options=options, levels=levels, points=None, **own)
 
 
-@client_function
+@fl.client_function
 def close_first(
-    client: Combined, block: Block, message: Ask, rng: RandomKey
-) -> tuple[Combined, Ready]:
+    client: Combined, block: Block, message: Ask, rng: fl.RandomKey
+) -> tuple[Combined, fl.Ready]:
     """Take the points and the scores of the client's rows for good: level 1 is frozen."""
-    options, parameters = client.options.flic, client.parameters
+    parameters = client.parameters
+    points, scores = client.options.flic.architecture.outputs(parameters, block)
     own = np.flatnonzero(is_labelled(block))
     kind = client.levels.base.dtype
     head = {name: w for name, w in parameters.items() if name.startswith(("shared", "classifier"))}
-    levels = evolve(
-        client.levels,
-        base=scores(parameters, options, block)[own].astype(kind),
-        kept=as_level(1, head),
-        count=1,
-        level=1,
+    levels = fl.evolve(
+        client.levels, base=scores[own].astype(kind), kept=as_level(1, head), count=1, level=1
     )
-    points = embedded(parameters, options, block).astype(kind)
-    return evolve(client, levels=levels, points=points), Ready()
+    return fl.evolve(client, levels=levels, points=points.astype(kind)), fl.Ready()
 
 
 def predict(client: Combined, block: Block) -> Array:
@@ -306,7 +268,7 @@ def network(client: Combined) -> Arrays:
     return {**as_level(1, first), **client.levels.kept, **labels}
 
 
-def init_server(options: FeMAMFlic, schema: Schema, rng: RandomKey) -> Both:
+def init_server(options: FeMAMFlic, schema: Schema, rng: fl.RandomKey) -> Both:
     """Return the server's state before the set-up.
 
     Raises
@@ -317,12 +279,12 @@ def init_server(options: FeMAMFlic, schema: Schema, rng: RandomKey) -> Both:
         If anchors or given clusters do not fit.
     """
     names = _names(options.flic.latent)
-    held = {one: evolve(own, features=names, groups={}) for one, own in schema.holdings.items()}
+    held = {one: fl.evolve(own, features=names, groups={}) for one, own in schema.holdings.items()}
     levels = femam.init_server(
         options.heads, Schema(held, schema.labels), rng.fold_in("levels"), name="femam-flic"
     )
     # level 1 is FLIC's: FeMAM's server has no model of it
-    levels = evolve(levels, levels=(evolve(levels.levels[0], models=(None,)),))
+    levels = fl.evolve(levels, levels=(fl.evolve(levels.levels[0], models=(None,)),))
     first = flic.init_server(options.flic, schema, rng)
     return Both(options, first.start, first.shared, 0, levels)
 
@@ -333,30 +295,30 @@ def _server_of_first(server: Both) -> parameter_sharing.Server:
     )
 
 
-def setup(server: Both, clients: Clients, rng: RandomKey) -> Both:
+def setup(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> Both:
     """Set up FLIC."""
     first = flic.setup(_server_of_first(server), _Part(clients, _FIRST), rng)
-    return evolve(server, shared=first.shared)
+    return fl.evolve(server, shared=first.shared)
 
 
-def round(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, RoundMetrics]:
+def round(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, fl.RoundMetrics]:
     """Go on with level 1 by a round of FLIC, or with a later one by a round of FeMAM."""
     options = server.options.femam
     if server.first_rounds < options.first_rounds:
         first, _ = flic.round(_server_of_first(server), _Part(clients, _FIRST), rng)
-        server = evolve(server, shared=first.shared, first_rounds=first.rounds)
-        info = RoundMetrics(phase="level 1")
+        server = fl.evolve(server, shared=first.shared, first_rounds=first.rounds)
+        info = fl.RoundMetrics(phase="level 1")
         if server.first_rounds < options.first_rounds:
             return server, info
         if len(options.levels) == 1:
-            return server, evolve(info, finished=True)
-        return evolve(server, levels=with_level(server.levels)), info
+            return server, fl.evolve(info, finished=True)
+        return fl.evolve(server, levels=with_level(server.levels)), info
     server = _first_closed(server, clients)
     levels, info = femam.round(server.levels, _Part(clients, _LEVELS), rng)
-    return evolve(server, levels=levels), info
+    return fl.evolve(server, levels=levels), info
 
 
-def _first_closed(server: Both, clients: Clients) -> Both:
+def _first_closed(server: Both, clients: fl.Clients) -> Both:
     """Let the clients that are there close level 1, if they have not yet."""
     levels = server.levels
     late = [one for one in clients.ids if levels.closed[one] < 1]
@@ -367,39 +329,39 @@ def _first_closed(server: Both, clients: Clients) -> Both:
     _Part(clients, _FIRST).ask(final, dict.fromkeys(late, told))
     clients.ask(close_first, dict.fromkeys(late, Ask()))
     done = dict.fromkeys(late, 1)
-    first = evolve(levels.levels[0], kept={**levels.levels[0].kept, **dict.fromkeys(late, 0)})
-    levels = evolve(
+    first = fl.evolve(levels.levels[0], kept={**levels.levels[0].kept, **dict.fromkeys(late, 0)})
+    levels = fl.evolve(
         levels,
         levels=(first, *levels.levels[1:]),
         begun={**levels.begun, **done},
         closed={**levels.closed, **done},
     )
-    return evolve(server, levels=levels)
+    return fl.evolve(server, levels=levels)
 
 
-def certify(server: Both, clients: Clients, rng: RandomKey) -> tuple[Both, RoundMetrics]:
+def certify(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, fl.RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     if len(server.levels.levels) == 1:
         first = _server_of_first(server)
         return server, FLIC.certify(first, _Part(clients, _FIRST), rng)[1]
     server = _first_closed(server, clients)
     levels, info = FEMAM.certify(server.levels, _Part(clients, _LEVELS), rng)
-    return evolve(server, levels=levels), info
+    return fl.evolve(server, levels=levels), info
 
 
-def conclude(server: Both, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client close the last level; the networks stay at the clients."""
     if len(server.levels.levels) == 1:
         found = flic.conclude(_server_of_first(server), _Part(clients, _FIRST), rng)
         everybody = dict.fromkeys(server.levels.clients, 0)
-        return evolve(found, structure=(everybody,), level_words=("global",))
+        return fl.evolve(found, structure=(everybody,), level_words=("global",))
     server = _first_closed(server, clients)
     return femam.conclude(server.levels, _Part(clients, _LEVELS), rng)
 
 
 def _part_of(
-    sends: Sends, function: ClientFunction, options_of: Callable[[FeMAMFlic], Any]
-) -> Sends:
+    sends: fl.Sends, function: fl.ClientFunction, options_of: Callable[[FeMAMFlic], Any]
+) -> fl.Sends:
     """Return what a client function of one of the two sends, as one of both."""
     return replace(
         sends,
@@ -410,23 +372,33 @@ def _part_of(
     )
 
 
-_FIRST: Mapping[str, ClientFunction] = {
-    fn.name: _of_first(fn, "part_of_first_loss" if fn.name == "part_of_loss" else "")
+_FIRST: Mapping[str, fl.ClientFunction] = {
+    fn.name: _lift(
+        fn,
+        lambda client, block: (_first(client), _trained_rows(client, block)),
+        _with_first,
+        "part_of_first_loss" if fn.name == "part_of_loss" else "",
+    )
     for fn in (*FLIC.disclosure.functions, take_start)
 }
-_LEVELS: Mapping[str, ClientFunction] = {
-    fn.name: _of_levels(fn) for fn in FEMAM.disclosure.functions
+_LEVELS: Mapping[str, fl.ClientFunction] = {
+    fn.name: _lift(
+        fn,
+        lambda client, block: (client.levels, _of_points(block, client.points)),
+        lambda client, own: fl.evolve(client, levels=own),
+    )
+    for fn in FEMAM.disclosure.functions
 }
 _FIRST_SENDS = tuple(
     _part_of(one, _FIRST[one.function.name], lambda options: options.flic)
-    for one in (*FLIC.disclosure.sends, *asks(take_start))
+    for one in (*FLIC.disclosure.sends, *opening_shared(fl.asks(take_start)))
 )
 _LEVEL_SENDS = tuple(
     _part_of(one, _LEVELS[one.function.name], lambda options: options.femam)
     for one in FEMAM.disclosure.sends
 )
 
-FEMAM_FLIC = Algorithm(
+FEMAM_FLIC = fl.Algorithm(
     name="femam-flic",
     hyperparameters=FeMAMFlic,
     init_server=init_server,
@@ -436,9 +408,9 @@ FEMAM_FLIC = Algorithm(
     certify=certify,
     conclude=conclude,
     states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),
-    model=Model(predict=predict, own_feature_space=True, network=network),
-    disclosure=Disclosure(
-        sends=(*_FIRST_SENDS, *asks(close_first), *_LEVEL_SENDS),
+    model=fl.Model(predict=predict, own_feature_space=True, network=network),
+    disclosure=fl.Disclosure(
+        sends=(*_FIRST_SENDS, *fl.asks(close_first), *_LEVEL_SENDS),
         groups=lambda options, schema: given_clusters(options.femam, schema),
     ),
 )

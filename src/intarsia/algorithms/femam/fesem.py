@@ -23,119 +23,98 @@ With `final_epochs` each client trains its cluster's network once more, for itse
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
-from intarsia.algorithms.femam.algorithm import FEMAM
+from intarsia.algorithms.femam.algorithm import FEMAM, opening_models
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.core.algorithm import Disclosure, RandomKey, asks, sums
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, CountOrZero, check_ranges
+from intarsia.core.settings import Count, CountOrZero
 
 _WITHOUT_END = 2**31  # rounds of the one level
+_READ = "each client's network, in every round from first_clustering on"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeSEM(NetworkOptions):
+class _OneLevel(NetworkOptions):
+    clusters: Count = 5  # K
+    weights: Literal["samples", "equal"] = "samples"
+    local_epochs: Count = 10
+    final_epochs: CountOrZero = 0  # at all clients after the last round
+    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.level  # says what FeMAM refuses
+
+    @property
+    def level(self) -> FeMAM:
+        """Return the hyperparameters of FeMAM with one level of clusters."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        if isinstance(self, Ifca):
+            known |= {"clustering": "loss", "equal_starts": False, "first_clustering": 1}
+        return FeMAM(
+            levels=(known.pop("clusters"),),
+            start="random",
+            first_rounds=_WITHOUT_END,
+            validation=0.0,
+            prune="never",
+            **known,
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return self.level.architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeSEM(_OneLevel):
     """Hyperparameters."""
 
-    clusters: Count = 5  # K
     clustering: Literal["fresh", "nearest"] = "fresh"
     # round in which clusters are found first; until then each client trains alone. 1: the paper
     first_clustering: int = 4
     equal_starts: bool = True
     cluster_on: Literal["all", "last"] = "all"
-    weights: Literal["samples", "equal"] = "samples"
     proximal: float = 0.0  # λ, of λ/2 ‖w_i - Θ_k‖²
-    local_epochs: Count = 10
-    final_epochs: CountOrZero = 0  # at all clients after the last round
-    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        _one_level(self)
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return _one_level(self).architecture
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ifca(NetworkOptions):
+class Ifca(_OneLevel):
     """Hyperparameters."""
 
-    clusters: Count = 5  # K
-    weights: Literal["samples", "equal"] = "samples"
-    local_epochs: Count = 10
-    final_epochs: CountOrZero = 0  # at all clients after the last round
-    optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        _one_level(self)
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        return _one_level(self).architecture
-
-
-def _one_level(options: FeSEM | Ifca) -> FeMAM:
-    """Return the hyperparameters of FeMAM with one level of clusters."""
-    known = {one.name: getattr(options, one.name) for one in fields(options)}
-    level: dict[str, Any] = {
-        "levels": (known.pop("clusters"),),
-        "start": "random",
-        "first_rounds": _WITHOUT_END,
-        "validation": 0.0,
-        "prune": "never",
-    }
-    if isinstance(options, Ifca):
-        level |= {"clustering": "loss", "equal_starts": False, "first_clustering": 1}
-    return FeMAM(**level, **known)
-
-
-def init_server(options: FeSEM | Ifca, schema: Schema, rng: RandomKey) -> Server:
-    """Return the server's state before the set-up.
-
-    Raises
-    ------
-    FederationError
-        If clients have samples in common, or different features, one has no labels, or labels are
-        numbers to predict.
-    """
+def init_server(options: _OneLevel, schema: Schema, rng: fl.RandomKey) -> Server:
+    """Return the server's state before the set-up; refuse what `femam` refuses."""
     name = "ifca" if isinstance(options, Ifca) else "fesem"
-    return femam.init_server(_one_level(options), schema, rng, name=name)
+    return femam.init_server(options.level, schema, rng, name=name)
 
 
 def init_client(
-    options: FeSEM | Ifca, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: _OneLevel, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> femam_client.Client:
-    """Return a client's state before the first round.
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
-    return femam_client.init_client(_one_level(options), schema, client, block, rng)
+    """Return a client's state before the first round."""
+    return femam_client.init_client(options.level, schema, client, block, rng)
 
 
-_EVERY = (
-    *asks(
-        femam_client.begin_level,
-        femam_client.train_level,
-        femam_client.fine_tune,
-        femam_client.close_level,
-    ),
-    *sums(femam_client.open_level, opens=()),  # without rows for validation nobody reads it
-    *sums(femam_client.part_of_loss, reveals=("at",)),
+_EVERY = opening_models(
+    (
+        *fl.asks(
+            femam_client.begin_level,
+            femam_client.train_level,
+            femam_client.fine_tune,
+            femam_client.close_level,
+        ),
+        *fl.sums(femam_client.open_level, opens=()),  # without rows for validation nobody reads it
+        *fl.sums(femam_client.part_of_loss, reveals=("at",)),
+    )
 )
 
 FESEM = replace(
@@ -144,16 +123,8 @@ FESEM = replace(
     hyperparameters=FeSEM,
     init_server=init_server,
     init_client=init_client,
-    disclosure=Disclosure(
-        sends=(
-            *_EVERY,
-            *asks(
-                femam_client.send_model,
-                tells=lambda options: (
-                    "each client's network, in every round from first_clustering on"
-                ),
-            ),
-        )
+    disclosure=fl.Disclosure(
+        sends=(*_EVERY, *fl.asks(femam_client.send_model, tells=lambda options: _READ))
     ),
 )
 
@@ -161,11 +132,11 @@ IFCA = replace(
     FESEM,
     name="ifca",
     hyperparameters=Ifca,
-    disclosure=Disclosure(
+    disclosure=fl.Disclosure(
         sends=(
             *_EVERY,
-            *asks(femam_client.try_model, femam_client.choose_model),
-            *sums(
+            *opening_models(fl.asks(femam_client.try_model, femam_client.choose_model)),
+            *fl.sums(
                 femam_client.send_part,
                 pooled=lambda options: True,
                 chosen=lambda options: options.clusters > 1,

@@ -15,6 +15,7 @@ from intarsia.errors import ExperimentError, listed, nearest
 
 LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 
+_KINDS: dict[str, LevelKind] = {"global": "global", "personal": "personal", "shares": "shares"}
 _WORDS = ("global", "auto", "personal", "shares")
 
 
@@ -158,11 +159,7 @@ class FeMAM(NetworkOptions):
         word = self.levels[number - 1]
         if isinstance(word, int) or word == "auto":
             return "clusters"
-        if word == "global":
-            return "global"
-        if word == "shares":
-            return "shares"
-        return "personal" if word == "personal" else "given"
+        return _KINDS.get(word, "given")
 
     def rounds(self, number: int) -> int:
         """Return for how many rounds a level trains at most; "shares" is found in one."""
@@ -195,20 +192,9 @@ class FeMAM(NetworkOptions):
         """Return what a client's network is made of."""
         return replace(super().architecture, layer=self.layer, additive=self.combination)
 
-    @property
-    def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters of a level's network its clients share: all."""
-        return ("*",)
-
 
 def check_groups(options: FeMAM, schema: Schema) -> None:
-    """Raise where clusters are given that do not fit the federation.
-
-    Raises
-    ------
-    ExperimentError
-        If a client is in no cluster of a level, or one is named that is not there.
-    """
+    """Raise ExperimentError where a given level has no cluster for a client, or an unknown one."""
     clients: tuple[ClientId, ...] = tuple(schema.clients)
     for word in dict.fromkeys(options.levels):
         if word not in options.groups:

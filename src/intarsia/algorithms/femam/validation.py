@@ -128,12 +128,7 @@ FACTORS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5)
 def losses_by_factor(scores: Array, y: Array) -> Array:
     """Return how many rows there are, and the sum of their losses with each factor.
 
-    Parameters
-    ----------
-    scores
-        (rows, outputs).
-    y
-        (rows,) labels.
+    `scores` are (rows, outputs), the labels `y` (rows,).
     """
     return losses_with([scores * factor for factor in FACTORS], y)
 
@@ -141,12 +136,7 @@ def losses_by_factor(scores: Array, y: Array) -> Array:
 def losses_with(choices: Sequence[Array], y: Array) -> Array:
     """Return how many rows there are, and the sum of their losses with each of some scores.
 
-    Parameters
-    ----------
-    choices
-        (rows, outputs) each.
-    y
-        (rows,) labels.
+    `choices` are (rows, outputs) each, the labels `y` (rows,).
     """
     if not len(y):
         return np.zeros(1 + len(choices))

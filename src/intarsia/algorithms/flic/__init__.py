@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from intarsia.algorithms.flic.algorithm import FLIC as FLIC
-    from intarsia.algorithms.flic.algorithm import Flic as Flic
+    from intarsia.algorithms.flic.hyperparameters import Flic as Flic
     from intarsia.algorithms.flic.linear import FLIC_LINEAR as FLIC_LINEAR
     from intarsia.algorithms.flic.linear import FlicLinear as FlicLinear
 else:

@@ -87,117 +87,20 @@ how β starts. A client of the federation has had rounds for it, a new one start
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, Literal
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from intarsia.algorithms.flic import barycentre, initial_anchors, objective
-from intarsia.algorithms.flic.objective import Alignment, Meta, calibration, trainings_of
+from intarsia.algorithms.flic import barycentre, initial_anchors
+from intarsia.algorithms.flic.hyperparameters import Flic
+from intarsia.algorithms.flic.objective import trainings_of
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.client_network import check_clients, training_of
-from intarsia.algorithms.networks.embeddings import Kind
-from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    ClientTask,
-    Server,
-    Shared,
-)
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientCall,
-    Clients,
-    FinalResult,
-    RandomKey,
-    Ready,
-    Release,
-    RoundMetrics,
-    asks,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.algorithms.networks.client_network import check_clients
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import (
-    Count,
-    CountOrZero,
-    FractionBelowOne,
-    NotNegative,
-    PositiveFraction,
-)
 from intarsia.errors import ExperimentError
-from intarsia.maths.training.local_training import LocalTraining
-from intarsia.protocols.differential_privacy import NoiseShare
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flic(NetworkOptions):
-    """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
-
-    variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
-    scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
-    mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
-    alignment_weight: NotNegative = 1e-3  # λ1
-    calibration_weight: NotNegative = 1e-3  # λ2
-    local_epochs: Count = 10  # M
-    pretraining_epochs: CountOrZero = 100  # of φ, before the first round
-    shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
-    shared_from: Count = 1  # the round in which α starts to train
-    final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
-    pretraining_batch: Count = 100
-    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
-    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
-    anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
-    anchor_variance: NotNegative = 1.0  # e
-    anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
-    anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
-    anchor_average: Literal["factors", "barycentre"] = "factors"  # of learned covariances
-    barycentre_steps: Count = 5  # of its iteration in a round, each of which is an exchange
-    alignment: Alignment = "gaussian"  # the distance of the second term
-    meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
-    label_bins: CountOrZero = 0  # of numbers that the second term takes together; 0: each row alone
-    alignment_epochs: CountOrZero = 0  # on the second term after each round, also of absent clients
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
-            raise ExperimentError(
-                'algorithm.anchor_average is "barycentre" with covariances that are fixed, and '
-                'alike at all clients; set anchor_covariance = "learned", or leave it out.'
-            )
-        if self.anchor_covariance == "learned" and self.alignment == "sample":
-            raise ExperimentError(
-                'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
-                'reach the means of the anchors only; set alignment = "gaussian".'
-            )
-
-    @property
-    def architecture(self) -> Architecture:
-        """Return what a client's network is made of."""
-        layer = self.variant == "hl"
-        return Architecture(
-            embedding=self.embedding,
-            hidden=self.hidden,
-            latent=self.latent,
-            dropout=self.dropout,
-            layer=layer,
-            anchors=True,
-            covariances=self.anchor_covariance == "learned",
-            mixing=self.mixing if self.scheme == "l2gd" else 0.0,
-        )
-
-    @property
-    def shared_parts(self) -> tuple[str, ...]:
-        """Return which parameters all clients share: those of the anchors, and the scheme's."""
-        own = {
-            "fedrep": ("shared.*",),
-            "fedavg-ft": ("shared.*", "classifier.*"),
-            "l2gd": ("common.*",),
-        }
-        return ("anchors.*", *own[self.scheme])
 
 
 def init_client(
@@ -205,16 +108,14 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: RandomKey,
+    rng: fl.RandomKey,
     *,
-    release: Release | None = None,
+    release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: a network that is drawn from the client's own key.
 
     Raises
     ------
-    TableError
-        If a value is missing.
     ExperimentError
         If the steps to a barycentre would need noise.
     """
@@ -227,62 +128,75 @@ def init_client(
     kind = made.parameters["anchors.means"].dtype
     parameters = {**made.parameters, **initial_anchors.blank(options, schema, kind)}
     meta = initial_anchors.meta_of(options, schema.labels)
-    return evolve(made, parameters=parameters, anchors=meta)
+    return fl.evolve(made, parameters=parameters, anchors=meta)
 
 
-@vectorised_function
-def pretrain(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def pretrain(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Align the embeddings with the anchors."""
-    training = trainings_of(visits[0][0]).pretraining
-    return [
-        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
-    ]
+    return sharing.train_and_keep(trainings_of(calls[0][0]).pretraining, calls)
 
 
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
-    options, trainings = visits[0][0].options, trainings_of(visits[0][0])
+    options, trainings = calls[0][0].options, trainings_of(calls[0][0])
     # step 1: local training
-    seats = _realigned(sharing.opened(visits), visits[0][2].round - 1)
-    local = sharing.trained(trainings.local, seats, "local")
+    tasks = _realigned(sharing.open_messages(calls), calls[0][2].round - 1)
+    local = sharing.train(trainings.local, tasks, "local")
     # step 2: shared step
-    moves = visits[0][2].round >= options.shared_from
+    moves = calls[0][2].round >= options.shared_from
     shared = trainings.shared if moves else trainings.anchors
-    moved = sharing.trained(shared, local, "shared")
-    present = visits[0][2].clients
+    moved = sharing.train(shared, local, "shared")
     replies = []
-    for before, one, after in zip(seats, local, moved, strict=True):
+    for before, one, after in zip(tasks, local, moved, strict=True):
         client = one.client
         if options.anchor_average == "barycentre":
             client, after = barycentre.begun(client, after)
-        replies.append(sharing.protected(client, sharing.change(before, after), present))
+        replies.append((client, sharing.change(before, after)))
     return replies
 
 
-@vectorised_function
-def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.noise_function
+@fl.vectorised_function
+def noisy_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+    """Train as without noise; clip the change and add this client's noise."""
+    assert local_training.together is not None
+    trained = local_training.together(
+        [(client, block, message, key.public) for client, block, message, key in calls]
+    )
+    return [
+        (client, sharing.protect(client, moved, message.clients, key))
+        for (client, moved), (_, _, message, key) in zip(trained, calls, strict=True)
+    ]
+
+
+noisy_training = replace(noisy_training, stream=local_training.name)
+
+
+@fl.vectorised_function
+def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train φ and β to the last α and anchors."""
-    training = trainings_of(visits[0][0]).final
-    seats = _realigned(sharing.opened(visits), visits[0][2].round)
-    return [(one.client, Ready()) for one in sharing.trained(training, seats, "local")]
+    training = trainings_of(calls[0][0]).final
+    tasks = _realigned(sharing.open_messages(calls), calls[0][2].round)
+    return [(one.client, fl.Ready()) for one in sharing.train(training, tasks, "local")]
 
 
-def _realigned(seats: Sequence[ClientTask], rounds: int) -> list[ClientTask]:
+def _realigned(tasks: Sequence[sharing.ClientTask], rounds: int) -> list[sharing.ClientTask]:
     """Return the clients after the alignment that they owe for rounds that are over."""
-    options, found = seats[0].client.options, list(seats)
+    options, found = tasks[0].client.options, list(tasks)
     if not options.alignment_epochs:
         return found
-    training = trainings_of(seats[0].client).realignment
+    training = trainings_of(tasks[0].client).realignment
     for number in range(rounds):
-        owing = [place for place, seat in enumerate(found) if seat.client.aligned <= number]
-        done = sharing.trained(training, [found[place] for place in owing], f"alignment {number}")
-        for place, seat in zip(owing, done, strict=True):
-            found[place] = seat._replace(client=evolve(seat.client, aligned=number + 1))
+        owing = [place for place, task in enumerate(found) if task.client.aligned <= number]
+        done = sharing.train(training, [found[place] for place in owing], f"alignment {number}")
+        for place, task in zip(owing, done, strict=True):
+            found[place] = task._replace(client=fl.evolve(task.client, aligned=number + 1))
     return found
 
 
-def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: Flic, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -297,67 +211,61 @@ def init_server(options: Flic, schema: Schema, rng: RandomKey) -> Server:
     return sharing.start(options, schema, rng, given=given)
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew; align the embeddings with the anchors."""
     server = sharing.setup(server, clients, rng)
     if server.options.pretraining_epochs:
-        clients.ask(pretrain, sharing.told(server, clients))
+        clients.ask(pretrain, sharing.broadcast(server, clients))
     return server
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(
+    server: Server,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
+    *,
+    training: fl.ClientFunction = local_training,
+) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train; average the changes of what all share."""
-    server = evolve(server, rounds=server.rounds + 1)
-    # steps 1 and 2: local training, shared step
-    total = clients.sum(local_training, sharing.told(server, clients))
-    # step 3: averages
-    server = sharing.averaged(server, total, clients)
+    server, info = sharing.train_and_average(server, clients, rng, training=training)
     if server.options.anchor_average == "barycentre":
         server = barycentre.settled(server, clients)
-    return server, RoundMetrics(phase="averaging")
+    return server, info
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client train to what all share at the end; the networks stay at the clients."""
     if server.options.scheme != "fedavg-ft" or not server.options.final_epochs:
         return sharing.conclude(server, clients, rng, personalise=personalise)
-    clients.ask(personalise, sharing.told(server, clients))
+    clients.ask(personalise, sharing.broadcast(server, clients))
     # from here on every client's α and β are its own: they are not to be opened once more
-    _, info = sharing.certify(evolve(server, shared=None), clients, rng)
-    return FinalResult(info)
+    _, info = sharing.certify(fl.evolve(server, shared=None), clients, rng)
+    return fl.FinalResult(info)
 
 
-def private(release: Release) -> Algorithm:
+def private(release: fl.Release) -> fl.Algorithm:
     """Return FLIC with clipped changes of what all share, and noise in them."""
-    return replace(FLIC, init_client=partial(init_client, release=release))
-
-
-@lru_cache(maxsize=16)
-def _training(options: Flic, outputs: int, meta: Meta) -> LocalTraining:
-    loss = objective.line_calibration(options) if outputs == 1 else calibration(options, meta)
-    return training_of(
-        options,
-        outputs,
-        loss,
-        ("classifier.*",),
-        epochs=options.pretraining_epochs,
-        noise={"noise": (options.latent,)},
+    sends = tuple(
+        replace(one, function=noisy_training) if one.function is local_training else one
+        for one in FLIC.disclosure.sends
+    )
+    return replace(
+        FLIC,
+        init_client=partial(init_client, release=release),
+        round=partial(round, training=noisy_training),
+        disclosure=replace(FLIC.disclosure, sends=sends),
     )
 
 
-@vectorised_function
-def calibrate(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def calibrate(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train β on samples of the anchors."""
-    first = visits[0][0]
-    training = _training(first.options, first.outputs, first.anchors)
-    return [
-        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
-    ]
+    return sharing.train_and_keep(trainings_of(calls[0][0]).calibration, calls)
 
 
-def join(clients: Clients, options: Flic, shared: Array) -> None:
+def join(clients: fl.Clients, options: Flic, shared: Array) -> None:
     """Let new clients learn from what all share; `final_epochs` are those of step 3."""
-    told: dict[str, Any] = dict.fromkeys(clients.ids, sharing.Shared(shared=shared, round=0))
+    told: dict[str, Any] = dict.fromkeys(clients.ids, Shared(shared=shared, round=0))
     if options.pretraining_epochs:
         clients.ask(pretrain, told)
         clients.ask(calibrate, told)
@@ -367,17 +275,13 @@ def join(clients: Clients, options: Flic, shared: Array) -> None:
 FLIC = sharing.network_algorithm(
     "flic",
     Flic,
-    round,
-    sends=(
-        *barycentre.SENDS,
-        *sums(sharing.send_start),
-        *sums(local_training, pooled=sharing.shares),
-        *asks(pretrain, personalise),
-    ),
+    training=local_training,
+    sends=(*barycentre.SENDS, *fl.asks(pretrain, personalise)),
+    round=round,
     own_feature_space=True,
     join=join,
     dp_unit="client",
-    states=(NoiseShare,),
+    states=(fl.Release,),
     init_server=init_server,
     init_client=init_client,
     setup=setup,

@@ -24,16 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import part_vector
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    ClientTask,
-    Server,
-    shares,
-)
-from intarsia.core.algorithm import Clients, RandomKey, client_function, evolve, sums
+from intarsia.algorithms.networks.parameter_sharing import Client, ClientTask, Server
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
 
@@ -63,7 +58,7 @@ class Last:
     send: bool  # whether this client sends what it comes to
 
 
-def settled(server: Server, clients: Clients) -> Server:
+def settled(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the barycentres' factors, which it does not read."""
     mean: Any = None
     for _ in range(server.options.barycentre_steps):
@@ -71,7 +66,7 @@ def settled(server: Server, clients: Clients) -> Server:
         mean = total.maps * (1 / len(clients.ids))
     first = next(iter(clients.ids))
     messages = {name: Last(maps=mean, send=name == first) for name in clients.ids}
-    return evolve(server, shared=server.shared + clients.sum(settle_factors, messages).shared)
+    return fl.evolve(server, shared=server.shared + clients.sum(settle_factors, messages).shared)
 
 
 def begun(client: Client, moved: ClientTask) -> tuple[Client, ClientTask]:
@@ -82,8 +77,8 @@ def begun(client: Client, moved: ClientTask) -> tuple[Client, ClientTask]:
     before = client.parameters[_FACTORS]
     own = _covariances(moved.client.parameters[_FACTORS])
     parameters: Arrays = {**moved.client.parameters, _FACTORS: before}
-    sent = moved._replace(client=evolve(moved.client, parameters=parameters))
-    return evolve(client, barycentre=(own, _covariances(before))), sent
+    sent = moved._replace(client=fl.evolve(moved.client, parameters=parameters))
+    return fl.evolve(client, barycentre=(own, _covariances(before))), sent
 
 
 def _covariances(factors: Any) -> Array:
@@ -92,12 +87,14 @@ def _covariances(factors: Any) -> Array:
     return found
 
 
-@client_function
-def send_maps(client: Client, block: Block, message: Step, rng: RandomKey) -> tuple[Client, Maps]:
+@fl.client_function
+def send_maps(
+    client: Client, block: Block, message: Step, rng: fl.RandomKey
+) -> tuple[Client, Maps]:
     """Take the covariances a step on; send the maps from there to the client's own."""
     own, covariances = client.barycentre
     covariances = _after(covariances, message.maps)
-    client = evolve(client, barycentre=(own, covariances))
+    client = fl.evolve(client, barycentre=(own, covariances))
     values, vectors = np.linalg.eigh(covariances)
     if not (values[..., 0] > _LEAST * values[..., -1]).all():
         raise ConvergenceError(
@@ -126,19 +123,22 @@ def _root(matrices: Array) -> Array:
     return found
 
 
-@client_function
+@fl.client_function
 def settle_factors(
-    client: Client, block: Block, message: Last, rng: RandomKey
-) -> tuple[Client, Change]:
+    client: Client, block: Block, message: Last, rng: fl.RandomKey
+) -> tuple[Client, sharing.Change]:
     """Send by how much the factors changed, if this client is to."""
     _, covariances = client.barycentre
-    client = evolve(client, barycentre=())
+    client = fl.evolve(client, barycentre=())
     if not message.send:
-        return client, Change(None)
+        return client, sharing.Change(None)
     factors = np.linalg.cholesky(_after(covariances, message.maps))
     still = {name: np.zeros_like(one) for name, one in client.parameters.items()}
     moved: Arrays = {**still, _FACTORS: factors - client.parameters[_FACTORS]}
-    return client, Change(part_vector(moved, client.options.shared_parts))
+    return client, sharing.Change(part_vector(moved, client.options.shared_parts))
 
 
-SENDS = sums(send_maps, settle_factors, pooled=shares)
+SENDS = fl.opening(
+    dict.fromkeys(["Last.maps", "Step.maps"], ("Maps.maps",)),
+    fl.sums(send_maps, settle_factors, pooled=sharing.shares),
+)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Labels
@@ -23,46 +24,7 @@ from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError, nearest
 
 
-class Terms(Protocol):
-    """What FLIC's hyperparameters say of the anchors."""
-
-    @property
-    def latent(self) -> int:
-        """Return k."""
-        ...
-
-    @property
-    def anchor_scale(self) -> float:
-        """Return the standard deviation that the means are drawn with."""
-        ...
-
-    @property
-    def anchor_variance(self) -> float:
-        """Return e."""
-        ...
-
-    @property
-    def anchor_covariance(self) -> Literal["fixed", "learned"]:
-        """Return whether covariances are learned."""
-        ...
-
-    @property
-    def alignment(self) -> str:
-        """Return which distance to them the second term takes."""
-        ...
-
-    @property
-    def label_bins(self) -> int:
-        """Return how many groups numbers to predict are in, 0 for each alone."""
-        ...
-
-    @property
-    def meta_classes(self) -> tuple[tuple[str | int, ...], ...]:
-        """Return the groups of classes that have an anchor together."""
-        ...
-
-
-def meta_of(options: Terms, labels: Labels) -> tuple[int, ...]:
+def meta_of(options: Flic, labels: Labels) -> tuple[int, ...]:
     """Return the number of each class's anchor; none where each class has one of its own.
 
     Raises
@@ -95,7 +57,7 @@ def meta_of(options: Terms, labels: Labels) -> tuple[int, ...]:
     return tuple(number[name] for name in labels.classes)
 
 
-def _check_line(options: Terms) -> None:
+def _check_line(options: Flic) -> None:
     for name, only in (("anchor_covariance", "fixed"), ("anchor_classes", "held")):
         if getattr(options, name) != only:
             raise ExperimentError(
@@ -109,22 +71,8 @@ def _check_line(options: Terms) -> None:
         )
 
 
-def _count(options: Terms, schema: Schema) -> int:
-    meta = meta_of(options, schema.labels)
-    if schema.labels.task == "regression":
-        _check_line(options)
-        return 2
-    return max(meta) + 1 if meta else output_count(schema)
-
-
-def drawn(options: Terms, schema: Schema, rng: RandomKey) -> Mapping[str, Array]:
-    """Return the parameters of the anchors as training starts.
-
-    Raises
-    ------
-    ExperimentError
-        If the anchors that the options say do not fit the labels.
-    """
+def drawn(options: Flic, schema: Schema, rng: RandomKey) -> Mapping[str, Array]:
+    """Return the parameters of the anchors as training starts."""
     shapes = _shapes(options, schema)
     normal = rng.generator().normal(size=shapes["anchors.means"])
     found = {"anchors.means": options.anchor_scale * normal}
@@ -134,13 +82,17 @@ def drawn(options: Terms, schema: Schema, rng: RandomKey) -> Mapping[str, Array]
     return found
 
 
-def blank(options: Terms, schema: Schema, kind: DTypeLike) -> Mapping[str, NDArray[Any]]:
+def blank(options: Flic, schema: Schema, kind: DTypeLike) -> Mapping[str, NDArray[Any]]:
     """Return room for the parameters of the anchors, which a client is told in every round."""
     return {name: np.zeros(shape, kind) for name, shape in _shapes(options, schema).items()}
 
 
-def _shapes(options: Terms, schema: Schema) -> dict[str, tuple[int, ...]]:
-    count = _count(options, schema)
+def _shapes(options: Flic, schema: Schema) -> dict[str, tuple[int, ...]]:
+    meta = meta_of(options, schema.labels)
+    count = max(meta) + 1 if meta else output_count(schema)
+    if schema.labels.task == "regression":
+        _check_line(options)
+        count = 2  # the ends of the line
     shapes: dict[str, tuple[int, ...]] = {"anchors.means": (count, options.latent)}
     if options.anchor_covariance == "learned":
         shapes["anchors.factors"] = (count, options.latent, options.latent)

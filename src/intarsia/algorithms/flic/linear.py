@@ -33,23 +33,12 @@ Departures from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from intarsia.algorithms.networks.training_rows import dense, labelled_rows
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    RandomKey,
-    RoundMetrics,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Positive, check_ranges
@@ -59,6 +48,8 @@ from intarsia.errors import ExperimentError, FederationError, TableError
 @dataclass(frozen=True, kw_only=True)
 class FlicLinear:
     """Hyperparameters, with the paper's meaning."""
+
+    loss: ClassVar[str] = "squared"  # that the scores are graded by
 
     latent: int  # k, at most the features of the client that has the fewest
     rank: int  # d, the columns of A
@@ -71,11 +62,6 @@ class FlicLinear:
                 "be from 1 to the width of the latent space."
             )
         check_ranges(self)
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "squared"
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ class Errors:
 
 
 def init_client(
-    options: FlicLinear, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: FlicLinear, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Client:
     """Return a client's state: its embedding from its own samples' mean and covariance.
 
@@ -162,18 +148,18 @@ def init_client(
     )
 
 
-@client_function
+@fl.client_function
 def part_of_moment(
-    client: Client, block: Block, message: Ask, rng: RandomKey
+    client: Client, block: Block, message: Ask, rng: fl.RandomKey
 ) -> tuple[Client, Moment]:
     """Send the embedded samples' second moment, weighted by the squares of their labels."""
     z, y = _embedded(client, block)
     return client, Moment(message.part * (z.T * y**2) @ z / len(y))
 
 
-@client_function
+@fl.client_function
 def decompose(
-    client: Client, block: Block, message: Decompose, rng: RandomKey
+    client: Client, block: Block, message: Decompose, rng: fl.RandomKey
 ) -> tuple[Client, Average]:
     """Send the d largest eigenvectors of the moment, which A starts from."""
     if message.moment is None:
@@ -182,37 +168,34 @@ def decompose(
     return client, Average(vectors[:, ::-1][:, : client.options.rank].copy())
 
 
-@client_function
+@fl.client_function
 def descend(
-    client: Client, block: Block, message: Average, rng: RandomKey
+    client: Client, block: Block, message: Average, rng: fl.RandomKey
 ) -> tuple[Client, Average]:
     """Fit β, then take the step on A; send what it comes to."""
-    client = _fitted(client, block, message)
-    z, y = _embedded(client, block)
-    error = z @ client.representation @ client.head - y
-    slope = np.outer(error @ z, client.head) / len(y)
+    client, z, error = _fit(client, block, message)
+    slope = np.outer(error @ z, client.head) / len(z)
     return client, Average(client.representation - client.options.step * slope)
 
 
-@client_function
+@fl.client_function
 def part_of_errors(
-    client: Client, block: Block, message: Average, rng: RandomKey
+    client: Client, block: Block, message: Average, rng: fl.RandomKey
 ) -> tuple[Client, Errors]:
     """Keep A and the β that fits it; send this client's part of the error."""
-    client = _fitted(client, block, message)
-    z, y = _embedded(client, block)
-    error = z @ client.representation @ client.head - y
-    return client, Errors(np.array([0.5 * float(error @ error), float(len(y))]))
+    client, _, error = _fit(client, block, message)
+    return client, Errors(np.array([0.5 * float(error @ error), float(len(error))]))
 
 
-def _fitted(client: Client, block: Block, message: Average) -> Client:
-    """Return the client with A from the average, and the β that fits it best."""
+def _fit(client: Client, block: Block, message: Average) -> tuple[Client, Array, Array]:
+    """Return the client with A from the average, and the β that fits it; samples and errors."""
     assert message.average is not None
     representation, triangle = np.linalg.qr(message.average)
     representation = representation * np.where(np.diag(triangle) < 0, -1.0, 1.0)
     z, y = _embedded(client, block)
     head = np.linalg.lstsq(z @ representation, y, rcond=None)[0]
-    return evolve(client, representation=representation, head=head)
+    error: Array = z @ representation @ head - y
+    return fl.evolve(client, representation=representation, head=head), z, error
 
 
 def _embedded(client: Client, block: Block) -> tuple[Array, Array]:
@@ -234,7 +217,7 @@ def own_weights(client: Client) -> tuple[Array, float]:
     return weights, -float(client.mean @ weights)
 
 
-def init_server(options: FlicLinear, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -257,41 +240,42 @@ def init_server(options: FlicLinear, schema: Schema, rng: RandomKey) -> Server:
     return Server(options)
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the labels say of the representation."""
     total = clients.sum(part_of_moment, dict.fromkeys(clients.ids, Ask(1 / len(clients.ids))))
     messages = dict.fromkeys(clients.ids, Decompose(None))
     messages[next(iter(clients.ids))] = Decompose(total.moment)
-    return evolve(server, average=clients.sum(decompose, messages).average)
+    return fl.evolve(server, average=clients.sum(decompose, messages).average)
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there fit and descend; average what they come to."""
     # steps 1 and 2: fit, descend
     total = clients.sum(descend, dict.fromkeys(clients.ids, Average(server.average)))
     # step 3: average
     average = total.average * (1 / len(clients.ids))
-    return evolve(server, average=average, rounds=server.rounds + 1), RoundMetrics(
-        phase="averaging"
-    )
+    server = fl.evolve(server, average=average, rounds=server.rounds + 1)
+    return server, fl.RoundMetrics(phase="averaging")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Return half the mean squared error over all clients, each with the β that fits A."""
     messages = dict.fromkeys(clients.ids, Average(server.average))
     parts = clients.sum(part_of_errors, messages)
     # discloses the squared error and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
-    return server, RoundMetrics(loss=total / count, phase="averaging")
+    return server, fl.RoundMetrics(loss=total / count, phase="averaging")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client fit its β to the last A; the models stay at the clients."""
     _, info = certify(server, clients, rng)
-    return FinalResult(info)
+    return fl.FinalResult(info)
 
 
-FLIC_LINEAR = Algorithm(
+FLIC_LINEAR = fl.Algorithm(
     name="flic-linear",
     hyperparameters=FlicLinear,
     init_server=init_server,
@@ -301,14 +285,17 @@ FLIC_LINEAR = Algorithm(
     certify=certify,
     conclude=conclude,
     states=(Server, Client, FlicLinear),
-    model=Model(
+    model=fl.Model(
         predict=predict, kind="client_linear", own_feature_space=True, own_weights=own_weights
     ),
-    disclosure=Disclosure(
-        sends=(
-            *sums(part_of_moment),
-            *sums(decompose, descend, pooled=lambda options: True),
-            *sums(part_of_errors, reveals=("at",)),
+    disclosure=fl.Disclosure(
+        sends=fl.opening(
+            {"Average.average": ("Average.average",), "Decompose.moment": "Moment.moment"},
+            (
+                *fl.sums(part_of_moment),
+                *fl.sums(decompose, descend, pooled=lambda options: True),
+                *fl.sums(part_of_errors, reveals=("at",)),
+            ),
         )
     ),
 )

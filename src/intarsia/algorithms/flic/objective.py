@@ -26,52 +26,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
 
+from intarsia.algorithms.flic.hyperparameters import Flic
+from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.parameter_sharing import Client
-from intarsia.algorithms.networks.targets import cross_entropy, row_losses
-from intarsia.maths.matching.distribution_distances import (
-    Anchors,
-    Classed,
-    by_energy,
-    by_transport,
-    classed,
-    to_gaussians,
-    to_samples,
-)
+from intarsia.maths.matching import distribution_distances as distances
+from intarsia.maths.matching.distribution_distances import Anchors, Classed
 from intarsia.maths.training.local_training import Batch, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-Alignment = Literal["gaussian", "sample", "transport", "energy"]
 Meta = tuple[int, ...]
 
 
-class Terms(Protocol):
-    """What FLIC's hyperparameters say of its objective."""
-
-    @property
-    def alignment_weight(self) -> float:
-        """Return λ1."""
-        ...
-
-    @property
-    def calibration_weight(self) -> float:
-        """Return λ2."""
-        ...
-
-    @property
-    def alignment(self) -> Alignment:
-        """Return which distance the second term takes."""
-        ...
-
-    @property
-    def anchor_variance(self) -> float:
-        """Return e."""
-        ...
-
-
-def draws_noise(options: Terms, *, pretraining: bool) -> bool:
+def draws_noise(options: Flic, *, pretraining: bool) -> bool:
     """Return whether the objective draws points of the anchors."""
     sampled = options.alignment != "gaussian"
     if pretraining:
@@ -79,33 +47,41 @@ def draws_noise(options: Terms, *, pretraining: bool) -> bool:
     return options.calibration_weight > 0 or (sampled and options.alignment_weight > 0)
 
 
-def misalignment(options: Terms, meta: Meta = ()) -> Loss:
+@lru_cache(maxsize=16)
+def misalignment(options: Flic, meta: Meta, *, line: bool) -> Loss:
     """Return the second term alone, which embeddings train on before the first round."""
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        anchors = _anchors(options, model)
-        rows = _rows(batch, anchors, meta)
         latent = model.embedding(batch["x"], batch.get("dropped"))
-        away = distance(options, latent, rows, anchors, batch)
+        if line:
+            away = _away(options, latent, _centres(model, batch), batch)
+        else:
+            anchors = _anchors(options, model)
+            away = distance(options, latent, _rows(batch, anchors, meta), anchors, batch)
         return torch.zeros_like(batch["weight"]), away
 
     return loss
 
 
-def calibration(options: Terms, meta: Meta = ()) -> Loss:
+@lru_cache(maxsize=16)
+def calibration(options: Flic, meta: Meta, *, line: bool) -> Loss:
     """Return the third term alone, by which a classifier learns the anchors."""
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        anchors = _anchors(options, model)
-        rows = _rows(batch, anchors, meta)
-        points = anchors.sample(rows, batch["noise"])
-        unsure = _meta_entropy(model.scores(points), batch["y"], meta)
-        return torch.zeros_like(batch["weight"]), (rows.own * unsure).sum(-1)
+        if line:
+            unsure = _unsure(options, model, _centres(model, batch), batch)
+        else:
+            anchors = _anchors(options, model)
+            rows = _rows(batch, anchors, meta)
+            points = anchors.sample(rows, batch["noise"])
+            each = _meta_entropy(model.scores(points), batch["y"], meta)
+            unsure = (rows.own * each).sum(-1)
+        return torch.zeros_like(batch["weight"]), unsure
 
     return loss
 
 
-def objective(options: Terms, meta: Meta = (), *, every: bool = False) -> Loss:
+def objective(options: Flic, meta: Meta = (), *, every: bool = False) -> Loss:
     """Return F_i of a batch; with `every`, its third term runs over all anchors."""
     aligned, calibrated = options.alignment_weight > 0, options.calibration_weight > 0
 
@@ -113,7 +89,7 @@ def objective(options: Terms, meta: Meta = (), *, every: bool = False) -> Loss:
         y, weight = batch["y"], batch["weight"]
         latent = model.embedding(batch["x"], batch.get("dropped"))
         if not aligned and not calibrated:
-            return cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
+            return targets.cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
         anchors = _anchors(options, model)
         rows = _rows(batch, anchors, meta)
         penalty = torch.zeros_like(weight[..., 0])
@@ -123,12 +99,12 @@ def objective(options: Terms, meta: Meta = (), *, every: bool = False) -> Loss:
             both = model.scores(torch.cat([latent, points], -2))
             if meta:
                 own, drawn = both.chunk(2, -2)
-                each, unsure = cross_entropy(own, y), _meta_entropy(drawn, y, meta)
+                each, unsure = targets.cross_entropy(own, y), _meta_entropy(drawn, y, meta)
             else:
-                each, unsure = cross_entropy(both, torch.cat([y, y], -1)).chunk(2, -1)
+                each, unsure = targets.cross_entropy(both, torch.cat([y, y], -1)).chunk(2, -1)
             penalty = penalty + options.calibration_weight * (rows.own * unsure).sum(-1)
         else:
-            each = cross_entropy(model.scores(latent), y)
+            each = targets.cross_entropy(model.scores(latent), y)
         if calibrated and every:
             unsure = _unsure_of_all(model, anchors, batch, meta)
             penalty = penalty + options.calibration_weight * unsure
@@ -140,7 +116,7 @@ def objective(options: Terms, meta: Meta = (), *, every: bool = False) -> Loss:
     return loss
 
 
-def _anchors(options: Terms, model: nn.Module) -> Anchors:
+def _anchors(options: Flic, model: nn.Module) -> Anchors:
     factors = model.anchors.factors.tril() if hasattr(model.anchors, "factors") else None
     return Anchors(model.anchors.means, math.sqrt(options.anchor_variance), factors)
 
@@ -150,33 +126,33 @@ def _rows(batch: Batch, anchors: Anchors, meta: Meta) -> Classed:
     y = batch["y"]
     if meta:
         y = torch.tensor(meta, device=y.device)[y]
-    return classed(y, batch["weight"], anchors.means.shape[-2])
+    return distances.classed(y, batch["weight"], anchors.means.shape[-2])
 
 
 def _meta_entropy(scores: Tensor, y: Tensor, meta: Meta) -> Tensor:
     """Return -log of the chance of each row's meta-class, (..., rows)."""
     if not meta:
-        return cross_entropy(scores, y)
+        return targets.cross_entropy(scores, y)
     anchor = torch.tensor(meta, device=y.device)
     others = anchor[y][..., None] != anchor  # (..., rows, classes)
     return -scores.log_softmax(-1).masked_fill(others, -math.inf).logsumexp(-1)
 
 
 def distance(
-    options: Terms, latent: Tensor, rows: Classed, anchors: Anchors, batch: Batch
+    options: Flic, latent: Tensor, rows: Classed, anchors: Anchors, batch: Batch
 ) -> Tensor:
     """Return the second term: the distance to the anchors, over the classes in a batch."""
     kind = rows.own.dtype
     with torch.autocast(latent.device.type, enabled=False):  # moments want more than bfloat16
         latent = latent.to(kind)
         if options.alignment == "gaussian":
-            return to_gaussians(latent, rows, anchors)
+            return distances.to_gaussians(latent, rows, anchors)
         samples = anchors.sample(rows, batch["noise"])
         if options.alignment == "transport":
-            return by_transport(latent, rows, samples)
+            return distances.by_transport(latent, rows, samples)
         if options.alignment == "energy":
-            return by_energy(latent, rows, samples)
-        return to_samples(latent, rows, samples)
+            return distances.by_energy(latent, rows, samples)
+        return distances.to_samples(latent, rows, samples)
 
 
 def _unsure_of_all(model: nn.Module, anchors: Anchors, batch: Batch, meta: Meta) -> Tensor:
@@ -196,45 +172,13 @@ def _unsure_of_all(model: nn.Module, anchors: Anchors, batch: Batch, meta: Meta)
     return -known.sum(-1)
 
 
-class LineTerms(Terms, Protocol):
-    """What FLIC's hyperparameters say of its objective for numbers."""
-
-    @property
-    def label_bins(self) -> int:
-        """Return B, 0 for each row alone."""
-        ...
-
-
-def line_misalignment(options: LineTerms) -> Loss:
-    """Return the second term alone."""
-
-    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        latent = model.embedding(batch["x"], batch.get("dropped"))
-        away = _away(options, latent, _centres(model, batch), batch)
-        return torch.zeros_like(batch["weight"]), away
-
-    return loss
-
-
-def line_calibration(options: LineTerms) -> Loss:
-    """Return the third term alone."""
-
-    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        unsure = _unsure(options, model, _centres(model, batch), batch)
-        return torch.zeros_like(batch["weight"]), unsure
-
-    return loss
-
-
-def line_objective(options: LineTerms) -> Loss:
+def line_objective(options: Flic) -> Loss:
     """Return F_i of a batch."""
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         latent, weight = model.embedding(batch["x"], batch.get("dropped")), batch["weight"]
-        each, penalty = (
-            row_losses(model.scores(latent), batch["y"]),
-            torch.zeros_like(weight[..., 0]),
-        )
+        each = targets.row_losses(model.scores(latent), batch["y"])
+        penalty = torch.zeros_like(weight[..., 0])
         if options.calibration_weight > 0 or options.alignment_weight > 0:
             centres = _centres(model, batch)
         if options.calibration_weight > 0:
@@ -254,9 +198,9 @@ def _centres(model: nn.Module, batch: Batch) -> Tensor:
     return y * ends[..., :1, :] + (1 - y) * ends[..., 1:, :]
 
 
-def _unsure(options: LineTerms, model: nn.Module, centres: Tensor, batch: Batch) -> Tensor:
+def _unsure(options: Flic, model: nn.Module, centres: Tensor, batch: Batch) -> Tensor:
     points = centres + math.sqrt(options.anchor_variance) * batch["noise"]
-    return _mean(row_losses(model.scores(points), batch["y"]), batch)
+    return _mean(targets.row_losses(model.scores(points), batch["y"]), batch)
 
 
 def _mean(each: Tensor, batch: Batch) -> Tensor:
@@ -265,7 +209,7 @@ def _mean(each: Tensor, batch: Batch) -> Tensor:
     return (weight * each).sum(-1) / weight.sum(-1)
 
 
-def _away(options: LineTerms, latent: Tensor, centres: Tensor, batch: Batch) -> Tensor:
+def _away(options: Flic, latent: Tensor, centres: Tensor, batch: Batch) -> Tensor:
     """Return the second term."""
     y = batch["y"]
     away = latent - centres
@@ -273,7 +217,7 @@ def _away(options: LineTerms, latent: Tensor, centres: Tensor, batch: Batch) -> 
         spread = options.anchor_variance * latent.shape[-1]
         return _mean(away.square().sum(-1), batch) + spread
     level = torch.special.ndtr(y) * options.label_bins
-    rows = classed(
+    rows = distances.classed(
         level.long().clamp(max=options.label_bins - 1), batch["weight"], options.label_bins
     )
     origin = latent.new_zeros(options.label_bins, latent.shape[-1])
@@ -287,6 +231,7 @@ class Trainings:
 
     pretraining: LocalTraining
     realignment: LocalTraining
+    calibration: LocalTraining  # of β, at a new client
     local: LocalTraining
     final: LocalTraining
     shared: LocalTraining | None  # α, if it moves apart, and the anchors, if they are read
@@ -294,17 +239,18 @@ class Trainings:
 
 
 @lru_cache(maxsize=16)
-def _trainings(options: Any, outputs: int, meta: Meta) -> Trainings:
-    if outputs == 1:
-        before = line_misalignment(options)
+def _trainings(options: Flic, outputs: int, meta: Meta) -> Trainings:
+    line = outputs == 1
+    before, alone = misalignment(options, meta, line=line), calibration(options, meta, line=line)
+    if line:
         during = after = line_objective(options)
     else:
-        before, during = misalignment(options, meta), objective(options, meta)
+        during = objective(options, meta)
         after = objective(options, meta, every=options.anchor_classes == "all")
 
     def over(loss: Loss, *parts: str, epochs: int) -> LocalTraining:
         first = loss is before
-        noisy = draws_noise(options, pretraining=first)
+        noisy = loss is alone or draws_noise(options, pretraining=first)
         return training_of(
             options,
             outputs,
@@ -312,7 +258,7 @@ def _trainings(options: Any, outputs: int, meta: Meta) -> Trainings:
             tuple(f"{part}.*" for part in parts),
             epochs=epochs,
             batch=options.pretraining_batch if first else options.batch,
-            noise={"noise": (options.latent,)} if noisy else {},
+            noise=options.latent if noisy else 0,
         )
 
     drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
@@ -327,6 +273,7 @@ def _trainings(options: Any, outputs: int, meta: Meta) -> Trainings:
     return Trainings(
         pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
         realignment=over(before, "embedding", epochs=options.alignment_epochs),
+        calibration=over(alone, "classifier", epochs=options.pretraining_epochs),
         local=over(during, *own, epochs=options.local_epochs),
         final=over(during, *own, epochs=options.final_epochs),
         shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,

@@ -1,9 +1,9 @@
 """HyFDCA: linear models over clients that hold different samples and different features.
 
-Read `algorithm` first: it chooses the phase of a round, and certifies. Each phase has a server
-file and a client file, or one for both: `dual_ascent` (the paper's Algorithm 1),
-`minibatch_ascent`, `newton`, `newton_direction` and `newton_client`, `dual_newton` and
-`dual_newton_client`, `partial_participation` and its client.
+Read `algorithm` first: it chooses the phase of a round, and certifies. Each phase has a file
+for server and clients: `dual_ascent` (the paper's Algorithm 1), `minibatch_ascent`, `dual_newton`,
+`partial_participation`; `newton` is the server's, beside `newton_direction`, `newton_shares` and
+`newton_client`.
 """
 
 from typing import TYPE_CHECKING

@@ -26,8 +26,10 @@ the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial as bound
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -37,39 +39,32 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     partial_participation,
-    partial_participation_client,
 )
-from intarsia.algorithms.hyfdca.dual_ascent import Measure, ascend_once, catch_up, settled, setup
+from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
+from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
 from intarsia.algorithms.hyfdca.state import (
     Client,
     HyFDCA,
     InPhase,
-    Phase,
     Server,
     init_client,
     init_server,
 )
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    PerFeature,
-    RandomKey,
-    Ready,
-    Release,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.protocols import differential_privacy
-from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut
+from intarsia.protocols.differential_privacy import NoisyWeights, ShareOut
+
+# The module of each phase that runs where all clients are there.
+_PHASES: Mapping[type, Any] = MappingProxyType(
+    {
+        minibatch_ascent.ChunkAscent: minibatch_ascent,
+        dual_newton.DualNewton: dual_newton,
+        newton.Newton: newton,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -77,44 +72,47 @@ class Enter:
     """What a client needs for proximal rounds."""
 
     taken: float  # the share of the last trial that the line search took
-    shares: PerFeature  # (features,) r_j, the part in the mean ‖x_i‖² that a feature has
+    shares: fl.PerFeature  # (features,) r_j, the part in the mean ‖x_i‖² that a feature has
     metric: float  # ρ_j = metric · r_j^1.5
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
     everyone = complete and len(server.present) == server.clients
     if server.partial is not None and everyone and server.options.method != "ascent":
         server = _start_afresh(server, clients)
     if server.partial is not None or (not complete and server.options.step == "line_search"):
-        server = _enter_partial(server, clients)
-        assert server.partial is not None
-        state, info = partial_participation.step(server.partial, clients, rng)
-        return replace(server, partial=state, present=tuple(clients.ids)), info
+        server, partial = _enter_partial(server, clients)
+        partial, info = partial_participation.step(partial, clients, rng)
+        return replace(server, partial=partial, present=tuple(clients.ids)), info
     if complete and server.options.method != "ascent":
         return _finishing_round(server, clients, rng)
     if server.phase is not None:
         server = _leave(server)
-    return ascend_once(server, clients, rng)
+    return dual_ascent.ascend_once(server, clients, rng)
 
 
-def _enter_partial(server: Server, clients: Clients) -> Server:
+def _problem(server: Server) -> dict[str, Any]:
+    """Return what the state of every phase says of P and D."""
+    options = server.options
+    loss = losses.loss_code(options.loss)
+    return {"loss": loss, "regularisation": options.regularisation, "samples": server.samples}
+
+
+def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial]:
     """Go on with proximal rounds from the present duals, at the clients that are there."""
     if server.phase is not None:
         server = _leave(server)
-    state = server.partial
+    state, options = server.partial, server.options
     if state is None:
-        options = server.options
-        state = partial_participation_client.Partial(
-            loss=losses.loss_code(options.loss),
-            regularisation=options.regularisation,
+        state = Partial(
+            **_problem(server),
             # discloses how unevenly the features share in ‖x_i‖²: Σ_j r_j^2.5 over all features
             metric=partial_participation.metric(
                 options.proximal * server.square, clients.reveal(server.sizes), server.features
             ),
             ascents=options.ascents,
-            samples=server.samples,
             alpha=server.alpha,
             w=server.w,
             z=server.z,
@@ -126,20 +124,14 @@ def _enter_partial(server: Server, clients: Clients) -> Server:
         )
     fresh = [name for name in clients.ids if name not in state.entered]
     if fresh:
-        messages = {
-            name: Enter(
-                taken=server.earlier.get(name, server.taken),
-                shares=server.shares,
-                metric=state.metric,
-            )
-            for name in fresh
-        }
+        taken = {name: server.earlier.get(name, server.taken) for name in fresh}
+        messages = {name: Enter(taken[name], server.shares, state.metric) for name in fresh}
         clients.ask(enter_partial, messages)
         state = replace(state, entered=(*state.entered, *fresh))
-    return replace(server, partial=state)
+    return replace(server, partial=state), state
 
 
-def _start_afresh(server: Server, clients: Clients) -> Server:
+def _start_afresh(server: Server, clients: fl.Clients) -> Server:
     """Forget the proximal rounds: with all clients back, the finish from zero is the shortest."""
     clients.ask(forget, dict.fromkeys(clients.ids, Measure()))
     return replace(
@@ -155,8 +147,8 @@ def _start_afresh(server: Server, clients: Clients) -> Server:
 
 
 def _finishing_round(
-    server: Server, clients: Clients, rng: RandomKey
-) -> tuple[Server, RoundMetrics]:
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Run a round of the phase that suits the tables, from the present duals."""
     phase = server.phase
     if isinstance(phase, dual_newton.DualNewton) and phase.stalled:
@@ -165,69 +157,52 @@ def _finishing_round(
         isinstance(phase, minibatch_ascent.ChunkAscent) and minibatch_ascent.exhausted(phase)
     ):
         server = _begin(server, clients)
-    phase, info = _step(server.phase, clients, rng)
+    phase = server.phase
+    if isinstance(phase, minibatch_ascent.ChunkAscent):
+        phase, info = minibatch_ascent.step(phase, clients, rng)
+    elif isinstance(phase, dual_newton.DualNewton):
+        phase, info = dual_newton.step(phase, clients)
+    else:
+        assert phase is not None
+        phase, info = newton.step(phase, clients, rng)
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
 
-def _step(phase: Phase | None, clients: Clients, rng: RandomKey) -> tuple[Phase, RoundMetrics]:
-    if isinstance(phase, minibatch_ascent.ChunkAscent):
-        return minibatch_ascent.step(phase, clients, rng)
-    if isinstance(phase, dual_newton.DualNewton):
-        return dual_newton.step(phase, clients)
-    assert phase is not None
-    return newton.step(phase, clients)
-
-
-def _begin(server: Server, clients: Clients) -> Server:
+def _begin(server: Server, clients: fl.Clients) -> Server:
     """Start the next phase: for wide tables ascent in chunks from zero, then Newton in the dual."""
     warm = bool(np.isfinite(server.lowest))
     if not server.wide or server.options.method == "newton":
         return _begin_newton(server, clients, warm=warm)
-    loss = losses.loss_code(server.options.loss)
+    problem = _problem(server)
     if server.phase is None and not warm:
-        chunks = minibatch_ascent.begin(
-            clients,
-            loss=loss,
-            regularisation=server.options.regularisation,
-            samples=server.samples,
-            shared_labels=server.shared_labels,
-        )
-        return replace(server, phase=chunks)
+        chunks = minibatch_ascent.ChunkAscent(**problem, shared_labels=server.shared_labels)
+        return replace(server, phase=minibatch_ascent.begin(chunks, clients))
     if server.phase is None:
-        server = catch_up(server, clients)
+        server = dual_ascent.catch_up(server, clients)
     else:
         server = replace(server, alpha=server.phase.alpha, w=server.phase.dual_weights)
-    dual = dual_newton.begin(
-        clients,
-        alpha=server.alpha,
-        w=server.w,
-        loss=loss,
-        regularisation=server.options.regularisation,
-        samples=server.samples,
-        outputs=server.outputs,
-        labelled=server.labelled,
-    )
+    problem = {**problem, "labelled": server.labelled}
+    dual = dual_newton.begin(clients, problem, server.alpha, server.w, server.outputs)
     return replace(server, phase=dual)
 
 
-def _begin_newton(server: Server, clients: Clients, *, warm: bool) -> Server:
+def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
     """Go on with Newton's method in the primal from the present duals."""
     if warm:
-        server = catch_up(server, clients)
+        server = dual_ascent.catch_up(server, clients)
     phase = newton.begin(
         clients,
         alpha=server.alpha,
         w=server.w,
         z=server.z,
         warm=warm,
-        loss=losses.loss_code(server.options.loss),
-        regularisation=server.options.regularisation,
-        samples=server.samples,
+        **_problem(server),
         features=server.features,
         outputs=server.outputs,
         labelled=server.counting,
         sparse=server.sparse,
         frame=server.options.frame,
+        dealer=server.dealer if server.options.system == "shares" or clients.sealed else None,
     )
     return replace(server, phase=phase)
 
@@ -250,125 +225,149 @@ def _leave(server: Server) -> Server:
     )
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     if server.partial is not None:
-        server = _enter_partial(server, clients)
-        assert server.partial is not None
-        state, info, _ = partial_participation.certify(server.partial, clients)
-        return replace(server, partial=state, present=tuple(clients.ids)), info
+        server, partial = _enter_partial(server, clients)
+        partial, info, _ = partial_participation.certify(partial, clients)
+        return replace(server, partial=partial, present=tuple(clients.ids)), info
     if server.phase is not None:
-        phase, info = _certify(server.phase, clients)
+        phase, info = _PHASES[type(server.phase)].certify(server.phase, clients)
         return replace(server, phase=phase), info
     return dual_ascent.certify(server, clients)
 
 
-def _certify(phase: Phase, clients: Clients) -> tuple[Phase, RoundMetrics]:
-    if isinstance(phase, minibatch_ascent.ChunkAscent):
-        return minibatch_ascent.certify(phase, clients)
-    if isinstance(phase, dual_newton.DualNewton):
-        return dual_newton.certify(phase, clients)
-    return newton.certify(phase, clients)
-
-
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Certify the final model and reveal it."""
     if server.partial is not None:
-        server = _enter_partial(server, clients)
-        assert server.partial is not None
-        _, info, weights = partial_participation.certify(server.partial, clients)
+        _, partial = _enter_partial(server, clients)
+        _, info, weights = partial_participation.certify(partial, clients)
         # discloses the model: the server may predict with it
-        return FinalResult(info, clients.reveal(weights))
+        return fl.FinalResult(info, clients.reveal(weights))
     server, info = certify(server, clients, rng)
-    if isinstance(server.phase, newton.Newton):
-        return FinalResult(info, newton.reveal_weights(clients))
-    if isinstance(server.phase, dual_newton.DualNewton):
-        return FinalResult(info, dual_newton.reveal_weights(clients))
+    if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
+        return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
-    return FinalResult(info, clients.reveal(w))
+    return fl.FinalResult(info, clients.reveal(w))
 
 
-def conclude_private(
-    server: Server, clients: Clients, rng: RandomKey, *, terms: Release
-) -> FinalResult:
-    """Certify the final model and reveal it with noise."""
-    _, info = certify(server, clients, rng)
-    return differential_privacy.conclude(
-        info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy
-    )
-
-
-def private(terms: Release) -> Algorithm:
+def private(release: fl.Release) -> fl.Algorithm:
     """Return HyFDCA with noise in the model that it releases."""
-    return replace(
-        HYFDCA,
-        init_client=bound(init_client, release=terms),
-        conclude=bound(conclude_private, terms=terms),
-    )
+    return differential_privacy.private(HYFDCA, release, add_noise, weights=("w", "u"))
 
 
-def predict(client: Client | InPhase | partial_participation_client.Place, block: Block) -> Array:
+def predict(client: Client | InPhase | Place, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.w)
 
 
-@client_function
+@fl.client_function
 def enter_partial(
-    client: Client | InPhase, block: Block, message: Enter, rng: RandomKey
-) -> tuple[partial_participation_client.Place, Ready]:
+    client: Client | InPhase, block: Block, message: Enter, rng: fl.RandomKey
+) -> tuple[Place, fl.Ready]:
     """Go on with proximal rounds."""
-    before = settled(client, message.taken)
-    return partial_participation_client.enter(
-        before, block, message.shares, message.metric
-    ), Ready()
+    before = settle_trial(client, message.taken)
+    place = partial_participation.enter(before, block, message.shares, message.metric)
+    return place, fl.Ready()
 
 
-@client_function
+@fl.client_function
 def forget(
-    client: Client | InPhase | partial_participation_client.Place,
+    client: Client | InPhase | Place,
     block: Block,
     message: Measure,
-    rng: RandomKey,
-) -> tuple[Client, Ready]:
+    rng: fl.RandomKey,
+) -> tuple[Client, fl.Ready]:
     """Go back to zero duals and weights."""
-    before = (
-        client.before
-        if isinstance(client, partial_participation_client.Place)
-        else settled(client, 1.0)
-    )
+    before = client.before if isinstance(client, Place) else settle_trial(client, 1.0)
     alpha, w = np.zeros_like(before.alpha), np.zeros_like(before.w)
-    return evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), Ready()
+    return fl.evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), fl.Ready()
 
 
-@client_function
+@fl.noise_function
+@fl.client_function
 def add_noise(
-    client: Client | InPhase | partial_participation_client.Place,
+    client: Client | InPhase | Place,
     block: Block,
     message: ShareOut,
-    rng: RandomKey,
+    key: fl.NoiseKey,
 ) -> tuple[Client, NoisyWeights]:
     """Send this client's share of the weights with its share of the noise."""
     before: Client = client if isinstance(client, Client) else client.before
     assert before.noise is not None
-    noise, w = differential_privacy.with_noise(client.w, before.feature_share, before.noise)
-    return evolve(before, w=client.w, noise=noise), NoisyWeights(w)
+    w = differential_privacy.add_to_weights(client.w, before.feature_share, before.noise, key)
+    return fl.evolve(before, w=client.w), NoisyWeights(w)
 
 
-@client_function
-def keep_noisy(
-    client: Client, block: Block, message: NoisyWeights, rng: RandomKey
-) -> tuple[Client, Ready]:
-    """Keep the released weights in place of the client's own."""
-    return evolve(client, w=message.w), Ready()
+# Each exchange moves duals, weights and scores: they are combinations of these totals.
+_ALPHA = ("DualPoint.alpha", "Settled.alpha", "Steps.alpha", "StepsThere.alpha", "Zeros.alpha")
+_W = (
+    *("Change.w", "Counted.w", "Drawn.u", "DualChange.w", "Gathered.w", "PrimalChange.w"),
+    *("Pulled.u", "Pulled.w", "Settled.w", "Zeros.w"),
+)
+_Z = ("Change.z", "Drawn.z", "ScoreChange.z", "TrialScores.z", "Zeros.z")
+_TOTALS: Mapping[str, fl.Origin] = {
+    **dict.fromkeys(
+        [
+            *("Ascend.alpha", "AscendThere.alpha", "Candidate.alpha", "Duals.alpha"),
+            *("Gather.alpha", "Missed.alpha", "Scores.alpha", "Settlement.alpha"),
+            *("Start.alpha", "Trial.alpha"),
+        ],
+        _ALPHA,
+    ),
+    **dict.fromkeys(
+        [
+            *("Candidate.u", "Draw.u", "Draw.w", "DualWeights.w", "Keep.u", "MeasurePoint.w"),
+            *("Model.u", "ModelTotals.u", "Settlement.w", "Start.w", "Weights.w"),
+        ],
+        _W,
+    ),
+    **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z", "Start.z"], _Z),
+    "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
+    "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
+    "Advance.product": "Curved.product",
+    "AdvanceResidual.z": "SelectedScores.z",
+    "Chunk.change": "ChunkChange.w",
+    "ChunkTotals.moved": "ChunkScores.moved",
+    "ChunkTotals.z": "ChunkScores.z",
+    "Coefficients.y": ("Coefficients.y", fl.PUBLIC),  # the server solves what is shared
+    "Conjugate.products": "Applied.products",
+    "CountDuals.alpha": "CentredDuals.alpha",
+    "CountDuals.curvature": "CentredDuals.curvature",
+    "Departure.w": "DirectionScores.w",
+    "Departure.z": "DirectionScores.z",
+    "Direction.alpha": "RowSum.alpha",
+    "Direction.total": "RowSum.total",
+    "Enter.shares": ("Zeros.shares",),
+    "Evaluate.z": "WalkerScores.z",
+    "Factors.first": "MaskedRows.first",
+    "Factors.fourth": "MaskedRows.fourth",
+    "Factors.second": "MaskedRows.second",
+    "Factors.third": "MaskedRows.third",
+    "OwnFrame.frame": "Frame.frame",
+    "OwnFrame.squares": "Frame.squares",
+    "Line.z": "Products.z",
+    "MeasurePoint.rows": "Gathered.rows",
+    "ModelTotals.w": "Evaluated.w",
+    "ModelTotals.z": "Evaluated.z",
+    "Norms.squares": "Norms.squares",
+    "Precondition.gram": ("Gathered.gram",),
+    "Refresh.z": "OwnScores.z",
+    "SmallSystem.gradient": "Measured.gradient",
+    "SmallSystem.hessian": "Measured.hessian",
+    "TakenSteps.alpha": "ChunkSteps.alpha",
+    "TrySteps.z": "DirectionProducts.z",
+}
 
-
-HYFDCA = Algorithm(
+HYFDCA = fl.Algorithm(
     name="hyfdca",
     hyperparameters=HyFDCA,
     init_server=init_server,
     init_client=init_client,
-    setup=setup,
+    setup=dual_ascent.setup,
     round=round,
     certify=certify,
     conclude=conclude,
@@ -376,22 +375,24 @@ HYFDCA = Algorithm(
         Server,
         Client,
         HyFDCA,
-        NoiseShare,
+        fl.Release,
         *minibatch_ascent.STATES,
         *dual_newton.STATES,
         *newton.STATES,
         *partial_participation.STATES,
     ),
-    model=Model(predict=predict, additive=True, kind="linear"),
-    disclosure=Disclosure(
-        sends=(
-            *asks(enter_partial, forget, keep_noisy),
-            *sums(add_noise, reveals=("w",), opens=("w",)),
-            *dual_ascent.SENDS,
-            *minibatch_ascent.SENDS,
-            *dual_newton.SENDS,
-            *newton.SENDS,
-            *partial_participation_client.SENDS,
+    model=fl.Model(predict=predict, additive=True, kind="linear"),
+    disclosure=fl.Disclosure(
+        sends=fl.opening(
+            _TOTALS,
+            (
+                *fl.asks(enter_partial, forget),
+                *dual_ascent.SENDS,
+                *minibatch_ascent.SENDS,
+                *dual_newton.SENDS,
+                *newton.SENDS,
+                *partial_participation.SENDS,
+            ),
         ),
         dp_unit="sample",
     ),

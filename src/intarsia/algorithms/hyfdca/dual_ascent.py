@@ -5,7 +5,7 @@ secure inner products (Algorithm 2, w → scores), and a line search between the
 new. `algorithm` says what is corrected.
 
 What a client counted last is a trial: the server takes a share of it (the step that its line search
-finds, or all), and says so with the next message; `settled` is the client's side of that.
+finds, or all), and says so with the next message; `settle_trial` is the client's side of that.
 """
 
 from __future__ import annotations
@@ -18,20 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.owner_sampling import chosen, present_share
+from intarsia.algorithms.hyfdca.owner_sampling import choose_owned, present_share
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
-from intarsia.core.algorithm import (
-    Clients,
-    PerFeature,
-    PerSample,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
 from intarsia.maths.linear import losses
@@ -47,7 +36,7 @@ _STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
 class Duals:
     """Duals to count into the weights."""
 
-    alpha: PerSample
+    alpha: fl.PerSample
     taken: float
 
 
@@ -55,7 +44,7 @@ class Duals:
 class Weights:
     """Weights to count into the scores."""
 
-    w: PerFeature
+    w: fl.PerFeature
     taken: float | None  # None: the duals of this trial were counted just before
 
 
@@ -63,7 +52,7 @@ class Weights:
 class PrimalChange:
     """What a client's part of w changed by; the conjugates on the way there."""
 
-    w: PerFeature
+    w: fl.PerFeature
     conjugates: Array  # (12,) Σ -l*(-α_i) from the old duals to the new
 
 
@@ -71,7 +60,7 @@ class PrimalChange:
 class ScoreChange:
     """What a client's part of z changed by; scalars for the line search."""
 
-    z: PerSample
+    z: fl.PerSample
     line: Array  # (2,) w·Δw and ‖Δw‖², each feature once
 
 
@@ -79,8 +68,8 @@ class ScoreChange:
 class Change:
     """PrimalChange and ScoreChange in one, where no feature is shared."""
 
-    w: PerFeature
-    z: PerSample
+    w: fl.PerFeature
+    z: fl.PerSample
     conjugates: Array
     line: Array
 
@@ -91,7 +80,7 @@ def own_scores(server: Server) -> bool:
     return server.horizontal and options.method == "ascent" and options.step == "fixed"
 
 
-def catch_up(server: Server, clients: Clients) -> Server:
+def catch_up(server: Server, clients: fl.Clients) -> Server:
     """Let clients that were away count the duals they missed, then all the weights."""
     returning = [name for name in clients.ids if name not in server.present]
     w = server.w
@@ -117,13 +106,13 @@ def _duals(server: Server, names: Sequence[ClientId]) -> dict[ClientId, Duals]:
     return {name: messages[one] for name, one in taken.items()}
 
 
-def aggregate(server: Server, clients: Clients) -> Server:
+def aggregate(server: Server, clients: fl.Clients) -> Server:
     """Bring w up to the duals, at the clients that are there."""
     change = clients.sum(aggregate_primal, _duals(server, clients.ids))
     return replace(server, w=server.w + change.w)
 
 
-def count(server: Server, clients: Clients) -> Server:
+def count(server: Server, clients: fl.Clients) -> Server:
     """Bring w and z up to the duals, at the clients that are there."""
     if server.vertical and len(server.present) == server.clients:
         both = clients.sum(aggregate_and_multiply, _duals(server, clients.ids))
@@ -135,7 +124,7 @@ def count(server: Server, clients: Clients) -> Server:
     return replace(server, z=server.z + products.z)
 
 
-def search(server: Server, clients: Clients, alpha: Any) -> Server:
+def search(server: Server, clients: fl.Clients, alpha: Any) -> Server:
     """Move to the best point between the old duals and `alpha`."""
     trial = Duals(alpha=alpha, taken=server.taken)
     if server.vertical:
@@ -146,9 +135,11 @@ def search(server: Server, clients: Clients, alpha: Any) -> Server:
         weights = Weights(server.w + primal.w, None)
         products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
     # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
-    step = _best_step(
-        server, clients.reveal(primal.conjugates), *clients.reveal(products.line).tolist()
-    )
+    data = clients.reveal(primal.conjugates) / server.samples
+    cross, square = clients.reveal(products.line).tolist()
+    options = server.options
+    dual = data - options.regularisation * (_STEPS * cross + 0.5 * _STEPS**2 * square)
+    step, _ = losses.best_step(losses.loss_code(options.loss), _STEPS, dual)
     return replace(
         server,
         alpha=server.alpha + (alpha - server.alpha) * step,
@@ -158,94 +149,66 @@ def search(server: Server, clients: Clients, alpha: Any) -> Server:
     )
 
 
-def _best_step(server: Server, conjugates: Array, cross: float, square: float) -> float:
-    """Return the step in [0, 1] that maximises D along the line.
-
-    The data term is a quadratic of the step for all losses but the logistic, where the best of
-    twelve points is taken.
-    """
-    weight = server.options.regularisation
-    dual = conjugates / server.samples - weight * (_STEPS * cross + 0.5 * _STEPS**2 * square)
-    if server.options.loss == "logistic":
-        return float(_STEPS[int(np.argmax(dual))])
-    start, middle, end = dual[0], dual[-2], dual[-1]
-    curvature = 4 * (start - 2 * middle + end)  # second derivative
-    slope = 4 * middle - 3 * start - end
-    if curvature >= 0:
-        return 1.0 if end > start else 0.0
-    return float(np.clip(-slope / curvature, 0.0, 1.0))
-
-
-def settled(client: Client | InPhase, taken: float) -> Client:
+def settle_trial(client: Client | InPhase, taken: float) -> Client:
     """Count what the server took of the last trial."""
     if isinstance(client, InPhase):
         zeros = np.zeros_like(client.w)
         before: Client = client.before
-        return evolve(before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros)
+        return fl.evolve(
+            before, alpha=client.alpha, alpha_trial=client.alpha, w=zeros, w_trial=zeros
+        )
     if client.alpha is client.alpha_trial and client.w is client.w_trial:
         return client
     alpha = client.alpha + taken * (client.alpha_trial - client.alpha)
     w = client.w + taken * (client.w_trial - client.w)
-    return evolve(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
+    return fl.evolve(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
 
 
-@client_function
+@fl.client_function
 def aggregate_primal(
-    client: Client, block: Block, message: Duals, rng: RandomKey
+    client: Client, block: Block, message: Duals, rng: fl.RandomKey
 ) -> tuple[Client, PrimalChange]:
     """Count the duals into this client's part of w (Algorithm 4)."""
-    client = settled(client, message.taken)
+    client = settle_trial(client, message.taken)
     change = message.alpha - client.alpha
     w = gather(block.x, change) / (client.options.regularisation * client.samples)
-    return evolve(client, alpha_trial=message.alpha), PrimalChange(
-        w, _conjugates(client, block, change)
-    )
+    reply = PrimalChange(w, _conjugates(client, block, change))
+    return fl.evolve(client, alpha_trial=message.alpha), reply
 
 
 def _conjugates(client: Client, block: Block, change: Array) -> Array:
     loss, held = losses.loss_code(client.options.loss), client.label_share > 0
     y = targets(block, len(change))[:, held]
     share, start, move = client.label_share[held], client.alpha[:, held], change[:, held]
-    return np.array(
-        [
-            float(
-                (
-                    losses.minus_conjugate(loss, start + step * move, y, slack=losses.EDGE) @ share
-                ).sum()
-            )
-            for step in _STEPS
-        ]
-    )
+    duals = [start + step * move for step in _STEPS]
+    terms = [losses.minus_conjugate(loss, alpha, y, slack=losses.EDGE) @ share for alpha in duals]
+    return np.array([float(term.sum()) for term in terms])
 
 
-@client_function
+@fl.client_function
 def inner_products(
-    client: Client, block: Block, message: Weights, rng: RandomKey
+    client: Client, block: Block, message: Weights, rng: fl.RandomKey
 ) -> tuple[Client, ScoreChange]:
     """Count the weights into this client's part of the scores (Algorithm 2)."""
     if message.taken is not None:
-        client = settled(client, message.taken)
-    return _multiplied(client, block, message.w)
+        client = settle_trial(client, message.taken)
+    return _multiply(client, block, message.w)
 
 
-def _multiplied(client: Client, block: Block, w: Array) -> tuple[Client, ScoreChange]:
+def _multiply(client: Client, block: Block, w: Array) -> tuple[Client, ScoreChange]:
     change = w - client.w
-    line = np.array(
-        [
-            float(((client.w * change) @ client.feature_share).sum()),
-            float((change**2 @ client.feature_share).sum()),
-        ]
-    )
-    return evolve(client, w_trial=w), ScoreChange(scores(block.x, change), line)
+    products = [client.w * change, change**2]
+    line = np.array([float((one @ client.feature_share).sum()) for one in products])
+    return fl.evolve(client, w_trial=w), ScoreChange(scores(block.x, change), line)
 
 
-@client_function
+@fl.client_function
 def aggregate_and_multiply(
-    client: Client, block: Block, message: Duals, rng: RandomKey
+    client: Client, block: Block, message: Duals, rng: fl.RandomKey
 ) -> tuple[Client, Change]:
     """Do both steps at once where this client alone holds its features."""
     client, primal = aggregate_primal.call(client, block, message, rng)
-    client, products = _multiplied(client, block, client.w + primal.w)
+    client, products = _multiply(client, block, client.w + primal.w)
     return client, Change(primal.w, products.z, primal.conjugates, products.line)
 
 
@@ -258,7 +221,7 @@ class Measure:
 class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
 
-    squares: PerSample  # (samples,)
+    squares: fl.PerSample  # (samples,)
     total: float = 0.0  # over the samples
 
 
@@ -275,10 +238,10 @@ class MeanSquare:
 class Zeros:
     """What the totals start from, at one client."""
 
-    alpha: PerSample | None
-    w: PerFeature | None
-    z: PerSample | None
-    shares: PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
+    alpha: fl.PerSample | None
+    w: fl.PerFeature | None
+    z: fl.PerSample | None
+    shares: fl.PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
     sizes: Array  # (2,) Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, each once
     sparse: float  # 1 where the client's table is sparse
 
@@ -287,9 +250,9 @@ class Zeros:
 class Ascend:
     """Duals and scores to step from."""
 
-    alpha: PerSample
-    z: PerSample | None  # None: no sample is shared, and the client has the scores from w
-    w: PerFeature | None
+    alpha: fl.PerSample
+    z: fl.PerSample | None  # None: no sample is shared, and the client has the scores from w
+    w: fl.PerFeature | None
     taken: float
     draw: int  # decides which owner steps on a shared sample
     present: tuple[ClientId, ...]
@@ -299,7 +262,7 @@ class Ascend:
 class Steps:
     """A client's dual steps, and its part of the objectives where the round started."""
 
-    alpha: PerSample
+    alpha: fl.PerSample
     at: Array  # (3,) Σ l(z_i), Σ -l*(-α_i), ‖w‖²: each sample and each feature once
 
 
@@ -307,9 +270,9 @@ class Steps:
 class Scores:
     """Duals and scores to evaluate the objectives at."""
 
-    alpha: PerSample
-    z: PerSample | None  # as in Ascend
-    w: PerFeature | None
+    alpha: fl.PerSample
+    z: fl.PerSample | None  # as in Ascend
+    w: fl.PerFeature | None
     taken: float
 
 
@@ -320,7 +283,7 @@ class Objectives:
     at: Array  # (3,) as in Steps
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
     clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
@@ -347,7 +310,9 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
     )
 
 
-def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def ascend_once(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
     complete = len(clients.ids) == server.clients
     if not complete or len(server.present) < server.clients:
@@ -355,8 +320,7 @@ def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
     # step 1: local dual ascent
     ascend = Ascend(
         alpha=server.alpha,
-        z=None if own_scores(server) else server.z,
-        w=server.w if own_scores(server) else None,
+        **_scored_by(server),
         taken=server.taken,
         draw=rng.fold_in("owners").integer(),
         present=tuple(clients.ids),
@@ -375,19 +339,14 @@ def ascend_once(server: Server, clients: Clients, rng: RandomKey) -> tuple[Serve
     return (count(server, clients) if complete else aggregate(server, clients)), info
 
 
-def _objectives(server: Server, at: Array) -> RoundMetrics:
+def _objectives(server: Server, at: Array) -> fl.RoundMetrics:
     loss, conjugate, square = at.tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return RoundMetrics(
-        primal=primal,
-        dual=dual,
-        gap_relative=(primal - dual) / max(primal, 1e-300),
-        phase="dual ascent",
-    )
+    return fl.RoundMetrics.certified(primal, dual, "dual ascent")
 
 
-def _watch(server: Server, info: RoundMetrics) -> Server:
+def _watch(server: Server, info: fl.RoundMetrics) -> Server:
     """Raise an error where training diverges."""
     assert info.primal is not None
     if not np.isfinite(info.primal) or info.primal > 1e3 * max(server.lowest, 1e-12):
@@ -399,44 +358,44 @@ def _watch(server: Server, info: RoundMetrics) -> Server:
     return replace(server, lowest=min(server.lowest, info.primal))
 
 
-def _scores(server: Server) -> Scores:
-    if own_scores(server):
-        return Scores(alpha=server.alpha, z=None, w=server.w, taken=1.0)
-    return Scores(alpha=server.alpha, z=server.z, w=None, taken=1.0)
+def _scored_by(server: Server) -> dict[str, Any]:
+    """Return what clients take the scores from: z, or w where each has them from that."""
+    own = own_scores(server)
+    return {"z": None if own else server.z, "w": server.w if own else None}
 
 
-def certify(server: Server, clients: Clients) -> tuple[Server, RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     server = count(server, clients)
-    at = clients.sum(objectives, dict.fromkeys(clients.ids, _scores(server)))
+    message = Scores(alpha=server.alpha, **_scored_by(server), taken=1.0)
+    parts = clients.sum(objectives, dict.fromkeys(clients.ids, message))
     # discloses the data loss, the dual's data term and ‖w‖²
-    return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), _objectives(
-        server, clients.reveal(at.at)
-    )
+    info = _objectives(server, clients.reveal(parts.at))
+    return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), info
 
 
-@client_function
+@fl.client_function
 def measure_norms(
-    client: Client, block: Block, message: Measure, rng: RandomKey
+    client: Client, block: Block, message: Measure, rng: fl.RandomKey
 ) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
-    return evolve(client, norms=own), Norms(own, float(own.sum()))
+    return fl.evolve(client, norms=own), Norms(own, float(own.sum()))
 
 
-@client_function
+@fl.client_function
 def settle_norms(
-    client: Client, block: Block, message: Norms, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: Norms, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
     own = client.norms
     ratio = np.divide(message.squares, own, out=np.zeros_like(own), where=own > 0)
-    return evolve(client, norms=message.squares, row_scale=np.sqrt(ratio)), Ready()
+    return fl.evolve(client, norms=message.squares, row_scale=np.sqrt(ratio)), fl.Ready()
 
 
-@client_function
+@fl.client_function
 def send_zeros(
-    client: Client, block: Block, message: MeanSquare, rng: RandomKey
+    client: Client, block: Block, message: MeanSquare, rng: fl.RandomKey
 ) -> tuple[Client, Zeros]:
     """Send the parts that features have in ‖x_i‖², and the zeros that the totals start from.
 
@@ -459,16 +418,16 @@ def send_zeros(
     return client, zeros
 
 
-@client_function
+@fl.client_function
 def local_dual_ascent(
-    client: Client, block: Block, message: Ascend, rng: RandomKey
+    client: Client, block: Block, message: Ascend, rng: fl.RandomKey
 ) -> tuple[Client, Steps]:
     """Take dual steps on the samples that this client is to step on (Algorithms 3 and 5)."""
     options, regularised = client.options, client.options.regularisation * client.samples
-    client, z = _scored(client, block, message)
+    client, z = _find_scores(client, block, message)
     loss = losses.loss_code(options.loss)
     y = targets(block, len(message.alpha))
-    mine, share = _mine(client, message)
+    mine, share = _choose_samples(client, message)
     generator = rng.generator()
     order = mine[generator.permutation(len(mine))]
     order = order[: max(1, math.ceil(options.local_samples * len(order)))]
@@ -495,22 +454,22 @@ def local_dual_ascent(
     return client, Steps(steps * share, at)
 
 
-def _mine(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
+def _choose_samples(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
     """Return the rows that this client steps on, and the share of a step that counts."""
-    cell, owners, present = client.label_cell, client.label_owners, message.present
+    cell = client.label_cell
     if client.options.owners == "average":
-        return np.flatnonzero(cell >= 0), present_share(cell, owners, present)
-    mine = chosen(client.label_key, cell, owners, client.name, present, message.draw)
-    return mine, np.ones(len(cell))
+        share = present_share(cell, client.label_owners, message.present)
+        return np.flatnonzero(cell >= 0), share
+    return choose_owned(client, message.present, message.draw), np.ones(len(cell))
 
 
-def _scored(client: Client, block: Block, message: Ascend | Scores) -> tuple[Client, Array]:
+def _find_scores(client: Client, block: Block, message: Ascend | Scores) -> tuple[Client, Array]:
     """Return the scores of the client's samples: those of all owners, or its own from w."""
-    client = settled(client, message.taken)
+    client = settle_trial(client, message.taken)
     if message.z is not None:
         return client, message.z
     assert message.w is not None
-    return evolve(client, w=message.w, w_trial=message.w), scores(block.x, message.w)
+    return fl.evolve(client, w=message.w, w_trial=message.w), scores(block.x, message.w)
 
 
 def _at(client: Client, block: Block, alpha: Array, z: Array) -> Array:
@@ -518,32 +477,29 @@ def _at(client: Client, block: Block, alpha: Array, z: Array) -> Array:
     loss, held = losses.loss_code(client.options.loss), client.label_share > 0
     y = targets(block, len(z))[:, held]
     share = client.label_share[held]
-    return np.array(
-        [
-            float((losses.value(loss, z[:, held], y) @ share).sum()),
-            float(
-                (losses.minus_conjugate(loss, alpha[:, held], y, slack=losses.EDGE) @ share).sum()
-            ),
-            float((client.w**2 @ client.feature_share).sum()),
-        ]
+    terms = (
+        losses.value(loss, z[:, held], y) @ share,
+        losses.minus_conjugate(loss, alpha[:, held], y, slack=losses.EDGE) @ share,
+        client.w**2 @ client.feature_share,
     )
+    return np.array([float(term.sum()) for term in terms])
 
 
-@client_function
+@fl.client_function
 def objectives(
-    client: Client, block: Block, message: Scores, rng: RandomKey
+    client: Client, block: Block, message: Scores, rng: fl.RandomKey
 ) -> tuple[Client, Objectives]:
     """Send this client's part of the objectives."""
-    client, z = _scored(client, block, message)
+    client, z = _find_scores(client, block, message)
     return client, Objectives(_at(client, block, message.alpha, z))
 
 
 SENDS = (
-    *asks(settle_norms),
-    *sums(measure_norms, reveals=("total",)),
-    *sums(send_zeros, reveals=("sparse", "sizes", "w"), opens=("alpha", "w", "z", "shares")),
-    *sums(local_dual_ascent, objectives, reveals=("at",)),
-    *sums(aggregate_primal, reveals=("conjugates", "w"), opens=("w",)),
-    *sums(inner_products, reveals=("line",)),
-    *sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
+    *fl.asks(settle_norms),
+    *fl.sums(measure_norms, reveals=("total",)),
+    *fl.sums(send_zeros, reveals=("sparse", "sizes", "w"), opens=("alpha", "w", "z", "shares")),
+    *fl.sums(local_dual_ascent, objectives, reveals=("at",)),
+    *fl.sums(aggregate_primal, reveals=("conjugates", "w"), opens=("w",)),
+    *fl.sums(inner_products, reveals=("line",)),
+    *fl.sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
 )

@@ -22,24 +22,13 @@ owners in one exchange more. A last pair of exchanges settles the round: α and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import (
-    Clients,
-    Counts,
-    PerFeature,
-    PerSample,
-    PerSelected,
-    RandomKey,
-    RoundMetrics,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, targets
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import (
@@ -84,8 +73,8 @@ class Survey:
 class RowSum:
     """A client's part of the sum of all rows; the duals to start from."""
 
-    total: PerFeature  # (1, features)
-    alpha: PerSample
+    total: fl.PerFeature  # (1, features)
+    alpha: fl.PerSample
     sums: Array  # (outputs,) Σ -l*(-α_i)
 
 
@@ -93,8 +82,8 @@ class RowSum:
 class Direction:
     """The sum of all rows and the duals to start from."""
 
-    total: PerFeature
-    alpha: PerSample
+    total: fl.PerFeature
+    alpha: fl.PerSample
     shared_labels: bool
 
 
@@ -102,8 +91,8 @@ class Direction:
 class DirectionScores:
     """A client's part of the scores of the sum of all rows."""
 
-    z: PerSample  # (1, samples)
-    w: PerFeature  # w(α) of the first duals
+    z: fl.PerSample  # (1, samples)
+    w: fl.PerFeature  # w(α) of the first duals
     square: Array  # (1,) of the sum of all rows
 
 
@@ -111,8 +100,8 @@ class DirectionScores:
 class Departure:
     """Where the phase starts."""
 
-    z: PerSample
-    w: PerFeature
+    z: fl.PerSample
+    w: fl.PerFeature
     scale: float  # makes the sum of all rows a unit vector
 
 
@@ -127,7 +116,7 @@ class SquaredNorm:
 class Chunk:
     """Ask for the scores of a chunk after the last one's steps."""
 
-    change: PerFeature | None  # what they change w by; None: settled
+    change: fl.PerFeature | None  # what they change w by; None: settled
     number: int  # of the chunk; -1: none
     draw: int  # decides the chunks of this round
 
@@ -136,9 +125,9 @@ class Chunk:
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
 
-    z: PerSelected | None  # (outputs, chunk) at w
-    moved: PerSelected | None  # the same of the last steps' change of w
-    counts: Counts | None
+    z: fl.PerSelected | None  # (outputs, chunk) at w
+    moved: fl.PerSelected | None  # the same of the last steps' change of w
+    counts: fl.Counts | None
     line: Array | None  # (outputs, 2) w·Δw, ‖Δw‖²
 
 
@@ -146,8 +135,8 @@ class ChunkScores:
 class ChunkTotals:
     """The scores of a chunk, and the share of the last steps."""
 
-    z: PerSelected  # at w
-    moved: PerSelected | None  # of the last steps' change of w; None: there were none
+    z: fl.PerSelected  # at w
+    moved: fl.PerSelected | None  # of the last steps' change of w; None: there were none
     taken: Array  # (outputs,) γ
 
 
@@ -155,7 +144,7 @@ class ChunkTotals:
 class ChunkChange:
     """What the steps change a client's part of w by."""
 
-    w: PerFeature
+    w: fl.PerFeature
     sums: Array  # (outputs, 2) slope and bend of the dual's data term
 
 
@@ -163,8 +152,8 @@ class ChunkChange:
 class ChunkSteps:
     """The steps, where only some owners know the labels."""
 
-    alpha: PerSelected
-    counts: Counts
+    alpha: fl.PerSelected
+    counts: fl.Counts
     sums: Array
 
 
@@ -172,7 +161,7 @@ class ChunkSteps:
 class TakenSteps:
     """The steps for the owners of the samples."""
 
-    alpha: PerSelected
+    alpha: fl.PerSelected
 
 
 @dataclass(frozen=True)
@@ -186,8 +175,8 @@ class Settle:
 class Settled:
     """The duals that count at a client, and its share of w; sums for the dual."""
 
-    alpha: PerSample
-    w: PerFeature
+    alpha: fl.PerSample
+    w: fl.PerFeature
     sums: Array  # (outputs, 2) Σ -l*(-α_i), ‖w‖²
 
 
@@ -195,14 +184,14 @@ class Settled:
 class Evaluate:
     """Scores to evaluate the objectives at; None: send this client's part of them."""
 
-    z: PerSample | None
+    z: fl.PerSample | None
 
 
 @dataclass(frozen=True)
 class WalkerScores:
     """A client's part of the scores."""
 
-    z: PerSample
+    z: fl.PerSample
 
 
 @dataclass(frozen=True)
@@ -213,8 +202,8 @@ class DataTerms:
     square: Array  # (1,) ‖w‖²
 
 
-@client_function
-def sum_rows(before: Any, block: Block, message: Survey, rng: RandomKey) -> tuple[Any, RowSum]:
+@fl.client_function
+def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> tuple[Any, RowSum]:
     """Send the sum of this client's rows, and the duals to start from."""
     loss = losses.loss_code(before.options.loss)
     y = targets(block, len(before.alpha))
@@ -226,9 +215,9 @@ def sum_rows(before: Any, block: Block, message: Survey, rng: RandomKey) -> tupl
     return before, RowSum(gather(block.x, np.ones((1, block.shape[0]))), alpha, sums)
 
 
-@client_function
+@fl.client_function
 def score_direction(
-    before: Any, block: Block, message: Direction, rng: RandomKey
+    before: Any, block: Block, message: Direction, rng: fl.RandomKey
 ) -> tuple[Walker, DirectionScores]:
     """Leave dual ascent; send this client's part of the scores of the mean row."""
     samples = block.shape[0]
@@ -251,21 +240,21 @@ def score_direction(
     return walker, DirectionScores(scores(block.x, message.total), w, square)
 
 
-@client_function
+@fl.client_function
 def depart(
-    walker: Walker, block: Block, message: Departure, rng: RandomKey
+    walker: Walker, block: Block, message: Departure, rng: fl.RandomKey
 ) -> tuple[Walker, SquaredNorm]:
     """Keep the first weights and what each sample has of the mean row."""
     w = np.ascontiguousarray(message.w)
-    walker = evolve(walker, w=w, along=message.z[0] * message.scale)
+    walker = fl.evolve(walker, w=w, along=message.z[0] * message.scale)
     return walker, SquaredNorm(span_products(w, w, walker.before.feature_turn))
 
 
-def _drawn(walker: Walker, draw: int) -> Walker:
-    """Deal each cell's samples to the chunks of a round; all owners of a cell deal alike."""
+def _draw_chunks(walker: Walker, draw: int) -> Walker:
+    """Assign each cell's samples to chunks; all owners of a cell assign them alike."""
     parts: list[list[NDArray[np.int64]]] = []
     for start, stop, *_ in walker.before.sample_cells:
-        order = RandomKey(("chunks", draw)).generator().permutation(stop - start)
+        order = fl.RandomKey(("chunks", draw)).generator().permutation(stop - start)
         parts.append(np.array_split(start + order, CHUNKS))
     if len(parts) == 1:
         chunks = tuple(parts[0])
@@ -273,16 +262,16 @@ def _drawn(walker: Walker, draw: int) -> Walker:
         chunks = tuple(np.concatenate([cell[k] for cell in parts]) for k in range(CHUNKS))
     sizes = np.array([[len(cell[k]) for cell in parts] for k in range(CHUNKS)])
     edges = np.concatenate([np.zeros((CHUNKS, 1), np.int64), sizes.cumsum(axis=1)], axis=1)
-    return evolve(walker, chunks=chunks, edges=edges)
+    return fl.evolve(walker, chunks=chunks, edges=edges)
 
 
-@client_function
+@fl.client_function
 def score_chunk(
-    walker: Walker, block: Block, message: Chunk, rng: RandomKey
+    walker: Walker, block: Block, message: Chunk, rng: fl.RandomKey
 ) -> tuple[Walker, ChunkScores]:
     """Send this client's part of the scores of a chunk after the last one's steps."""
     if message.number == 0:
-        walker = _drawn(walker, message.draw)
+        walker = _draw_chunks(walker, message.draw)
     w, change = walker.w, message.change
     z = moved = counts = line = None
     if change is not None:
@@ -297,15 +286,15 @@ def score_chunk(
         else:
             z, moved = score_pairs(block.x, rows, w, change)
     # `rows` still names the chunk before: its steps are counted when their share is known
-    walker = evolve(walker, change=change, number=message.number)
+    walker = fl.evolve(walker, change=change, number=message.number)
     return walker, ChunkScores(z, moved, counts, line)
 
 
-def _counted(walker: Walker, taken: Array) -> Walker:
+def _count_steps(walker: Walker, taken: Array) -> Walker:
     """Count the share of the last steps that the server took."""
     if walker.rows is None or walker.steps is None or walker.change is None:
         return walker
-    return evolve(
+    return fl.evolve(
         walker,
         alpha=add_at(walker.alpha, walker.rows, walker.steps, taken),
         w=advanced(walker.w, walker.change, taken),
@@ -319,7 +308,7 @@ def _walk(
     walker: Walker, block: Block, message: ChunkTotals
 ) -> tuple[Walker, NDArray[np.int64], Array, Array]:
     """Take the dual steps on the present chunk; return its samples, the steps and their sums."""
-    walker = _counted(walker, message.taken)
+    walker = _count_steps(walker, message.taken)
     assert walker.edges is not None
     rows, outputs = walker.chunks[walker.number], len(walker.alpha)
     if block.y is None:
@@ -344,25 +333,25 @@ def _walk(
     return walker, rows, steps, sums
 
 
-def _moved(walker: Walker, block: Block, rows: NDArray[np.int64], steps: Array) -> Array:
+def _gather_steps(walker: Walker, block: Block, rows: NDArray[np.int64], steps: Array) -> Array:
     """Return what steps change this client's part of w by."""
     scale = 1 / (walker.before.options.regularisation * walker.before.samples)
     return gather_rows(block.x, rows, steps * scale)
 
 
-@client_function
+@fl.client_function
 def step_chunk(
-    walker: Walker, block: Block, message: ChunkTotals, rng: RandomKey
+    walker: Walker, block: Block, message: ChunkTotals, rng: fl.RandomKey
 ) -> tuple[Walker, ChunkChange]:
     """Step on a chunk; send what the steps change this client's part of w by."""
     walker, rows, steps, sums = _walk(walker, block, message)
-    walker = evolve(walker, rows=rows, steps=steps)
-    return walker, ChunkChange(_moved(walker, block, rows, steps), sums)
+    walker = fl.evolve(walker, rows=rows, steps=steps)
+    return walker, ChunkChange(_gather_steps(walker, block, rows, steps), sums)
 
 
-@client_function
+@fl.client_function
 def find_steps(
-    walker: Walker, block: Block, message: ChunkTotals, rng: RandomKey
+    walker: Walker, block: Block, message: ChunkTotals, rng: fl.RandomKey
 ) -> tuple[Walker, ChunkSteps]:
     """Step on the samples of a chunk whose label counts here; send the steps."""
     walker, _, steps, sums = _walk(walker, block, message)
@@ -370,20 +359,22 @@ def find_steps(
     return walker, ChunkSteps(steps, np.diff(walker.edges[walker.number]), sums)
 
 
-@client_function
+@fl.client_function
 def take_steps(
-    walker: Walker, block: Block, message: TakenSteps, rng: RandomKey
+    walker: Walker, block: Block, message: TakenSteps, rng: fl.RandomKey
 ) -> tuple[Walker, ChunkChange]:
     """Take the steps that were found where the labels are."""
     rows, steps = walker.chunks[walker.number], np.ascontiguousarray(message.alpha)
-    walker = evolve(walker, rows=rows, steps=steps)
-    return walker, ChunkChange(_moved(walker, block, rows, steps), np.zeros((len(steps), 2)))
+    walker = fl.evolve(walker, rows=rows, steps=steps)
+    return walker, ChunkChange(_gather_steps(walker, block, rows, steps), np.zeros((len(steps), 2)))
 
 
-@client_function
-def settle(walker: Walker, block: Block, message: Settle, rng: RandomKey) -> tuple[Walker, Settled]:
+@fl.client_function
+def settle(
+    walker: Walker, block: Block, message: Settle, rng: fl.RandomKey
+) -> tuple[Walker, Settled]:
     """Count the last steps; send the duals that count here, and this client's share of w."""
-    walker = evolve(_counted(walker, message.taken), chunks=(), edges=None)
+    walker = fl.evolve(_count_steps(walker, message.taken), chunks=(), edges=None)
     spans, mine = walker.before.feature_turn, walker.before.counted
     w = np.zeros_like(walker.w)
     for start, stop in spans:
@@ -396,17 +387,17 @@ def settle(walker: Walker, block: Block, message: Settle, rng: RandomKey) -> tup
     return walker, Settled(alpha, w, np.stack(sums, axis=1))
 
 
-@client_function
+@fl.client_function
 def score_all(
-    walker: Walker, block: Block, message: Evaluate, rng: RandomKey
+    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
 ) -> tuple[Walker, WalkerScores]:
     """Send this client's part of the scores of all its samples."""
     return walker, WalkerScores(scores(block.x, walker.w))
 
 
-@client_function
+@fl.client_function
 def evaluate(
-    walker: Walker, block: Block, message: Evaluate, rng: RandomKey
+    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
 ) -> tuple[Walker, DataTerms]:
     """Send the losses and the dual terms of the samples that count here."""
     assert message.z is not None
@@ -421,13 +412,13 @@ def evaluate(
 
 
 SENDS = (
-    *sums(sum_rows, find_steps, reveals=("sums",)),
-    *sums(score_direction, depart, reveals=("square",)),
-    *sums(score_chunk, reveals=("line",)),
-    *sums(step_chunk, take_steps, reveals=("sums",)),
-    *sums(settle, reveals=("sums", "w"), opens=("alpha", "w")),
-    *sums(score_all),
-    *sums(evaluate, reveals=("sums", "square")),
+    *fl.sums(sum_rows, find_steps, reveals=("sums",)),
+    *fl.sums(score_direction, depart, reveals=("square",)),
+    *fl.sums(score_chunk, reveals=("line",)),
+    *fl.sums(step_chunk, take_steps, reveals=("sums",)),
+    *fl.sums(settle, reveals=("sums", "w"), opens=("alpha", "w")),
+    *fl.sums(score_all),
+    *fl.sums(evaluate, reveals=("sums", "square")),
 )
 
 
@@ -443,41 +434,25 @@ class ChunkAscent:
     regularisation: float
     samples: int  # N
     shared_labels: bool  # whether every owner of a labelled sample has its label
-    dual: Array  # D
+    dual: Array = field(default_factory=lambda: np.zeros(1))  # D
     rise: float = np.inf  # of the dual in the last round, relative
     rounds: int = 0
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
 
 
-def begin(
-    clients: Clients,
-    *,
-    loss: int,
-    regularisation: float,
-    samples: int,
-    shared_labels: bool,
-) -> ChunkAscent:
+def begin(ascent: ChunkAscent, clients: fl.Clients) -> ChunkAscent:
     """Start the phase from zero (the logistic loss: from small duals)."""
     found = clients.sum(sum_rows, dict.fromkeys(clients.ids, Survey()))
-    direction = Direction(total=found.total, alpha=found.alpha, shared_labels=shared_labels)
+    direction = Direction(found.total, found.alpha, ascent.shared_labels)
     measured = clients.sum(score_direction, dict.fromkeys(clients.ids, direction))
     # discloses the norm of the mean row; the dual's data term of the first duals and their ‖w‖²
     square = float(clients.reveal(measured.square)[0])
-    departure = Departure(
-        z=measured.z, w=measured.w, scale=1 / np.sqrt(square) if square > 0 else 0.0
-    )
+    departure = Departure(measured.z, measured.w, 1 / np.sqrt(square) if square > 0 else 0.0)
     ready = clients.sum(depart, dict.fromkeys(clients.ids, departure))
     conjugates, ridge = clients.reveal(found.sums), clients.reveal(ready.square)
-    return ChunkAscent(
-        loss=loss,
-        regularisation=regularisation,
-        samples=samples,
-        shared_labels=shared_labels,
-        dual=conjugates / samples - 0.5 * regularisation * ridge,
-        alpha=found.alpha,
-        dual_weights=measured.w,
-    )
+    dual = conjugates / ascent.samples - 0.5 * ascent.regularisation * ridge
+    return fl.evolve(ascent, dual=dual, alpha=found.alpha, dual_weights=measured.w)
 
 
 def exhausted(ascent: ChunkAscent) -> bool:
@@ -485,7 +460,9 @@ def exhausted(ascent: ChunkAscent) -> bool:
     return ascent.rise < _RISE or ascent.rounds >= _ROUNDS
 
 
-def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAscent, RoundMetrics]:
+def step(
+    ascent: ChunkAscent, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[ChunkAscent, fl.RoundMetrics]:
     """Pass once over the samples; return the state and the dual there."""
     draw = rng.fold_in("chunks").integer()
     everyone = clients.ids
@@ -519,18 +496,12 @@ def step(ascent: ChunkAscent, clients: Clients, rng: RandomKey) -> tuple[ChunkAs
     sums = clients.reveal(settled.sums)
     dual = sums[:, 0] / ascent.samples - 0.5 * ascent.regularisation * sums[:, 1]
     rise = float((dual - start).sum() / max(abs(float(dual.sum())), 1e-300))
-    ascent = evolve(
-        ascent,
-        dual=dual,
-        rise=rise,
-        rounds=ascent.rounds + 1,
-        alpha=settled.alpha,
-        dual_weights=settled.w,
-    )
-    return ascent, RoundMetrics(dual=float(dual.sum()), phase="chunk ascent")
+    point = {"dual": dual, "alpha": settled.alpha, "dual_weights": settled.w}
+    ascent = fl.evolve(ascent, rise=rise, rounds=ascent.rounds + 1, **point)
+    return ascent, fl.RoundMetrics(dual=float(dual.sum()), phase="chunk ascent")
 
 
-def certify(ascent: ChunkAscent, clients: Clients) -> tuple[ChunkAscent, RoundMetrics]:
+def certify(ascent: ChunkAscent, clients: fl.Clients) -> tuple[ChunkAscent, fl.RoundMetrics]:
     """Compute the objectives at the present point."""
     found = clients.sum(score_all, dict.fromkeys(clients.ids, Evaluate(z=None)))
     terms = clients.sum(evaluate, dict.fromkeys(clients.ids, Evaluate(z=found.z)))
@@ -538,12 +509,7 @@ def certify(ascent: ChunkAscent, clients: Clients) -> tuple[ChunkAscent, RoundMe
     loss, conjugate = clients.reveal(terms.sums) / ascent.samples
     ridge = 0.5 * ascent.regularisation * float(clients.reveal(terms.square)[0])
     primal, dual = float(loss) + ridge, float(conjugate) - ridge
-    return ascent, RoundMetrics(
-        primal=primal,
-        dual=dual,
-        gap_relative=(primal - dual) / max(primal, 1e-300),
-        phase="chunk ascent",
-    )
+    return ascent, fl.RoundMetrics.certified(primal, dual, "chunk ascent")
 
 
 STATES = (ChunkAscent, Walker)

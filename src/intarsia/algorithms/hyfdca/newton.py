@@ -12,8 +12,9 @@ The server sees scalars only; every vector is a sealed total for the owners of i
 round is one Newton step:
 
 1. direction: solve (λI + 1/N X_Fᵀ h X_F) d = λ(w(α) - w) over the samples F with curvature
-   - up to 512 features: exactly, in a frame P that only the owners of each feature know;
-     one client solves the small system
+   - up to 512 features: exactly. Where sums are sealed, the system is found by secret sharing and
+     solved by the server in secret bases (`newton_shares`). Elsewhere one client solves it in a
+     frame P that only the owners of each feature know, from rows in the frame
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
    The sample doubles where steps are short or the gap stays: it then misses what bends F, such as
@@ -35,12 +36,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import newton_client, newton_direction
+from intarsia.algorithms.hyfdca import newton_client, newton_direction, newton_shares
 from intarsia.algorithms.hyfdca.newton_client import (
-    Frame,
     Gather,
     MeasurePoint,
     Move,
+    Overlap,
+    OwnFrame,
+    Partner,
     Point,
     Refresh,
     Start,
@@ -54,17 +57,21 @@ from intarsia.algorithms.hyfdca.newton_client import (
     share_weights,
 )
 from intarsia.algorithms.hyfdca.newton_direction import (
+    Coefficients,
     Search,
     line_search,
+    multiply,
     multiply_conjugate,
     multiply_exact,
 )
-from intarsia.core.algorithm import Clients, RoundMetrics
+from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, solve_shared
+from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 
 _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
+_TELLING = 3000  # least samples in a Hessian that is shared, and 12 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -105,6 +112,8 @@ class Newton:
     gradient: Any = None  # sealed, in the frame
     hessian: Any = None  # sealed, in the frame
     gram: Any = None  # sealed; None: the clients keep their preconditioner
+    dealer: Dealer | None = None  # where the system is shared
+    bounds: Array = field(default_factory=lambda: np.zeros((1, 2)))  # of it, at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
 
@@ -124,13 +133,29 @@ def begin(
     labelled: tuple[ClientId, ...],
     sparse: bool,
     frame: bool = True,
+    dealer: Dealer | None = None,
 ) -> Newton:
-    """Start the phase from duals, w(α) and their scores; return the state at that point."""
-    framed = frame and features <= _FRAME
-    start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=features if framed else 0)
+    """Start the phase from duals, w(α) and their scores; return the state at that point.
+
+    `dealer` is there where an exact solve is to be shared.
+    """
+    framed = solves_exactly(frame, features)
+    dealer = dealer if framed else None
+    size = features if framed else 0
+    if dealer is not None:  # a basis for each cell of features
+        size = dealer.widest
+    start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
-    if framed:
-        clients.ask(keep_frame, dict.fromkeys(clients.ids, Frame(frame=drawn.frame)))
+    if dealer is not None:
+        clients.ask(
+            keep_frame,
+            {
+                name: OwnFrame(drawn.frame, drawn.squares, one)
+                for name, one in dealer.overlaps.items()
+            },
+        )
+    elif framed:
+        clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(frame=drawn.frame)))
     ones = np.ones(outputs)
     newton = Newton(
         loss=loss,
@@ -138,8 +163,9 @@ def begin(
         samples=samples,
         labelled=labelled,
         framed=framed,
-        # a sample misses the rare columns of a dense table
-        budget=samples if framed and not sparse else max(_SAMPLE, 6 * features),
+        budget=_first_budget(
+            samples, features, shared=dealer is not None, whole=framed and not sparse
+        ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
         inner=ones * _INNER,
@@ -152,15 +178,24 @@ def begin(
         curved=0.0,
         alpha=alpha,
         dual_weights=w,
+        dealer=dealer,
     )
     return _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
 
 
-def step(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
+def solves_exactly(frame: bool, features: int) -> bool:
+    """Return whether the phase solves Newton's system exactly."""
+    return frame and features <= _FRAME
+
+
+def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
-    if newton.framed:
+    if newton.dealer is not None:
+        found = solve_shared(clients, newton.dealer, newton.bounds, rng)
+        products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
+    elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
     else:
         products, used = multiply_conjugate(
@@ -184,7 +219,8 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
     )
-    if (_matters(newton) & (length < _SHORT)).any():
+    # of samples that tell most few columns are missed: short steps have other causes
+    if newton.dealer is None and (_matters(newton) & (length < _SHORT)).any():
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss == losses.HINGE
@@ -197,7 +233,8 @@ def step(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     previous = newton.error
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
-    near = newton.framed or newton.gap.max() <= _FAR
+    whole = newton.framed and newton.dealer is None
+    near = whole or newton.gap.max() <= _FAR
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
         newton = _grow(newton)
     newton = _check_progress(newton)
@@ -243,16 +280,17 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         weight=weight,
         step=length,
         budget=newton.budget,
-        framed=newton.framed,
+        framed=newton.framed and newton.dealer is None,
         gram=renew,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
-    rows = gathered.rows if newton.framed else None
+    rows = gathered.rows if newton.framed and newton.dealer is None else None
     measured = clients.sum(
         measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
     )
-    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
+    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; of a system that is shared bounds of
+    # the gradient's square and of the Hessian's trace
     norms = clients.reveal(measured.norms)
     ridge = 0.5 * newton.regularisation
     primal = ridge * norms[:, 1] + sums[:, 0] / newton.samples
@@ -271,10 +309,19 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         dual_weights=dual_weights,
         gradient=measured.gradient,
         hessian=measured.hessian,
+        bounds=norms[:, 3:],
         gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,
     )
+
+
+def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> int:
+    """Return how many samples to take into the Hessian at first."""
+    if shared:  # the samples that tell most: few will do
+        return max(_TELLING, 12 * features)
+    # a sample misses the rare columns of a dense table
+    return samples if whole else max(_SAMPLE, 6 * features)
 
 
 def _fallen(newton: Newton) -> Array:
@@ -333,5 +380,5 @@ def reveal_weights(clients: Clients) -> Array:
     return weights
 
 
-SENDS = (*newton_client.SENDS, *newton_direction.SENDS)
-STATES = (Newton, Point, Search)
+SENDS = (*newton_client.SENDS, *newton_direction.SENDS, *newton_shares.SENDS)
+STATES = (Newton, Point, Search, Sharing, Dealer, Overlap, Partner)

@@ -9,35 +9,28 @@ over clients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.algorithm import (
-    Counts,
-    PerFeature,
-    PerSample,
-    PerSelected,
-    RandomKey,
-    Ready,
-    SecretKey,
-    asks,
-    client_function,
-    evolve,
-    secret_function,
-    sums,
-)
-from intarsia.core.block import Array, Block, Values, targets
+from intarsia.core import algorithm as fl
+from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.core.schema import Cell
 from intarsia.maths.linear import losses
-from intarsia.maths.linear.products import gather, project_rows, scores
-from intarsia.maths.linear.smoothed_losses import curved_samples, dual_points, move_points
+from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
+from intarsia.maths.linear.smoothed_losses import (
+    curved_samples,
+    dual_points,
+    move_points,
+    telling_samples,
+)
 from intarsia.protocols.differential_privacy import normal_numbers
 
 BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
+_LARGEST = 2.0  # what a secret basis stretches by, at most
 _GRAM = 8  # samples in a Gram matrix for each of its features
 
 
@@ -102,6 +95,28 @@ def cell_grams(
 
 
 @dataclass(frozen=True)
+class Partner:
+    """A client that has samples in common with another."""
+
+    name: ClientId
+    turn: int
+    features: NDArray[np.int64]  # (its features,) their places among the federation's
+    cells: NDArray[np.bool_]  # (the other's cells,) which of them it holds, too
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Where a client's rows and columns lie in the federation, and who has some of its samples."""
+
+    turn: int  # another one than those of its partners
+    features: NDArray[np.int64]  # (features,) their places among the federation's
+    cells: NDArray[np.int64]  # (sample cells,) their numbers in the federation
+    partners: tuple[Partner, ...]
+    all_features: int
+    all_cells: int
+
+
+@dataclass(frozen=True)
 class Point:
     """A client's state in the Newton phase, in the order of its aligned block."""
 
@@ -131,6 +146,11 @@ class Point:
     slot: NDArray[np.int64]  # (samples,) row in `framed`, -1 without one
     framed: Array  # (slots, frame) samples in the frame, each at one of its owners
     preconditioner: Array  # (outputs, rows, features) inverse Gram matrices, cell by cell
+    # where Newton's system is shared: `frame` is then (features, features), a secret basis for each
+    # of the client's feature cells
+    overlap: Overlap | None = None
+    scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
+    reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
 
     @property
     def options(self) -> Any:
@@ -142,18 +162,31 @@ class Point:
 class Start:
     """Duals, weights and scores to start from."""
 
-    alpha: PerSample
-    w: PerFeature
-    z: PerSample
+    alpha: fl.PerSample
+    w: fl.PerFeature
+    z: fl.PerSample
     warm: bool  # after dual ascent
     frame: int  # features of the frame, 0 = none
+    shared: bool = (
+        False  # whether Newton's system is shared, in a secret basis of each feature cell
+    )
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A client's random part of the frame, or the total for the owners of the features."""
+    """A client's random part of the frame."""
 
-    frame: PerFeature  # (frame, features)
+    frame: fl.PerFeature  # (frame, features)
+    squares: fl.PerFeature | None = None  # (features,) mean squares, where the system is shared
+
+
+@dataclass(frozen=True)
+class OwnFrame:
+    """The totals of Frame for the owners of the features, and where the client stands."""
+
+    frame: fl.PerFeature
+    squares: fl.PerFeature | None = None
+    overlap: Overlap | None = None  # None: the system is not shared
 
 
 @dataclass(frozen=True)
@@ -169,7 +202,7 @@ class Move:
 class DualPoint:
     """Dual points of the samples whose label counts at the client."""
 
-    alpha: PerSample
+    alpha: fl.PerSample
     sums: Array  # (outputs, 4) as in dual_points
 
 
@@ -177,7 +210,7 @@ class DualPoint:
 class Gather:
     """The dual point to count into w(α); the step that led there."""
 
-    alpha: PerSample
+    alpha: fl.PerSample
     weight: Array  # (outputs,) of the smoothing, that the curvatures follow from
     step: Array  # (outputs,)
     budget: int  # samples in the Hessian
@@ -189,25 +222,27 @@ class Gather:
 class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
 
-    w: PerFeature  # (outputs, features)
-    gram: PerFeature | None  # (outputs, height, features), see `cell_grams`
-    rows: PerSelected | None  # (frame, selected) X P, of samples that were not selected before
-    counts: Counts | None
+    w: fl.PerFeature  # (outputs, features)
+    gram: fl.PerFeature | None  # (outputs, height, features), see `cell_grams`
+    rows: fl.PerSelected | None  # (frame, selected) X P, of samples that were not selected before
+    counts: fl.Counts | None
 
 
 @dataclass(frozen=True)
 class MeasurePoint:
     """w(α), and the newly selected samples in the frame."""
 
-    w: PerFeature
-    rows: PerSelected | None
+    w: fl.PerFeature
+    rows: fl.PerSelected | None
 
 
 @dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    norms: Array | None  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; None: nothing counts here
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; None: nothing counts here. Where the system is shared
+    # two more, see `_bounds`
+    norms: Array | None
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
 
@@ -216,25 +251,25 @@ class Measured:
 class Refresh:
     """Scores computed afresh at the primal point; None: send this client's part of them."""
 
-    z: PerSample | None
+    z: fl.PerSample | None
 
 
 @dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
 
-    z: PerSample
+    z: fl.PerSample
 
 
 @dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""
 
-    w: PerFeature
+    w: fl.PerFeature
 
 
-@secret_function
-def enter(before: Any, block: Block, message: Start, rng: SecretKey) -> tuple[Point, Frame]:
+@fl.secret_function
+def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple[Point, Frame]:
     """Leave dual ascent for Newton's method; draw a part of the frame.
 
     Rows in a frame that others know are rows: it comes from what this client alone has.
@@ -280,20 +315,63 @@ def enter(before: Any, block: Block, message: Start, rng: SecretKey) -> tuple[Po
         framed=np.zeros((0, message.frame)),
         preconditioner=np.zeros((outputs, 0, features)),
     )
-    return point, Frame(frame)
+    squares = None
+    if message.shared:
+        x = block.x
+        sums = (
+            x.multiply(x).sum(axis=0) if isinstance(x, csr_array) else np.einsum("ij,ij->j", x, x)
+        )
+        squares = np.asarray(sums) / before.samples
+    return point, Frame(frame, squares)
 
 
-@client_function
-def keep_frame(point: Point, block: Block, message: Frame, rng: RandomKey) -> tuple[Point, Ready]:
+@fl.client_function
+def keep_frame(
+    point: Point, block: Block, message: OwnFrame, rng: fl.RandomKey
+) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
-    frame = np.ascontiguousarray(message.frame.T).T
+    if message.overlap is not None:
+        assert message.squares is not None
+        scale = _column_scale(message.squares, point.regularisation)
+        frame = np.ascontiguousarray(_secret_basis(message.frame, point.feature_cells, scale).T).T
+        reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
+        point = fl.evolve(point, overlap=message.overlap, scale=scale, reach=reach)
+    else:
+        frame = np.ascontiguousarray(message.frame.T).T
     ridge = point.regularisation * ((frame * point.feature_share) @ frame.T)
-    return evolve(point, frame=frame, ridge=ridge), Ready()
+    return fl.evolve(point, frame=frame, ridge=ridge), fl.Ready()
 
 
-@client_function
+def _column_scale(squares: Array, regularisation: float) -> Array:
+    """Return about the size of each column, a power of 2; not less than matters to the ridge."""
+    return np.asarray(np.exp2(np.rint(0.5 * np.log2(np.maximum(squares, regularisation)))))
+
+
+def _scaled(x: Values, scale: Array) -> Values:
+    """Return values with each column divided by its size."""
+    if isinstance(x, csr_array):
+        return csr_array((x.data / scale[x.indices], x.indices, x.indptr), shape=x.shape)
+    return x / scale
+
+
+def _secret_basis(drawn: Array, cells: Sequence[tuple[int, int]], scale: Array) -> Array:
+    """Return Pᵀ, a block for each feature cell, of normal numbers that its owners share.
+
+    P divides by the columns' sizes, then turns, stretches by ½ to 2, and turns again.
+    """
+    basis = np.zeros((len(scale), len(scale)))
+    for start, stop in cells:
+        size = stop - start
+        numbers = drawn[:size, start:stop] * np.sqrt(len(drawn) / size)
+        left, stretch, right = np.linalg.svd(numbers)
+        block = (left * np.clip(stretch, 1 / _LARGEST, _LARGEST)) @ right
+        basis[start:stop, start:stop] = (block / scale[start:stop, None]).T
+    return basis
+
+
+@fl.client_function
 def move_duals(
-    point: Point, block: Block, message: Move, rng: RandomKey
+    point: Point, block: Block, message: Move, rng: fl.RandomKey
 ) -> tuple[Point, DualPoint]:
     """Go to the new scores; find the dual point there."""
     z, centre, y = point.z, point.centre, targets(block, len(point.z))
@@ -302,12 +380,12 @@ def move_duals(
         move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
-    return evolve(point, z=z, centre=centre), DualPoint(alpha, sums)
+    return fl.evolve(point, z=z, centre=centre), DualPoint(alpha, sums)
 
 
-@client_function
+@fl.client_function
 def gather_point(
-    point: Point, block: Block, message: Gather, rng: RandomKey
+    point: Point, block: Block, message: Gather, rng: fl.RandomKey
 ) -> tuple[Point, Gathered]:
     """Count the dual point into w(α); select the samples of the Hessian."""
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
@@ -327,7 +405,7 @@ def gather_point(
             samples=point.samples,
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
-    point = evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
+    point = fl.evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
     return point, Gathered(change, gram, rows, counts)
 
 
@@ -344,7 +422,12 @@ def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
-        samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
+        if point.overlap is not None:
+            samples, curvature = telling_samples(
+                point.loss, alpha, message.weight, *given, point.before.norms
+            )
+        else:
+            samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:
@@ -359,9 +442,9 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
     return np.diff(np.searchsorted(selected, [cell[1] for cell in point.sample_cells]), prepend=0)
 
 
-@client_function
+@fl.client_function
 def measure_point(
-    point: Point, block: Block, message: MeasurePoint, rng: RandomKey
+    point: Point, block: Block, message: MeasurePoint, rng: fl.RandomKey
 ) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     away = message.w - point.w
@@ -369,7 +452,10 @@ def measure_point(
     if (kept := point.kept_features).any():
         norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
     residual = point.regularisation * away
-    point = evolve(point, residual=residual)
+    point = fl.evolve(point, residual=residual)
+    if point.overlap is not None:
+        norms = np.zeros((len(away), 3)) if norms is None else norms
+        norms = np.concatenate([norms, _bounds(point)], axis=1)
     size, outputs = len(point.frame), len(away)
     if message.rows is None:
         return point, Measured(norms, None, None)
@@ -384,6 +470,17 @@ def measure_point(
     return point, Measured(norms, gradient, hessian)
 
 
+def _bounds(point: Point) -> Array:
+    """Return this client's part of what bounds gradient and Hessian in the secret basis.
+
+    (outputs, 2): the gradient's square with columns of size one, the Hessian's trace.
+    """
+    slope = (point.residual / point.scale) ** 2 @ point.kept_features
+    trace = point.curvature @ point.reach[point.selected] / point.samples
+    ridge = point.regularisation * _LARGEST**2 * (point.feature_share @ point.scale**-2.0)
+    return np.stack([slope, trace + ridge], axis=1)
+
+
 def _remember(point: Point, rows: Array) -> Point:
     """Keep the newly selected samples whose turn is this client's."""
     new = point.selected[~point.known[point.selected]]
@@ -394,7 +491,7 @@ def _remember(point: Point, rows: Array) -> Point:
     known[new] = True
     slot[new[turn]] = len(point.framed) + np.arange(len(turn))
     framed = np.concatenate([point.framed, rows[:, turn].T])
-    return evolve(point, known=known, slot=slot, framed=framed)
+    return fl.evolve(point, known=known, slot=slot, framed=framed)
 
 
 def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -409,35 +506,35 @@ def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
     return places[0] if len(places) == 1 else np.concatenate(places)
 
 
-@client_function
+@fl.client_function
 def own_scores(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
+    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, OwnScores]:
     """Send this client's part of the scores at the primal point."""
     return point, OwnScores(scores(block.x, point.w))
 
 
-@client_function
+@fl.client_function
 def keep_scores(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
-) -> tuple[Point, Ready]:
+    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
+) -> tuple[Point, fl.Ready]:
     """Keep the scores computed afresh."""
     assert message.z is not None
-    return evolve(point, z=message.z.copy()), Ready()
+    return fl.evolve(point, z=message.z.copy()), fl.Ready()
 
 
-@client_function
+@fl.client_function
 def share_weights(
-    point: Point, block: Block, message: Refresh, rng: RandomKey
+    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
     return point, OwnWeights(point.w * point.feature_share)
 
 
 SENDS = (
-    *asks(keep_frame, keep_scores),
-    *sums(enter, gather_point, own_scores),
-    *sums(move_duals, reveals=("sums",)),
-    *sums(measure_point, reveals=("norms",)),
-    *sums(share_weights, reveals=("w",)),
+    *fl.asks(keep_frame, keep_scores),
+    *fl.sums(enter, gather_point, own_scores),
+    *fl.sums(move_duals, reveals=("sums",)),
+    *fl.sums(measure_point, reveals=("norms",)),
+    *fl.sums(share_weights, reveals=("w",)),
 )

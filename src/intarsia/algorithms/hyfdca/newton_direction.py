@@ -16,17 +16,8 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.newton_client import BLOCK, Point, counts_by_cell, halves
-from intarsia.core.algorithm import (
-    Clients,
-    Counts,
-    PerFeature,
-    PerSample,
-    PerSelected,
-    RandomKey,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.algorithms.hyfdca.newton_shares import Sharing
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
@@ -71,14 +62,14 @@ class SmallSystem:
 class Coefficients:
     """The direction in the frame; none where conjugate gradients found it."""
 
-    y: Array | None  # (outputs, frame)
+    y: Array | None  # (outputs, frame), or of the client's own features where it is shared
 
 
 @dataclass(frozen=True)
 class Products:
     """Scores of the direction; scalars for the line search."""
 
-    z: PerSample
+    z: fl.PerSample
     line: Array | None  # (outputs, 2) d·w, ‖d‖²; None: nothing counts at this client
 
 
@@ -86,7 +77,7 @@ class Products:
 class Line:
     """Scores of the direction, and steps to try."""
 
-    z: PerSample | None  # None: as before
+    z: fl.PerSample | None  # None: as before
     steps: Array  # (outputs, steps)
     weight: Array  # (outputs,) of the smoothing
 
@@ -102,15 +93,15 @@ class Slopes:
 class Precondition:
     """The Gram matrices of the client's feature cells, where they are renewed."""
 
-    gram: PerFeature | None
+    gram: fl.PerFeature | None
 
 
 @dataclass(frozen=True)
 class Applied:
     """Products of the selected samples with the preconditioned residual."""
 
-    products: PerSelected  # (outputs, selected)
-    counts: Counts
+    products: fl.PerSelected  # (outputs, selected)
+    counts: fl.Counts
     squares: Array | None  # (outputs, 2) residual · preconditioned, ‖residual‖²
 
 
@@ -118,7 +109,7 @@ class Applied:
 class Conjugate:
     """The products, and how much of the last direction to keep."""
 
-    products: PerSelected
+    products: fl.PerSelected
     keep: Array  # (outputs,)
 
 
@@ -126,7 +117,7 @@ class Conjugate:
 class Curved:
     """The Hessian's data part along the conjugate direction."""
 
-    product: PerFeature  # (outputs, features) X_Fᵀ h X_F p
+    product: fl.PerFeature  # (outputs, features) X_Fᵀ h X_F p
     squares: Array | None  # (outputs, 2) Σ h (Xp)², ‖p‖²
 
 
@@ -134,11 +125,11 @@ class Curved:
 class Advance:
     """The step along the conjugate direction, and the Hessian's product with it."""
 
-    product: PerFeature
+    product: fl.PerFeature
     step: Array  # (outputs,)
 
 
-def multiply_exact(clients: Clients, solver: ClientId, gradient: Any, hessian: Any) -> Any:
+def multiply_exact(clients: fl.Clients, solver: ClientId, gradient: Any, hessian: Any) -> Any:
     """Solve in the frame at one client; return the sealed total of Products."""
     system = SmallSystem(gradient=gradient, hessian=hessian)
     solved = clients.sum(solve, {solver: system})
@@ -146,7 +137,7 @@ def multiply_exact(clients: Clients, solver: ClientId, gradient: Any, hessian: A
 
 
 def multiply_conjugate(
-    clients: Clients, gram: Any, *, samples: int, regularisation: float, residual: float
+    clients: fl.Clients, gram: Any, *, samples: int, regularisation: float, residual: float
 ) -> tuple[Any, int]:
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
@@ -179,7 +170,7 @@ def multiply_conjugate(
 
 
 def line_search(
-    clients: Clients,
+    clients: fl.Clients,
     labelled: tuple[ClientId, ...],
     products: Any,
     weight: Array,
@@ -227,9 +218,9 @@ def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
     return length, coarse
 
 
-@client_function
+@fl.client_function
 def solve(
-    point: Point, block: Block, message: SmallSystem, rng: RandomKey
+    point: Point, block: Block, message: SmallSystem, rng: fl.RandomKey
 ) -> tuple[Point, Coefficients]:
     """Solve the Newton system in the frame."""
     y = np.empty_like(message.gradient)
@@ -240,27 +231,30 @@ def solve(
     return point, Coefficients(y)
 
 
-@client_function
+@fl.client_function
 def multiply(
-    state: Point | Search, block: Block, message: Coefficients, rng: RandomKey
+    state: Point | Search | Sharing, block: Block, message: Coefficients, rng: fl.RandomKey
 ) -> tuple[Point, Products]:
     """Send this client's part of the direction's scores."""
     if isinstance(state, Search):
         point, direction = state.point, state.direction
     else:
         assert message.y is not None
-        point, direction = state, message.y @ state.frame
+        point = state.point if isinstance(state, Sharing) else state
+        direction = message.y @ point.frame
     kept, line = point.kept_features, None
     if kept.any():
         line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
-    return evolve(point, direction=direction), Products(scores(block.x, direction), line)
+    return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
 
 
-@client_function
-def slope_along(point: Point, block: Block, message: Line, rng: RandomKey) -> tuple[Point, Slopes]:
+@fl.client_function
+def slope_along(
+    point: Point, block: Block, message: Line, rng: fl.RandomKey
+) -> tuple[Point, Slopes]:
     """Send the slopes of the losses along the direction."""
     if message.z is not None:
-        point = evolve(point, q=message.z)
+        point = fl.evolve(point, q=message.z)
     y = targets(block, len(point.z))
     return point, Slopes(
         slopes(
@@ -269,13 +263,13 @@ def slope_along(point: Point, block: Block, message: Line, rng: RandomKey) -> tu
     )
 
 
-@client_function
+@fl.client_function
 def start_search(
-    point: Point, block: Block, message: Precondition, rng: RandomKey
+    point: Point, block: Block, message: Precondition, rng: fl.RandomKey
 ) -> tuple[Search, Applied]:
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
-        point = evolve(point, preconditioner=_inverse(point, message.gram))
+        point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
     values = block.x[point.selected]
     if not isinstance(values, csr_array):
         values = values.astype(np.float32)
@@ -369,9 +363,9 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
     return search, Applied(products, search.counts, squares)
 
 
-@client_function
+@fl.client_function
 def curve(
-    search: Search, block: Block, message: Conjugate, rng: RandomKey
+    search: Search, block: Block, message: Conjugate, rng: fl.RandomKey
 ) -> tuple[Search, Curved]:
     """Go on to the next conjugate direction; send the Hessian's product with it."""
     point, keep = search.point, message.keep[:, None]
@@ -403,9 +397,9 @@ def curve(
     return search, Curved(product, squares)
 
 
-@client_function
+@fl.client_function
 def advance_search(
-    search: Search, block: Block, message: Advance, rng: RandomKey
+    search: Search, block: Block, message: Advance, rng: fl.RandomKey
 ) -> tuple[Search, Applied]:
     """Step along the conjugate direction; precondition the new residual."""
     step, point = message.step[:, None], search.point
@@ -416,8 +410,8 @@ def advance_search(
 
 
 SENDS = (
-    *sums(solve),
-    *sums(multiply, reveals=("line",)),
-    *sums(slope_along, reveals=("slopes",)),
-    *sums(start_search, curve, advance_search, reveals=("squares",)),
+    *fl.sums(solve),
+    *fl.sums(multiply, reveals=("line",)),
+    *fl.sums(slope_along, reveals=("slopes",)),
+    *fl.sums(start_search, curve, advance_search, reveals=("squares",)),
 )

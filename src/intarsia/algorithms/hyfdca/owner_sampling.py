@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,22 +18,16 @@ def mix(key: NDArray[np.uint64], draw: int) -> NDArray[np.uint64]:
     return word ^ (word >> np.uint64(31))
 
 
-def chosen(
-    key: NDArray[np.uint64],
-    cell: NDArray[np.int64],
-    owners: tuple[tuple[ClientId, ...], ...],
-    name: ClientId,
-    present: tuple[ClientId, ...],
-    draw: int,
-) -> NDArray[np.intp]:
-    """Return the entries that fall to one of their owners; `cell` is -1 where it holds none."""
+def choose_owned(client: Any, present: tuple[ClientId, ...], draw: int) -> NDArray[np.intp]:
+    """Return the samples that fall to a client, of which it knows labels and owners."""
+    key, cell, owners = client.label_key, client.label_cell, client.label_owners
     there = set(present)
     count = np.ones(len(owners) + 1, np.uint64)
     rank = np.zeros(len(owners) + 1, np.uint64)
     for number, names in enumerate(owners):
         left = [one for one in names if one in there]
         count[number] = max(len(left), 1)
-        rank[number] = left.index(name) if name in left else 0
+        rank[number] = left.index(client.name) if client.name in left else 0
     return np.flatnonzero((cell >= 0) & (mix(key, draw) % count[cell] == rank[cell]))
 
 

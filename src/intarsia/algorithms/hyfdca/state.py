@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfdca import (
     dual_newton,
-    dual_newton_client,
     minibatch_ascent,
     newton,
     newton_client,
+    newton_shares,
 )
-from intarsia.algorithms.hyfdca.partial_participation_client import Partial
+from intarsia.algorithms.hyfdca.partial_participation import Partial
 from intarsia.core.algorithm import RandomKey, Release
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import Count, Positive, PositiveFraction, check_ranges
 from intarsia.maths.linear import losses
-from intarsia.protocols.differential_privacy import NoiseShare, draw_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,10 @@ class HyFDCA:
     # auto: where all clients are there Newton's method, for sparse tables with more features than
     # samples in the dual and after ascent in chunks; else dual ascent
     # newton: as auto, but in the primal for all tables; ascent: the paper's alone
-    frame: bool = True  # solve Newton's system in a random frame, up to 512 features
+    frame: bool = True  # solve Newton's system exactly, up to 512 features
+    # how the system is made: shares: by secret sharing, nobody sees another's rows
+    # rows: of rows in a random frame; auto: shares where sums are sealed, else rows
+    system: Literal["auto", "shares", "rows"] = "auto"
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: PositiveFraction = 1.0  # H as a share: samples that a client steps on in a round
     owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
@@ -53,9 +55,8 @@ class HyFDCA:
 
 
 Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
-InPhase = (
-    minibatch_ascent.Walker | dual_newton_client.Anchor | newton_client.Point
-)  # a client in such a phase
+# a client in such a phase
+InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton_client.Point
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Server:
     partial: Partial | None = None  # the state of that phase, once it began
     labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
     # for each client, the clients with labels among the owners of its samples
+    dealer: newton_shares.Dealer | None = None
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,12 @@ class Client:
     w: Array  # (outputs, features) weights that its part of z counts
     alpha_trial: Array  # the same after the current trial
     w_trial: Array
-    noise: NoiseShare | None = None  # to release the model with
+    noise: Release | None = None  # of what the model is released with
 
 
 def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
     """Return the server's state before the set-up."""
+    exact = newton.solves_exactly(options.frame, len(schema.features)) and options.system != "rows"
     return Server(
         options,
         len(schema.samples),
@@ -134,8 +137,9 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
-        counting=_counting(schema.labelled),
-        labellers=_labellers(schema),
+        counting=_find_counting(schema.labelled),
+        labellers=_find_labellers(schema),
+        dealer=newton_shares.deal_overlaps(schema) if exact else None,
         shared_labels=bool(
             np.isin(schema.samples.holders - schema.label_holders, 0)[
                 schema.label_holders > 0
@@ -144,14 +148,14 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
     )
 
 
-def _counting(labelled: Index) -> tuple[ClientId, ...]:
+def _find_counting(labelled: Index) -> tuple[ClientId, ...]:
     """Return the clients at which whole cells count; they take turns."""
     cells = enumerate(labelled.cells)
     names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
     return tuple(name for name in labelled.owners if name in names)
 
 
-def _labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
+def _find_labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
     able = set(schema.labelled.owners)
     found: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
     for cell in schema.samples.cells:
@@ -169,23 +173,19 @@ def init_client(
     *,
     release: Release | None = None,
 ) -> Client:
-    """Return a client's state: what the public index sets say about its samples; zeros.
-
-    A model that is released with noise gets the noise's secret here, from the system's random
-    numbers: a checkpoint keeps it, so that a run that goes on releases the same.
-    """
+    """Return a client's state: what the public index sets say about its samples; zeros."""
     samples, features = block.shape
     labelled = schema.labelled
     mine = np.flatnonzero(~np.isnan(block.y)) if block.y is not None else np.zeros(0, np.intp)
     places = labelled.own(client)
-    places = places[_ranks(labelled.ids[places], block.samples[mine])]
+    places = places[_find_ranks(labelled.ids[places], block.samples[mine])]
     key = np.zeros(samples, np.uint64)
     cell = np.full(samples, -1, np.int64)
     share = np.zeros(samples)
     key[mine] = places
-    numbers, cell[mine] = _distinct(labelled.cell_of[places])
+    numbers, cell[mine] = _find_distinct(labelled.cell_of[places])
     features_own = schema.features.cell_of[schema.features.own(client)]
-    feature_numbers, feature_cell = _distinct(features_own)
+    feature_numbers, feature_cell = _find_distinct(features_own)
     holders, rank = labelled.holders[places], labelled.rank(client, places)
     share[mine] = 1 / holders
     outputs = schema.labels.outputs
@@ -199,15 +199,15 @@ def init_client(
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
         gram_height=newton_client.height(schema.features.cells),
-        order=_spread(schema.samples, client),
+        order=_spread_evenly(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
-        kept_features=_kept(schema.features, client).astype(float)[features_own],
+        kept_features=_find_kept(schema.features, client).astype(float)[features_own],
         kept_samples=tuple(
-            _kept(schema.samples, client)[
-                _distinct(schema.samples.cell_of[schema.samples.own(client)])[0]
+            _find_kept(schema.samples, client)[
+                _find_distinct(schema.samples.cell_of[schema.samples.own(client)])[0]
             ].tolist()
         ),
-        feature_turn=_turns(schema.features, client),
+        feature_turn=_assign_turns(schema.features, client),
         label_share=share,
         label_key=key,
         label_cell=cell,
@@ -220,17 +220,17 @@ def init_client(
         w=weights,
         alpha_trial=duals,
         w_trial=weights,
-        noise=None if release is None else draw_share(release.deviation, release.releases),
+        noise=release,
     )
 
 
-def _kept(index: Index, client: ClientId) -> NDArray[np.bool_]:
+def _find_kept(index: Index, client: ClientId) -> NDArray[np.bool_]:
     """Return for each cell whether it counts at this client; its owners take turns by cell."""
     owners = [cell.owners for cell in index.cells]
     return np.array([names[number % len(names)] == client for number, names in enumerate(owners)])
 
 
-def _turns(index: Index, client: ClientId) -> NDArray[np.int64]:
+def _assign_turns(index: Index, client: ClientId) -> NDArray[np.int64]:
     """Return the runs of features that fall to this client when owners share out each cell."""
     found = [
         (start + (stop - start) * rank // holders, start + (stop - start) * (rank + 1) // holders)
@@ -239,7 +239,7 @@ def _turns(index: Index, client: ClientId) -> NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
+def _spread_evenly(index: Index, client: ClientId) -> NDArray[np.int64]:
     """Return the places of each cell's samples in an order that is the same at all its owners.
 
     It steps through a cell by its golden section, so that every stretch covers the cell evenly.
@@ -254,13 +254,13 @@ def _spread(index: Index, client: ClientId) -> NDArray[np.int64]:
     return np.concatenate(found)
 
 
-def _distinct(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _find_distinct(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the cell numbers that occur, ascending, and the place of each entry's among them."""
     occurs = np.bincount(cells) > 0
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[cells]
 
 
-def _ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+def _find_ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
     if np.array_equal(ids, wanted):
         return np.arange(len(ids))
     order = np.argsort(ids, kind="stable")

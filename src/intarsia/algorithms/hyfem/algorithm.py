@@ -39,51 +39,21 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.hyfem.client import (
-    SERVER_MODEL,
-    Client,
-    Told,
-    Weight,
-    Whole,
-    init_client,
-    local_training,
-    network,
-    part_of_loss,
-    predict,
-    send_classifier,
-    send_start,
-    train_alone,
-    weigh_classes,
-)
+from intarsia.algorithms.hyfem import client as at_client
+from intarsia.algorithms.hyfem import network
+from intarsia.algorithms.hyfem.client import Whole
 from intarsia.algorithms.hyfem.extractors import Extractor
 from intarsia.algorithms.hyfem.hyperparameters import HyFEM, composition, share_of, used_blocks
 from intarsia.algorithms.hyfem.matching import joined
-from intarsia.algorithms.hyfem.network import (
-    Composition,
-    Parts,
-    assembled,
-    drawn,
-    named_by_block,
-    parts_of,
-)
+from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks.client_network import check_clients
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    evolve,
-    sums,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
+
+_PARTS = ("extractors", "columns", "rest")
 
 
 @dataclass(frozen=True)
@@ -102,7 +72,7 @@ class Server:
     rounds: int = 0
 
 
-def init_server(options: HyFEM, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: HyFEM, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up: it draws the network.
 
     Raises
@@ -122,7 +92,7 @@ def init_server(options: HyFEM, schema: Schema, rng: RandomKey) -> Server:
         composition(options, schema, client)
     start = Whole()
     if options.shares != "nothing":
-        parts = parts_of(made_of, drawn(made_of, np.float64, rng.fold_in("shared")))
+        parts = network.parts_of(made_of, network.drawn(made_of, np.float64, rng.fold_in("shared")))
         start = Whole(parts.extractors)
         if options.shares == "all":
             start = Whole(parts.extractors, parts.columns, parts.rest)
@@ -130,24 +100,24 @@ def init_server(options: HyFEM, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, made_of, owners, share_of(options, schema), start, Whole())
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on."""
     start = server.start
     if start.extractors is None:
         return server
     options = server.options
     if options.start != "common":
-        server = evolve(server, whole=_given(server, clients, Whole(start.extractors)))
+        server = fl.evolve(server, whole=_given(server, clients, Whole(start.extractors)))
         return _with_classifiers(server, clients)
     if options.matching == "rounds":
         whole = _given(server, clients, Whole(start.extractors))
-        return evolve(server, whole=evolve(start, extractors=whole.extractors))
-    return evolve(server, whole=_given(server, clients, start))
+        return fl.evolve(server, whole=fl.evolve(start, extractors=whole.extractors))
+    return fl.evolve(server, whole=_given(server, clients, start))
 
 
-def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
+def _given(server: Server, clients: fl.Clients, parts: Whole) -> Whole:
     """Return a network that the server has as a total of all clients."""
-    fields = [one for one in ("extractors", "columns", "rest") if getattr(parts, one) is not None]
+    fields = [one for one in _PARTS if getattr(parts, one) is not None]
     messages: dict[ClientId, Whole] = {}
     for place, client in enumerate(clients.ids):
         # the first of its holders sends a block
@@ -158,19 +128,19 @@ def _given(server: Server, clients: Clients, parts: Whole) -> Whole:
             if key in fields
         }
         messages[client] = Whole(**sent, rest=parts.rest if place == 0 else None)
-    total = clients.sum(send_start, messages)
+    total = clients.sum(at_client.send_start, messages)
     return Whole(**{key: getattr(total, key) for key in fields})
 
 
-def _with_classifiers(server: Server, clients: Clients) -> Server:
+def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
     """Let the clients that are there train; put their classifiers together, neuron by neuron.
 
     The extractors are averaged as they are in other rounds.
     """
     options, first = server.options, server.whole.rest is None
-    total = clients.sum(local_training, _told(server, clients))
+    total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # discloses each client's classifier and its classes: once, or in every round
-    replies = clients.ask(send_classifier, dict.fromkeys(clients.ids, Ready()))
+    replies = clients.ask(at_client.send_classifier, dict.fromkeys(clients.ids, fl.Ready()))
     before = server.start if first else server.whole
     assert server.start.extractors is not None
     assert before.columns is not None
@@ -190,11 +160,11 @@ def _with_classifiers(server: Server, clients: Clients) -> Server:
     whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
     if options.matching == "none":  # from here on sums, of what the server does not read
         sealed = _given(server, clients, Whole(None, found.columns, found.rest))
-        whole = evolve(sealed, extractors=whole.extractors)
-    return evolve(server, made_of=made_of, whole=whole)
+        whole = fl.evolve(sealed, extractors=whole.extractors)
+    return fl.evolve(server, made_of=made_of, whole=whole)
 
 
-def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
+def _broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, at_client.Told]:
     """Return the message of the server's network to each client that is there."""
     there, shares, whole = set(clients.ids), server.shares, server.whole
     every = math.fsum(shares[client] for client in there)
@@ -206,7 +176,7 @@ def _told(server: Server, clients: Clients) -> dict[ClientId, Told]:
     hidden = server.made_of.hidden
     grown = () if hidden == server.options.hidden else hidden
     return {
-        client: Told(
+        client: at_client.Told(
             extractors=whole.extractors,
             columns=_own_columns(server, client),
             rest=whole.rest,
@@ -235,61 +205,68 @@ def _own_columns(server: Server, client: ClientId) -> Any:
     return {name: columns[name] for name, owners in server.owners.items() if client in owners}
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train; add up their parts of the change."""
-    server = evolve(server, rounds=server.rounds + 1)
+    server = fl.evolve(server, rounds=server.rounds + 1)
     if server.options.shares == "nothing":
-        clients.ask(train_alone, _told(server, clients))
-        return server, RoundMetrics(phase="local")
+        clients.ask(at_client.train_alone, _broadcast(server, clients))
+        return server, fl.RoundMetrics(phase="local")
     if server.options.matching == "rounds":
-        return _with_classifiers(server, clients), RoundMetrics(phase="matching")
+        return _with_classifiers(server, clients), fl.RoundMetrics(phase="matching")
     # step 1: the classes' weights
     server = _with_classes(server, clients)
     # step 2: local training
-    total = clients.sum(local_training, _told(server, clients))
+    total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # step 3: the server's network
     whole = server.whole
-    moved = evolve(whole, extractors=whole.extractors + total.extractors)
+    moved = fl.evolve(whole, extractors=whole.extractors + total.extractors)
     if server.options.shares == "all":
-        moved = evolve(moved, columns=whole.columns + total.columns, rest=whole.rest + total.rest)
-    return evolve(server, whole=moved), RoundMetrics(phase="averaging")
+        moved = fl.evolve(
+            moved, columns=whole.columns + total.columns, rest=whole.rest + total.rest
+        )
+    return fl.evolve(server, whole=moved), fl.RoundMetrics(phase="averaging")
 
 
-def _with_classes(server: Server, clients: Clients) -> Server:
+def _with_classes(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the classes' weights over the clients that are there."""
     options, there = server.options, tuple(clients.ids)
     if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
         return server
-    messages = {client: Weight(server.shares[client]) for client in there}
-    total = clients.sum(weigh_classes, messages)
+    messages = {client: at_client.Weight(server.shares[client]) for client in there}
+    total = clients.sum(at_client.weigh_classes, messages)
     by_block = None if server.made_of.hidden else total.by_block
-    return evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
+    return fl.evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Return the cross-entropy of the clients' networks over all their samples."""
-    messages = _told(server, clients)
-    return server, RoundMetrics(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
+    messages = _broadcast(server, clients)
+    return server, fl.RoundMetrics(
+        loss=mean_loss(clients, at_client.part_of_loss, messages, server.rounds)
+    )
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Give every client the server's network, and open it to the server, whose model it is."""
     _, info = certify(server, clients, rng)
     whole = server.whole
     if whole.rest is None:
-        return FinalResult(info)
+        return fl.FinalResult(info)
     # discloses the server's network, which is what it trains for
     extractors, columns, rest = clients.reveal(whole.extractors), whole.columns, whole.rest
     if server.options.matching == "none":
         columns, rest = clients.reveal(columns), clients.reveal(rest)
     assert columns is not None
     parts = Parts(extractors, columns, rest)
-    like = drawn(server.made_of, np.float64, RandomKey(()))
+    like = network.drawn(server.made_of, np.float64, fl.RandomKey(()))
     kind = np.float64 if server.options.precision == "double" else np.float32
     found = {
-        name: values.astype(kind) for name, values in assembled(server.made_of, parts, like).items()
+        name: values.astype(kind)
+        for name, values in network.assembled(server.made_of, parts, like).items()
     }
-    return FinalResult(info, network=named_by_block(server.made_of, found))
+    return fl.FinalResult(info, network=network.named_by_block(server.made_of, found))
 
 
 def _architecture(options: HyFEM, schema: Schema, client: ClientId | None) -> Composition | None:
@@ -330,40 +307,45 @@ def _alone(options: HyFEM) -> HyFEM:
     )
 
 
-HYFEM = Algorithm(
+HYFEM = fl.Algorithm(
     name="hyfem",
     hyperparameters=HyFEM,
     init_server=init_server,
-    init_client=init_client,
+    init_client=at_client.init_client,
     setup=setup,
     round=round,
     certify=certify,
     conclude=conclude,
-    states=(Server, Client, HyFEM, Whole, Composition, Extractor),
-    model=Model(
-        predict=predict,
-        network=network,
+    states=(Server, at_client.Client, HyFEM, Whole, Composition, Extractor),
+    model=fl.Model(
+        predict=at_client.predict,
+        network=at_client.network,
         architecture=_architecture,
-        server_model=SERVER_MODEL,
+        server_model=at_client.SERVER_MODEL,
         local_baseline=_alone,
     ),
-    disclosure=Disclosure(
-        sends=(
-            *sums(
-                send_start,
-                reveals=("extractors", "columns", "rest"),
-                opens=("extractors", "columns", "rest"),
+    disclosure=fl.Disclosure(
+        sends=fl.opening(
+            {
+                "Told.by_block": "Seen.by_block",
+                "Told.classes": "Seen.classes",
+                "Told.columns": ("Change.columns", "Whole.columns", fl.PUBLIC),
+                "Told.extractors": ("Change.extractors", "Whole.extractors"),
+                "Told.rest": ("Change.rest", "Whole.rest", fl.PUBLIC),
+            },
+            (
+                *fl.sums(at_client.send_start, reveals=_PARTS, opens=_PARTS),
+                *fl.sums(
+                    at_client.local_training,
+                    reveals=_PARTS,
+                    opens=_PARTS,
+                    pooled=lambda options: options.shares != "nothing",
+                ),
+                *fl.sums(at_client.weigh_classes),
+                *fl.asks(at_client.send_classifier, tells=_read_of_clients),
+                *fl.asks(at_client.train_alone),
+                *fl.sums(at_client.part_of_loss, reveals=("at",)),
             ),
-            *sums(
-                local_training,
-                reveals=("extractors", "columns", "rest"),
-                opens=("extractors", "columns", "rest"),
-                pooled=lambda options: options.shares != "nothing",
-            ),
-            *sums(weigh_classes),
-            *asks(send_classifier, tells=_read_of_clients),
-            *asks(train_alone),
-            *sums(part_of_loss, reveals=("at",)),
         ),
         groups=_blocks_of_several,
     ),

@@ -1,4 +1,4 @@
-"""A client of `hyfem`: its state, what it is told, how it trains, what it sends."""
+"""A client of `hyfem`: its state, its messages, how it trains, what it sends."""
 
 from __future__ import annotations
 
@@ -10,40 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.algorithms.hyfem import network as nets
 from intarsia.algorithms.hyfem.hyperparameters import HyFEM, composition
 from intarsia.algorithms.hyfem.matching import OwnClassifier
-from intarsia.algorithms.hyfem.network import (
-    Arrays,
-    Composition,
-    Parts,
-    assembled,
-    drawn,
-    first_layer,
-    from_first_layer,
-    named_by_block,
-    parts_of,
-    scores,
-    split_rest,
-    structure,
-    values_of,
-)
-from intarsia.algorithms.networks.client_network import finite
+from intarsia.algorithms.hyfem.network import Composition, Parts
+from intarsia.algorithms.networks import targets
+from intarsia.algorithms.networks.architecture import Arrays, as_tensors
+from intarsia.algorithms.networks.client_network import train_learners
 from intarsia.algorithms.networks.parameter_sharing import Loss
-from intarsia.algorithms.networks.targets import cross_entropy, label_tensor, loss_of_scores, odds
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.algorithm import (
-    ClientCall,
-    PerBlock,
-    RandomKey,
-    Ready,
-    ServerModel,
-    client_function,
-    evolve,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.optimisers import SGD
 from intarsia.maths.training.torch_import import Tensor, nn, torch
@@ -53,8 +31,8 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 class Whole:
     """The server's network, sealed: what it starts from, or what it has come to."""
 
-    extractors: PerBlock | None = None  # block → (parameters,)
-    columns: PerBlock | None = None  # block → (units, features), of the first layer
+    extractors: fl.PerBlock | None = None  # block → (parameters,)
+    columns: fl.PerBlock | None = None  # block → (units, features), of the first layer
     rest: Array | None = None  # β_1, W_2, β_2, …
 
 
@@ -80,7 +58,7 @@ class Seen:
     """The client's p_m for each class that it has rows of, else 0."""
 
     classes: Array  # (outputs,)
-    by_block: PerBlock | None  # block → (outputs,), where the first layer is the last
+    by_block: fl.PerBlock | None  # block → (outputs,), where the first layer is the last
 
 
 @dataclass(frozen=True)
@@ -104,21 +82,17 @@ class Told:
 class Change:
     """A client's part of the server's change, weighed."""
 
-    extractors: PerBlock | None
-    columns: PerBlock | None
+    extractors: fl.PerBlock | None
+    columns: fl.PerBlock | None
     rest: Array | None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _training(
-    made_of: Composition,
-    pulls: tuple[float, float],
-    steps: int,
-    batch: int,
-    dropout: float,
+    made_of: Composition, pulls: tuple[float, float], steps: int, batch: int, dropout: float
 ) -> LocalTraining:
     """Return how clients train whose networks have one structure; it keeps compiled functions."""
-    module = structure(made_of)
+    module = nets.structure(made_of)
     names = [name for name, _ in module.named_parameters()]
     proximal = {
         f"{part}.*": pull
@@ -143,7 +117,7 @@ def _loss(dropout: float, model: nn.Module, batch: Batch) -> Tensor:
     slots = sum(name[0] == "x" for name in batch)
     factors = _factors(batch["drawn"], dropout) if dropout else None
     found = model([batch[f"x{slot}"] for slot in range(slots)], factors)
-    return cross_entropy(found + batch["counting"].unsqueeze(-2), batch["y"])
+    return targets.cross_entropy(found + batch["counting"].unsqueeze(-2), batch["y"])
 
 
 def _factors(drawn: Tensor, dropout: float) -> Tensor:
@@ -157,7 +131,7 @@ def _factors(drawn: Tensor, dropout: float) -> Tensor:
     return found
 
 
-def _learner(client: Client, block: Block, rng: RandomKey) -> Learner:
+def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
     """Return a client's side of a round: the rows of its steps, drawn without repeating any.
 
     Rows are repeated where there are fewer than its steps take.
@@ -169,57 +143,44 @@ def _learner(client: Client, block: Block, rng: RandomKey) -> Learner:
         rows = np.sort(rng.fold_in("rows").generator().permutation(rows)[:needed])
     own = block.take(rows)
     assert own.y is not None
-    parameters = {
-        name: torch.from_numpy(values).to(options.device)
-        for name, values in client.parameters.items()
-    }
+    tensors = as_tensors(client.parameters)
+    parameters = {name: values.to(options.device) for name, values in tensors.items()}
     like = parameters["classifier.0.bias"]
     counting = np.where(client.classes | (options.softmax == "all"), 0.0, -np.inf)
     values = {
         f"x{slot}": torch.from_numpy(x).to(options.device, like.dtype)
-        for slot, x in enumerate(values_of(made_of, own))
+        for slot, x in enumerate(nets.values_of(made_of, own))
     }
     return Learner(
         parameters=parameters,
-        rows={**values, "y": label_tensor(own.y, like, made_of.outputs).to(options.device)},
+        rows={**values, "y": targets.label_tensor(own.y, like, made_of.outputs).to(options.device)},
         key=rng.integer(),
         constants={"counting": torch.from_numpy(counting).to(options.device, like.dtype)},
     )
 
 
-def _trained(seats: Sequence[tuple[Client, Block, RandomKey]], rate: float) -> list[Client]:
+def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], rate: float) -> list[Client]:
     """Return the clients after the steps of a round, those of one structure at once."""
-    groups: dict[Composition, list[int]] = {}
-    for place, (client, _, _) in enumerate(seats):
-        groups.setdefault(client.made_of.structure, []).append(place)
-    after: dict[int, Client] = {}
-    for made_of, places in groups.items():
-        options = seats[places[0]][0].options
+    trainings = []
+    for client, _, _ in tasks:
+        options, made_of = client.options, client.made_of.structure
         dropout = options.block_dropout if len(made_of.blocks) > 1 else 0.0
-        training = _training(made_of, options.pulls, options.steps, options.batch, dropout)
-        learners = [_learner(*seats[place]) for place in places]
-        found = vectorised.train(training, learners, engine=options.engine, rate=rate)
-        for place, one in zip(places, found, strict=True):
-            arrays = {name: values.cpu().numpy() for name, values in one.parameters.items()}
-            after[place] = evolve(seats[place][0], parameters=finite(training, arrays))
-    return [after[place] for place in range(len(seats))]
+        known = (options.pulls, options.steps, options.batch, dropout)
+        trainings.append(_training(made_of, *known))
+    learners = [_learner(*task) for task in tasks]
+    found = train_learners(trainings, learners, tasks[0][0].options.engine, rate)
+    return [fl.evolve(task[0], parameters=own) for task, own in zip(tasks, found, strict=True)]
 
 
 def init_client(
-    options: HyFEM, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: HyFEM, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Client:
-    """Return a client's state: a network that is drawn from the client's own key.
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
+    """Return a client's state: a network that is drawn from the client's own key."""
     made_of = composition(options, schema, client)
-    values_of(made_of, block)  # a missing value is said before anything trains
+    nets.values_of(made_of, block)  # a missing value is said before anything trains
     kind = np.float64 if options.precision == "double" else np.float32
     classes = held_classes(block, made_of.outputs)
-    return Client(options, made_of, drawn(made_of, kind, rng), classes)
+    return Client(options, made_of, nets.drawn(made_of, kind, rng), classes)
 
 
 def held_classes(block: Block, outputs: int) -> NDArray[np.bool_]:
@@ -229,17 +190,17 @@ def held_classes(block: Block, outputs: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(outputs), np.maximum(held, 0.0))
 
 
-@client_function
+@fl.client_function
 def send_start(
-    client: Client, block: Block, message: Whole, rng: RandomKey
+    client: Client, block: Block, message: Whole, rng: fl.RandomKey
 ) -> tuple[Client, Whole]:
     """Send what the total starts from."""
     return client, message
 
 
-@client_function
+@fl.client_function
 def weigh_classes(
-    client: Client, block: Block, message: Weight, rng: RandomKey
+    client: Client, block: Block, message: Weight, rng: fl.RandomKey
 ) -> tuple[Client, Seen]:
     """Send the client's weight for each class that it has."""
     own: Array = np.where(client.classes, message.share, 0.0)
@@ -251,48 +212,45 @@ def _opened(client: Client, message: Told) -> Client:
     """Return the client with the server's network, as far as it is shared."""
     if message.extractors is None:
         return client
-    own = parts_of(client.made_of, client.parameters)
-    if message.columns is None or message.rest is None:
-        given = Parts(message.extractors, own.columns, own.rest)
-        return evolve(client, parameters=assembled(client.made_of, given, client.parameters))
-    hidden = message.hidden or client.options.hidden
-    made_of = replace(client.made_of, hidden=hidden)
-    given = Parts(message.extractors, message.columns, message.rest)
-    parameters = assembled(made_of, given, client.parameters)
-    return evolve(client, made_of=made_of, parameters=parameters)
+    made_of, parameters = client.made_of, client.parameters
+    own = nets.parts_of(made_of, parameters)
+    given = Parts(message.extractors, own.columns, own.rest)
+    if message.columns is not None and message.rest is not None:
+        made_of = replace(made_of, hidden=message.hidden or client.options.hidden)
+        given = Parts(message.extractors, message.columns, message.rest)
+    parameters = nets.assembled(made_of, given, parameters)
+    return fl.evolve(client, made_of=made_of, parameters=parameters)
 
 
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Told]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, Change]]:
     """Train from the server's network; send the client's part of its change."""
-    before = [_opened(client, message) for client, _, message, _ in visits]
-    seats = [
-        (client, block, rng) for client, (_, block, _, rng) in zip(before, visits, strict=True)
-    ]
-    after = _trained(seats, visits[0][2].rate)
+    before = [_opened(client, message) for client, _, message, _ in calls]
+    tasks = [(client, block, rng) for client, (_, block, _, rng) in zip(before, calls, strict=True)]
+    after = _trained(tasks, calls[0][2].rate)
     return [
-        (new, _change(old, new, visit[2]))
-        for old, new, visit in zip(before, after, visits, strict=True)
+        (new, _change(old, new, call[2]))
+        for old, new, call in zip(before, after, calls, strict=True)
     ]
 
 
-@vectorised_function
-def train_alone(visits: Sequence[ClientCall[Told]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def train_alone(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own network; there is nothing to send."""
-    seats = [(client, block, rng) for client, block, _, rng in visits]
-    return [(client, Ready()) for client in _trained(seats, visits[0][2].rate)]
+    tasks = [(client, block, rng) for client, block, _, rng in calls]
+    return [(client, fl.Ready()) for client in _trained(tasks, calls[0][2].rate)]
 
 
 # it draws the other's batches, so that the two can be compared
 train_alone = replace(train_alone, stream=local_training.name)
 
 
-@client_function
+@fl.client_function
 def send_classifier(
-    client: Client, block: Block, message: Ready, rng: RandomKey
+    client: Client, block: Block, message: fl.Ready, rng: fl.RandomKey
 ) -> tuple[Client, OwnClassifier]:
     """Send the classifier as it is, and which of its rows count."""
-    own = parts_of(client.made_of, client.parameters)
+    own = nets.parts_of(client.made_of, client.parameters)
     rows = client.classes | (client.options.unseen_rows == "averaged")
     return client, OwnClassifier(own.columns, own.rest, rows)
 
@@ -303,7 +261,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
     A row of the last layer counts for those that have its class, unless all rows do.
     """
     made_of = before.made_of
-    old, new = parts_of(made_of, before.parameters), parts_of(made_of, after.parameters)
+    old, new = (nets.parts_of(made_of, before.parameters), nets.parts_of(made_of, after.parameters))
     shares = message.block_shares
     assert shares is not None
     extractors = {
@@ -325,7 +283,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
         }
     rest = message.share * (new.rest - old.rest)
     rows = _of_classes(before, message, message.share, message.classes)
-    biases, weights = split_rest(rest, (*made_of.hidden, made_of.outputs))  # views of `rest`
+    biases, weights = nets.split_rest(rest, (*made_of.hidden, made_of.outputs))  # views of `rest`
     biases[-1] *= rows / message.share
     if weights:
         weights[-1] *= rows[:, None] / message.share
@@ -342,37 +300,37 @@ def _of_classes(client: Client, message: Told, share: float, total: Array | None
     return found
 
 
-@client_function
+@fl.client_function
 def part_of_loss(
-    client: Client, block: Block, message: Told, rng: RandomKey
+    client: Client, block: Block, message: Told, rng: fl.RandomKey
 ) -> tuple[Client, Loss]:
     """Keep the server's network; send the client's part of the loss."""
     client = _opened(client, message)
-    found = scores(client.made_of, client.parameters, block)
-    return client, Loss(loss_of_scores(found, block))
+    found = nets.scores(client.made_of, client.parameters, block)
+    return client, Loss(targets.loss_of_scores(found, block))
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
-    return odds(scores(client.made_of, client.parameters, block))
+    return targets.odds(nets.scores(client.made_of, client.parameters, block))
 
 
 def network(client: Client) -> Arrays:
     """Return the parameters of a client's network, by block."""
-    return named_by_block(client.made_of, client.parameters)
+    return nets.named_by_block(client.made_of, client.parameters)
 
 
 def _part_of_scores(client: Client, block: Block) -> dict[str, Array]:
     """Return what each block gives to the server's first layer, (units, samples)."""
-    parts = parts_of(client.made_of, client.parameters)
-    return first_layer(client.made_of, client.parameters, parts.columns, block)
+    parts = nets.parts_of(client.made_of, client.parameters)
+    return nets.first_layer(client.made_of, client.parameters, parts.columns, block)
 
 
 def _scores_of_sum(client: Client, total: Array) -> Array:
     """Return the log-odds by the server's network from what all blocks give, (units, samples)."""
     made_of = client.made_of
-    rest = parts_of(made_of, client.parameters).rest
-    return odds(from_first_layer(rest, (*made_of.hidden, made_of.outputs), total))
+    rest = nets.parts_of(made_of, client.parameters).rest
+    return targets.odds(nets.from_first_layer(rest, (*made_of.hidden, made_of.outputs), total))
 
 
-SERVER_MODEL = ServerModel(_part_of_scores, _scores_of_sum)
+SERVER_MODEL = fl.ServerModel(_part_of_scores, _scores_of_sum)

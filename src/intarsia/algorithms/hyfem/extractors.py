@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from intarsia.algorithms.networks.user_modules import named
+from intarsia.algorithms.networks import user_modules
 from intarsia.errors import ExperimentError, FederationError, first_line, nearest
 from intarsia.maths.training.layers import StackedLinear
-from intarsia.maths.training.torch_import import Tensor, nn, torch
+from intarsia.maths.training.torch_import import Tensor, nn
 
 KINDS = ("perceptron", "linear", "identity", "convolutional", "convolutional-1d", "resnet18")
 _PLAIN = KINDS[:3]  # of vectors, stacked
@@ -63,15 +63,9 @@ class Extractor:
 
 
 def check_kind(kind: str, key: str) -> None:
-    """Raise unless there is such an extractor.
-
-    Raises
-    ------
-    ExperimentError
-        With those that there are.
-    """
+    """Raise ExperimentError unless there is such an extractor."""
     if ":" in kind:
-        named(kind)
+        user_modules.named(kind)
     elif kind not in (*KINDS, "auto"):
         raise ExperimentError(
             f"algorithm.{key} is {kind!r}; {nearest(kind, (*KINDS, 'auto'))}, or name a function "
@@ -141,7 +135,7 @@ def module_of(made_of: Extractor) -> nn.Module:
 def _own(made_of: Extractor) -> nn.Module:
     """Return a module of the user's, once it was tried on two rows."""
     given = f"{made_of.kind}({made_of.shape}, {made_of.width})"
-    function = named(made_of.kind)
+    function = user_modules.named(made_of.kind)
     try:
         module: Any = function(made_of.shape, made_of.width)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -149,26 +143,14 @@ def _own(made_of: Extractor) -> nn.Module:
             f"{given} failed ({first_line(error)}); it must be a function of the shape of a "
             "sample's values and the number of features, (shape, width) -> torch.nn.Module."
         ) from error
-    if not isinstance(module, nn.Module):
-        raise ExperimentError(f"{given} is {type(module).__name__}; it must be a torch.nn.Module.")
-    buffers = [name for name, _ in module.named_buffers()]
+    buffers = [name for name, _ in user_modules.checked(module, given).named_buffers()]
     if buffers:
         raise ExperimentError(
             f"{given} has the buffer {buffers[0]!r}, which no average of parameters carries to "
             "the server's model; use GroupNorm or LayerNorm in place of BatchNorm."
         )
-    try:
-        with torch.no_grad():
-            found = module(torch.zeros(2, math.prod(made_of.shape)))
-    except (RuntimeError, TypeError, IndexError) as error:
-        raise ExperimentError(
-            f"{given} cannot take 2 rows of {math.prod(made_of.shape)} values: {error}."
-        ) from error
-    if not isinstance(found, Tensor) or found.shape != (2, made_of.width):
-        said = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ExperimentError(
-            f"{given} gives {said} for 2 rows; it must give features of shape {(2, made_of.width)}."
-        )
+    taken = (math.prod(made_of.shape), "values")
+    user_modules.try_on_two_rows(module, given, taken, (made_of.width, "features"))
     return module
 
 

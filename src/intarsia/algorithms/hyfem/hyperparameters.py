@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -31,6 +31,8 @@ from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, Squar
 @dataclass(frozen=True, kw_only=True)
 class HyFEM:
     """Hyperparameters; `extractors` has the kinds of single blocks, the others take `extractor`."""
+
+    loss: ClassVar[str] = "cross_entropy"  # that the scores, log-odds, are graded by
 
     variant: Literal["prox", "avg"] = "prox"  # with the proximal terms, or without
     mu1: NotNegative = 0.01  # μ1 of the extractors' proximal term
@@ -123,11 +125,6 @@ class HyFEM:
             )
 
     @property
-    def loss(self) -> str:
-        """Return the loss that the scores, log-odds of the classes, are graded by."""
-        return "cross_entropy"
-
-    @property
     def matching_cost(self) -> Cost:
         """Return what matching minimises."""
         if self.cost == "squared":  # where none is opened, all neurons cost the same
@@ -167,22 +164,15 @@ def used_blocks(options: HyFEM, schema: Schema) -> dict[str, FeatureBlock]:
             raise ExperimentError(
                 f"algorithm.extractors names the feature block {name!r}; {nearest(name, found)}."
             )
-    if options.blocks == "common":
-        common = {
-            name: one for name, one in found.items() if len(one.owners) == len(schema.clients)
-        }
-        if not common:
-            raise FederationError(
-                f"No feature block is held by all {len(schema.clients)} clients "
-                f'({listed(found, 6)}), and algorithm.blocks is "common"; set it to "all".'
-            )
-        return common
-    return found
-
-
-def holders(blocks: Mapping[str, FeatureBlock], client: ClientId) -> tuple[str, ...]:
-    """Return the names of the blocks that a client holds."""
-    return tuple(name for name, one in blocks.items() if client in one.owners)
+    if options.blocks == "all":
+        return found
+    common = {name: one for name, one in found.items() if len(one.owners) == len(schema.clients)}
+    if not common:
+        raise FederationError(
+            f"No feature block is held by all {len(schema.clients)} clients "
+            f'({listed(found, 6)}), and algorithm.blocks is "common"; set it to "all".'
+        )
+    return common
 
 
 def composition(options: HyFEM, schema: Schema, client: ClientId | None = None) -> Composition:
@@ -203,7 +193,7 @@ def composition(options: HyFEM, schema: Schema, client: ClientId | None = None) 
     )
     if client is None:
         return whole
-    own = holders(blocks, client)
+    own = [name for name, one in blocks.items() if client in one.owners]
     if not own:
         raise FederationError(
             f"Client {client!r} has no column, and a network needs at least one block; leave the "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,20 +54,16 @@ def joined(
 
     Parameters
     ----------
-    made_of
-        The server's network before.
+    made_of, before
+        The server's network, and what of it the server has, or has drawn.
     shares
         p_m of the clients.
-    before
-        What the server has, or has drawn.
     cost
         Of a match; None: squared distances.
     in_order
         Neurons of one number are taken for one, for comparison.
     again
         Whether the matching goes on from neurons of one number, rather than from nothing.
-    passes
-        Of the matching, at most.
     widest
         How many neurons the server may come to have in each hidden layer; None: as many as clients.
     outgoing
@@ -82,14 +78,8 @@ def joined(
     matching = same_order(found)
     if not in_order:
         start = matching if again else None
-        matching = match(
-            *(found, weights),
-            cost=cost,
-            start=start,
-            widths=widest,
-            passes=passes,
-            outgoing=outgoing,
-        )
+        known: dict[str, Any] = {"cost": cost, "start": start, "widths": widest}
+        matching = match(found, weights, **known, passes=passes, outgoing=outgoing)
     starts = _starts(made_of)
     was = classifier_of(made_of, before, np.ones(made_of.outputs, bool))
     otherwise = _widened(was, _numbers(matching, made_of.hidden, drawn=not again))

@@ -25,21 +25,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfem.extractors import Extractor, module_of
+from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.targets import odds
 from intarsia.algorithms.networks.training_rows import dense
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block, Labels
+from intarsia.core.settings import frozen
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
 _ROWS = 2048  # that are scored at a time
 
 
 @dataclass(frozen=True)
-class Composition:
+class Composition(TrainedArchitecture):
     """What a network over feature blocks is made of."""
 
     blocks: tuple[str, ...]
@@ -105,18 +106,9 @@ class Composition:
         rest = parts_of(self, numbered(self, parameters)).rest
         return odds(from_first_layer(rest, (*self.hidden, self.outputs), self.scale * total))
 
-    def reordered(
-        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
-    ) -> Arrays:
-        """Return the parameters: blocks name their columns, and there is no constant."""
-        return parameters
-
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
         return {"composition": np.array(json.dumps(asdict(self)))}
-
-    def to_dict(self) -> None:
-        """Return nothing: each network has its own."""
 
     def grown(self, parameters: Arrays) -> Composition:
         """Return the network with hidden layers as wide as in these parameters."""
@@ -139,23 +131,9 @@ class Composition:
 
 def composition_of(content: Mapping[str, Any]) -> Composition:
     """Return the composition that `dataclasses.asdict` wrote, from lists as JSON has them."""
-    extractors = tuple(
-        Extractor(
-            kind=one["kind"],
-            shape=tuple(one["shape"]),
-            width=one["width"],
-            hidden=tuple(one["hidden"]),
-        )
-        for one in content["extractors"]
-    )
-    return Composition(
-        blocks=tuple(content["blocks"]),
-        columns=tuple(tuple(names) for names in content["columns"]),
-        extractors=extractors,
-        hidden=tuple(content["hidden"]),
-        outputs=content["outputs"],
-        scale=content["scale"],
-    )
+    known = frozen(content)
+    extractors = tuple(Extractor(**one) for one in known["extractors"])
+    return Composition(**{**known, "extractors": extractors})
 
 
 class BlockNetwork(nn.Module):
@@ -308,13 +286,7 @@ def _quoted(name: str) -> str:
 
 
 def values_of(made_of: Composition, block: Block) -> list[Array]:
-    """Return the values of each slot, (samples, n).
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
+    """Return the values of each slot, (samples, n)."""
     place = {name: column for column, name in enumerate(block.features)}
     x = dense(block)
     return [x[:, [place[name] for name in names]] for names in made_of.columns]
@@ -323,7 +295,7 @@ def values_of(made_of: Composition, block: Block) -> list[Array]:
 def scores(made_of: Composition, parameters: Arrays, block: Block) -> Array:
     """Return the scores of a block's samples, (samples, outputs)."""
     module = _judging(made_of.structure)
-    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
+    tensors = as_tensors(parameters)
     kind = tensors["classifier.0.bias"].dtype
     values = [torch.from_numpy(x) for x in values_of(made_of, block)]
     found: list[Tensor] = []

@@ -26,22 +26,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_zeros, setup
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    PerFeature,
-    RandomKey,
-    Ready,
-    Release,
-    RoundMetrics,
-    asks,
-    client_function,
-    sums,
-)
+from intarsia.algorithms.linear import sealed_weights
+from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Positive, PositiveFraction, check_ranges
@@ -50,7 +37,7 @@ from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
 from intarsia.protocols import differential_privacy
-from intarsia.protocols.differential_privacy import NoiseShare, NoisyWeights, ShareOut, draw_share
+from intarsia.protocols.differential_privacy import NoisyWeights, ShareOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +75,14 @@ class Client:
     clients: int  # K
     alpha: Array  # (outputs, samples)
     w: Array  # (outputs, features) the weights as this client saw them last
-    noise: NoiseShare | None = None  # to release the model with
+    noise: fl.Release | None = None  # of what the model is released with
 
 
 @dataclass(frozen=True)
 class Ascend:
     """Weights to step from."""
 
-    w: PerFeature
+    w: fl.PerFeature
     sigma: float
 
 
@@ -103,7 +90,7 @@ class Ascend:
 class PrimalChange:
     """What w moves by from a client's steps."""
 
-    w: PerFeature
+    w: fl.PerFeature
 
 
 @dataclass(frozen=True)
@@ -118,9 +105,9 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: RandomKey,
+    rng: fl.RandomKey,
     *,
-    terms: Release | None = None,
+    release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: duals and weights of zero."""
     outputs, (samples, features) = schema.labels.outputs, block.shape
@@ -130,13 +117,13 @@ def init_client(
         len(schema.clients),
         np.zeros((outputs, samples)),
         np.zeros((outputs, features)),
-        None if terms is None else draw_share(terms.deviation, terms.releases),
+        release,
     )
 
 
-@client_function
+@fl.client_function
 def local_dual_ascent(
-    client: Client, block: Block, message: Ascend, rng: RandomKey
+    client: Client, block: Block, message: Ascend, rng: fl.RandomKey
 ) -> tuple[Client, PrimalChange]:
     """Step on this client's local problem; keep the steps, send what w moves by."""
     options, regularised = client.options, client.options.regularisation * client.samples
@@ -159,9 +146,9 @@ def local_dual_ascent(
     return client, PrimalChange(gather(block.x, steps) / regularised)
 
 
-@client_function
+@fl.client_function
 def objectives(
-    client: Client, block: Block, message: Weights, rng: RandomKey
+    client: Client, block: Block, message: Weights, rng: fl.RandomKey
 ) -> tuple[Client, Objectives]:
     """Keep the model; send this client's part of the objectives."""
     loss, w = losses.loss_code(client.options.loss), message.w
@@ -174,31 +161,19 @@ def objectives(
     return replace(client, w=w), Objectives(np.array(at, np.float64))
 
 
-@client_function
+@fl.noise_function
+@fl.client_function
 def add_noise(
-    client: Client, block: Block, message: ShareOut, rng: RandomKey
+    client: Client, block: Block, message: ShareOut, key: fl.NoiseKey
 ) -> tuple[Client, NoisyWeights]:
     """Send this client's share of the weights with its share of the noise."""
     assert client.noise is not None
     share = np.full(client.w.shape[1], 1 / client.clients)
-    noise, w = differential_privacy.with_noise(client.w, share, client.noise)
-    return replace(client, noise=noise), NoisyWeights(w)
+    w = differential_privacy.add_to_weights(client.w, share, client.noise, key)
+    return client, NoisyWeights(w)
 
 
-@client_function
-def keep_noisy(
-    client: Client, block: Block, message: NoisyWeights, rng: RandomKey
-) -> tuple[Client, Ready]:
-    """Keep the released weights in place of the client's own."""
-    return replace(client, w=message.w), Ready()
-
-
-def predict(client: Client, block: Block) -> Array:
-    """Return the scores of a block's samples, (outputs, samples)."""
-    return scores(block.x, client.w)
-
-
-def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -231,63 +206,51 @@ def init_server(options: CoCoA, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, len(schema.samples), sigma)
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w, sigma=server.sigma)
     # step 1: local dual ascent
     change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
     # step 2: aggregation
     w = server.w + change.w * server.options.gamma
-    return replace(server, w=w), RoundMetrics(phase="dual ascent")
+    return replace(server, w=w), fl.RoundMetrics(phase="dual ascent")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Return the objectives over all clients."""
     parts = clients.sum(objectives, dict.fromkeys(clients.ids, Weights(server.w)))
     # discloses the data loss, the dual's data term and ‖w‖²
     loss, conjugate, square = clients.reveal(parts.at).tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    gap = (primal - dual) / max(abs(primal), float(np.finfo(float).tiny))
-    return server, RoundMetrics(primal=primal, dual=dual, gap_relative=gap, phase="dual ascent")
+    return server, fl.RoundMetrics.certified(primal, dual, "dual ascent")
 
 
-def conclude_private(
-    server: Server, clients: Clients, rng: RandomKey, *, terms: Release
-) -> FinalResult:
-    """Certify the final model and reveal it with noise."""
-    _, info = certify(server, clients, rng)
-    return differential_privacy.conclude(
-        info, clients, terms, add_noise=add_noise, keep_noisy=keep_noisy
-    )
-
-
-def private(terms: Release) -> Algorithm:
+def private(release: fl.Release) -> fl.Algorithm:
     """Return CoCoA with noise in the model that it releases."""
-    return replace(
-        COCOA,
-        init_client=partial(init_client, terms=terms),
-        conclude=partial(conclude_private, terms=terms),
-    )
+    return differential_privacy.private(COCOA, release, add_noise)
 
 
-COCOA = Algorithm(
+COCOA = fl.Algorithm(
     name="cocoa",
     hyperparameters=CoCoA,
     init_server=init_server,
     init_client=init_client,
-    setup=setup,
+    setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(conclude, certify=certify),
-    states=(Server, Client, CoCoA, NoiseShare),
-    model=Model(predict=predict, additive=True, kind="linear"),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
-            *sums(objectives, reveals=("at",)),
-            *sums(add_noise, reveals=("w",), opens=("w",)),
-            *asks(keep_noisy),
+    conclude=partial(sealed_weights.conclude, certify=certify),
+    states=(Server, Client, CoCoA, fl.Release),
+    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    disclosure=fl.Disclosure(
+        sends=fl.opening(
+            dict.fromkeys(["Ascend.w", "Weights.w"], ("PrimalChange.w", "Weights.w")),
+            (
+                *fl.sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
+                *fl.sums(objectives, reveals=("at",)),
+            ),
         ),
         dp_unit="sample",
     ),

@@ -35,20 +35,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.linear.sealed_weights import Weights, conclude, send_zeros, setup
-from intarsia.core.algorithm import (
-    Algorithm,
-    Clients,
-    Disclosure,
-    Model,
-    PerFeature,
-    PerSample,
-    RandomKey,
-    Release,
-    RoundMetrics,
-    client_function,
-    sums,
-)
+from intarsia.algorithms.linear import sealed_weights
+from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
+from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
@@ -56,7 +45,7 @@ from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.sgd import descend
-from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
+from intarsia.protocols.differential_privacy import clip_change, draw_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +86,14 @@ class Client:
     copies: Copies | None  # by what the values of its block were divided
     w: Array  # (outputs, features) the model as this client saw it last
     clip: float = math.inf  # largest norm of the change of its weights in a round
-    noise: NoiseShare | None = None
+    noise: fl.Release | None = None  # of what this change is released with
 
 
 @dataclass(frozen=True)
 class Descend:
     """Weights to descend from."""
 
-    w: PerFeature
+    w: fl.PerFeature
     rate: float
     present: tuple[ClientId, ...]
 
@@ -113,14 +102,14 @@ class Descend:
 class Change:
     """A client's part of the change of the average."""
 
-    w: PerFeature
+    w: fl.PerFeature
 
 
 @dataclass(frozen=True)
 class Scores:
     """A client's part of the scores, or their total."""
 
-    z: PerSample
+    z: fl.PerSample
 
 
 @dataclass(frozen=True)
@@ -135,9 +124,9 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: RandomKey,
+    rng: fl.RandomKey,
     *,
-    release: Release | None = None,
+    release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: what the public index sets say, and weights of zero."""
     features = schema.features
@@ -155,21 +144,48 @@ def init_client(
         copies=schema.copies(client),
         w=np.zeros((schema.labels.outputs, block.shape[1])),
         clip=math.inf if release is None else release.clip,
-        noise=None if release is None else draw_share(release.deviation, release.releases),
+        noise=release,
     )
 
 
-@client_function
+@fl.client_function
 def local_descent(
-    client: Client, block: Block, message: Descend, rng: RandomKey
+    client: Client, block: Block, message: Descend, rng: fl.RandomKey
 ) -> tuple[Client, Change]:
     """Take the steps of one round on this client's own rows and columns."""
+    change = _descend(client, block, message, rng)
+    return replace(client, w=message.w), Change(change / _counts(client, message))
+
+
+@fl.noise_function
+@fl.client_function
+def noisy_descent(
+    client: Client, block: Block, message: Descend, key: fl.NoiseKey
+) -> tuple[Client, Change]:
+    """Take the same steps; clip the change of the weights and add this client's noise.
+
+    A client knows its own share: the others' alone must do, so that they split the variance.
+    """
+    assert client.noise is not None
+    counts = _counts(client, message)
+    change = clip_change(_descend(client, block, message, key.public), client.clip)
+    if client.label_share.any():
+        share = client.noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
+        change = change + share * draw_noise(client.noise, key, change.shape)
+    return replace(client, w=message.w), Change(change / counts)
+
+
+noisy_descent = replace(noisy_descent, stream=local_descent.name)
+
+
+def _descend(client: Client, block: Block, message: Descend, rng: fl.RandomKey) -> Array:
+    """Return the change of the weights in a round; without labels there is none."""
     options = client.options
     mine = np.flatnonzero(client.label_share > 0)
     if not len(mine):
-        return replace(client, w=message.w), Change(np.zeros_like(message.w))
+        return np.zeros_like(message.w)
     w = descend(
-        _undivided(client, block),
+        _restore_values(client, block),
         targets(block, len(message.w)),
         message.w,
         mine[_draw(rng, len(mine), options.local_steps * options.batch)],
@@ -178,27 +194,18 @@ def local_descent(
         loss=losses.loss_code(options.loss),
         batch=options.batch,
     )
+    return w - message.w
+
+
+def _counts(client: Client, message: Descend) -> NDArray[np.int64]:
+    """Return how many clients that are there change the weight of each feature, at least one."""
     present = set(message.present)
     cells = np.array([len(present.intersection(names)) for names in client.feature_owners])
-    counts = cells[client.feature_cell]
-    client, change = _protected(replace(client, w=message.w), w - message.w, counts)
-    return client, Change(change / counts)
+    counts: NDArray[np.int64] = np.maximum(cells, 1)[client.feature_cell]
+    return counts
 
 
-def _protected(client: Client, change: Array, counts: NDArray[np.int64]) -> tuple[Client, Array]:
-    """Return the change of the weights, clipped and with this client's share of the noise.
-
-    A client knows its own share: the others' alone must do, so that they split the variance.
-    """
-    if client.noise is None:
-        return client, change
-    noise, normal = spend(client.noise, change.shape)
-    clipped = change * min(1.0, client.clip / max(float(np.linalg.norm(change)), 1e-300))
-    share = noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
-    return replace(client, noise=noise), clipped + share * normal
-
-
-def _undivided(client: Client, block: Block) -> Values:
+def _restore_values(client: Client, block: Block) -> Values:
     """Return the values as this client holds them."""
     if client.copies is None:
         return block.x
@@ -209,24 +216,24 @@ def _undivided(client: Client, block: Block) -> Values:
     return x
 
 
-def _draw(rng: RandomKey, rows: int, length: int) -> NDArray[np.int64]:
+def _draw(rng: fl.RandomKey, rows: int, length: int) -> NDArray[np.int64]:
     """Return `length` row numbers, every row once before any comes again."""
     generator = rng.generator()
     passes = [generator.permutation(rows) for _ in range(math.ceil(length / rows))]
     return np.concatenate(passes)[:length]
 
 
-@client_function
+@fl.client_function
 def part_of_scores(
-    client: Client, block: Block, message: Weights, rng: RandomKey
+    client: Client, block: Block, message: Weights, rng: fl.RandomKey
 ) -> tuple[Client, Scores]:
     """Keep the model; send this client's part of the scores."""
     return replace(client, w=message.w), Scores(scores(block.x, message.w))
 
 
-@client_function
+@fl.client_function
 def part_of_objective(
-    client: Client, block: Block, message: Scores, rng: RandomKey
+    client: Client, block: Block, message: Scores, rng: fl.RandomKey
 ) -> tuple[Client, Objective]:
     """Send this client's part of the objective."""
     held = client.label_share > 0
@@ -236,12 +243,7 @@ def part_of_objective(
     return client, Objective(np.array([(loss @ client.label_share[held]).sum(), square]))
 
 
-def predict(client: Client, block: Block) -> Array:
-    """Return the client's part of the scores of a block's samples, (outputs, samples)."""
-    return scores(block.x, client.w)
-
-
-def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: FedAvg, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -259,18 +261,26 @@ def init_server(options: FedAvg, schema: Schema, rng: RandomKey) -> Server:
     return Server(options, len(schema.samples))
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(
+    server: Server,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
+    *,
+    descent: fl.ClientFunction = local_descent,
+) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there descend; average where their features overlap."""
     options, number = server.options, server.rounds + 1
     rate = options.a / (options.b + math.sqrt(number))
     message = Descend(w=server.w, rate=rate, present=tuple(clients.ids))
     # step 1: local descent
-    change = clients.sum(local_descent, dict.fromkeys(clients.ids, message))
+    change = clients.sum(descent, dict.fromkeys(clients.ids, message))
     # step 2: averaging
-    return replace(server, w=server.w + change.w, rounds=number), RoundMetrics(phase="averaging")
+    return replace(server, w=server.w + change.w, rounds=number), fl.RoundMetrics(phase="averaging")
 
 
-def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def certify(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     """Return the objective of the model over all clients; there is no dual to bound it from."""
     products = clients.sum(part_of_scores, dict.fromkeys(clients.ids, Weights(server.w)))
     parts = clients.sum(part_of_objective, dict.fromkeys(clients.ids, Scores(products.z)))
@@ -282,32 +292,47 @@ def certify(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, R
             f"The objective is {primal} after {server.rounds} rounds: the steps of local descent "
             "are too long. Lower algorithm.a, raise algorithm.b, or standardise the features."
         )
-    return server, RoundMetrics(primal=primal, loss=loss / server.samples, phase="averaging")
+    return server, fl.RoundMetrics(primal=primal, loss=loss / server.samples, phase="averaging")
 
 
-def private(release: Release) -> Algorithm:
+def private(release: fl.Release) -> fl.Algorithm:
     """Return FedAvg with clipped changes of the weights, and noise in them."""
-    return replace(FEDAVG, init_client=partial(init_client, release=release))
+    return replace(
+        FEDAVG,
+        init_client=partial(init_client, release=release),
+        round=partial(round, descent=noisy_descent),
+        disclosure=_disclosure(noisy_descent),
+    )
 
 
-FEDAVG = Algorithm(
+def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
+    return fl.Disclosure(
+        sends=fl.opening(
+            {
+                **dict.fromkeys(["Descend.w", "Weights.w"], ("Change.w", "Weights.w")),
+                "Scores.z": "Scores.z",
+            },
+            (
+                *fl.sums(send_zeros, descent, reveals=("w",), opens=("w",)),
+                *fl.sums(part_of_scores),
+                *fl.sums(part_of_objective, reveals=("at",)),
+            ),
+        ),
+        dp_unit="client",
+    )
+
+
+FEDAVG = fl.Algorithm(
     name="fedavg",
     hyperparameters=FedAvg,
     init_server=init_server,
     init_client=init_client,
-    setup=setup,
+    setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(conclude, certify=certify),
-    states=(Server, Client, FedAvg, Copies, NoiseShare),
-    model=Model(predict=predict, additive=True, kind="linear"),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_zeros, local_descent, reveals=("w",), opens=("w",)),
-            *sums(part_of_scores),
-            *sums(part_of_objective, reveals=("at",)),
-        ),
-        dp_unit="client",
-    ),
+    conclude=partial(sealed_weights.conclude, certify=certify),
+    states=(Server, Client, FedAvg, Copies, fl.Release),
+    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    disclosure=_disclosure(local_descent),
     private=private,
 )

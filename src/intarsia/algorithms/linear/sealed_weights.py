@@ -1,49 +1,21 @@
 """Weights that the server holds sealed: how a baseline's model starts, and how it is revealed.
 
 The server adds up changes of the weights without reading them. `setup` makes the zeros that it
-adds to, `conclude` opens the sum when training is over.
+adds to, `conclude` opens the sum when training is over. The states of server and clients have them
+as `w`; a client's are those that it saw last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
-from intarsia.core.algorithm import (
-    Clients,
-    FinalResult,
-    PerFeature,
-    RandomKey,
-    RoundMetrics,
-    client_function,
-    evolve,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
-
-
-class Server(Protocol):
-    """A server's state that has the weights."""
-
-    @property
-    def w(self) -> Any:
-        """Return the sealed weights, (outputs, features)."""
-        ...
-
-
-class Client(Protocol):
-    """A client's state that has the weights as the client saw them last."""
-
-    @property
-    def w(self) -> Array:
-        """Return the weights of the client's features, (outputs, features)."""
-        ...
-
-
-S = TypeVar("S", bound=Server)
-C = TypeVar("C", bound=Client)
+from intarsia.maths.linear.products import scores
 
 
 @dataclass(frozen=True)
@@ -55,29 +27,34 @@ class Start:
 class Weights:
     """The model."""
 
-    w: PerFeature
+    w: fl.PerFeature
 
 
-@client_function
-def send_zeros(client: C, block: Block, message: Start, rng: RandomKey) -> tuple[C, Weights]:
+@fl.client_function
+def send_zeros(client: Any, block: Block, message: Start, rng: fl.RandomKey) -> tuple[Any, Weights]:
     """Send the zeros that the total starts from."""
     return client, Weights(np.zeros_like(client.w))
 
 
-def setup(server: S, clients: Clients, rng: RandomKey) -> S:
+def setup(server: Any, clients: fl.Clients, rng: fl.RandomKey) -> Any:
     """Start from weights of zero."""
     zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Start()))
-    return evolve(server, w=zeros.w)
+    return fl.evolve(server, w=zeros.w)
+
+
+def predict(client: Any, block: Block) -> Array:
+    """Return the client's part of the scores of a block's samples, (outputs, samples)."""
+    return scores(block.x, client.w)
 
 
 def conclude(
-    server: S,
-    clients: Clients,
-    rng: RandomKey,
+    server: Any,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
     *,
-    certify: Callable[[S, Clients, RandomKey], tuple[S, RoundMetrics]],
-) -> FinalResult:
+    certify: Callable[[Any, fl.Clients, fl.RandomKey], tuple[Any, fl.RoundMetrics]],
+) -> fl.FinalResult:
     """Evaluate the final model as the algorithm does, and reveal it."""
     server, info = certify(server, clients, rng)
     # discloses the model: the server may predict with it
-    return FinalResult(info, clients.reveal(server.w))
+    return fl.FinalResult(info, clients.reveal(server.w))

@@ -14,20 +14,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.networks.embeddings import (
-    AnyKind,
-    Convolutional,
-    embedding,
-    latent_width,
-    width_of_structure,
-)
+from intarsia.algorithms.networks import embeddings
+from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.algorithms.networks.resnet import Residual
-from intarsia.algorithms.networks.targets import said
+from intarsia.algorithms.networks.targets import predict
 from intarsia.algorithms.networks.training_rows import columns, dense
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
@@ -38,8 +33,58 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
 
 
+def _no_blocks() -> ExperimentError:
+    return ExperimentError(
+        "The network reads all its columns at once and adds up no feature blocks; predict a table "
+        "that has them all."
+    )
+
+
+class TrainedArchitecture(Protocol):
+    """What a trained network is made of, and what it makes of samples."""
+
+    def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
+        """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
+        ...
+
+    def embed(self, parameters: Arrays, block: Block) -> Array:
+        """Return the points of the common latent space, (samples, k), if there is one."""
+        ...
+
+    def first_layer(
+        self, parameters: Arrays, blocks: Sequence[str], block: Block
+    ) -> dict[str, Array]:
+        """Return what feature blocks add to the first layer, each (units, samples), if any do."""
+        raise _no_blocks()
+
+    def scores_of(self, parameters: Arrays, total: Array) -> Array:
+        """Return the log-odds, (outputs, samples), from the sum over all blocks."""
+        raise _no_blocks()
+
+    def grown(self, parameters: Arrays) -> Self:
+        """Return what the network is made of after training."""
+        return self
+
+    def reordered(
+        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
+    ) -> Arrays:
+        """Return the parameters for features in another order, without those always 1.
+
+        A network that knows its columns by their names has no other order, and no constant.
+        """
+        return parameters
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what stands in a network's own file."""
+        ...
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return what stands once for all networks of a run; None: each has its own."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(TrainedArchitecture):
     """What a network is made of, apart from the client's own features."""
 
     hidden: int  # units of φ's two hidden layers, if it is a perceptron
@@ -75,25 +120,11 @@ class Architecture:
             float(parameters.get(f"labels.{name}", other))
             for name, other in (("centre", 0.0), ("spread", 1.0))
         )
-        return said(self.outputs(_weights(parameters), block)[1], centre, spread)
+        return predict(self.outputs(_weights(parameters), block)[1], centre, spread)
 
     def embed(self, parameters: Arrays, block: Block) -> Array:
         """Return the points of the common latent space, (samples, k)."""
         return self.outputs(_weights(parameters), block)[0]
-
-    def first_layer(
-        self, parameters: Arrays, blocks: Sequence[str], block: Block
-    ) -> dict[str, Array]:
-        """Refuse: there are no feature blocks."""
-        raise no_blocks()
-
-    def scores_of(self, parameters: Arrays, total: Array) -> Array:
-        """Refuse: there are no feature blocks."""
-        raise no_blocks()
-
-    def grown(self, parameters: Arrays) -> Architecture:
-        """Return the network as it came out of training."""
-        return self
 
     def reordered(
         self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
@@ -108,54 +139,6 @@ class Architecture:
     def to_dict(self) -> dict[str, Any] | None:
         """Return what stands once for all networks of a run."""
         return asdict(self)
-
-
-class TrainedArchitecture(Protocol):
-    """What a trained network is made of, and what it makes of samples."""
-
-    def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
-        """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
-        ...
-
-    def embed(self, parameters: Arrays, block: Block) -> Array:
-        """Return the points of the common latent space, (samples, k), if there is one."""
-        ...
-
-    def first_layer(
-        self, parameters: Arrays, blocks: Sequence[str], block: Block
-    ) -> dict[str, Array]:
-        """Return what feature blocks add to the first layer, each (units, samples)."""
-        ...
-
-    def scores_of(self, parameters: Arrays, total: Array) -> Array:
-        """Return the log-odds, (outputs, samples), from the sum over all blocks."""
-        ...
-
-    def grown(self, parameters: Arrays) -> TrainedArchitecture:
-        """Return what the network is made of after training."""
-        ...
-
-    def reordered(
-        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
-    ) -> Arrays:
-        """Return the parameters for features in another order, without those always 1."""
-        ...
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what stands in a network's own file."""
-        ...
-
-    def to_dict(self) -> dict[str, Any] | None:
-        """Return what stands once for all networks of a run; None: each has its own."""
-        ...
-
-
-def no_blocks() -> ExperimentError:
-    """Return the error that a network adds up no feature blocks."""
-    return ExperimentError(
-        "The network reads all its columns at once and adds up no feature blocks; predict "
-        "a table that has them all."
-    )
 
 
 def _weights(parameters: Arrays) -> Arrays:
@@ -173,33 +156,21 @@ class _Anchors(nn.Module):
             self.factors = nn.Parameter(torch.zeros(outputs, latent, latent))
 
 
-class _Head(nn.Module):
-    """α if there is one, and β, as all clients have them."""
-
-    def __init__(self, outputs: int, made_of: Architecture) -> None:
-        super().__init__()
-        latent = made_of.latent
-        self.classifier = StackedLinear(latent, outputs)
-        if made_of.layer:
-            self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
-
-
 class Network(nn.Module):
     """φ, α if there is one, β, and the anchors and the common α and β if it holds them."""
 
     def __init__(self, features: int, outputs: int, made_of: Architecture) -> None:
         super().__init__()
-        latent = latent_width(made_of.embedding, features, made_of.latent)
-        self.embedding = embedding(
+        latent = embeddings.latent_width(made_of.embedding, features, made_of.latent)
+        self.embedding = embeddings.embedding(
             made_of.embedding, features, made_of.hidden, latent, made_of.dropout
         )
-        self.classifier = StackedLinear(latent, outputs)
-        if made_of.layer:
-            self.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
+        _add_head(self, latent, outputs, made_of)
         if made_of.anchors:
             self.anchors = _Anchors(outputs, latent, covariances=made_of.covariances)
         if made_of.mixing:
-            self.common = _Head(outputs, made_of)
+            self.common = nn.Module()
+            _add_head(self.common, made_of.latent, outputs, made_of)
         self._mixing = made_of.mixing
 
     def scores(self, latent: Tensor) -> Tensor:
@@ -229,6 +200,13 @@ class Network(nn.Module):
         return latent, self.scores(latent)
 
 
+def _add_head(module: nn.Module, latent: int, outputs: int, made_of: Architecture) -> None:
+    """Give a module β, and α if there is one."""
+    module.classifier = StackedLinear(latent, outputs)
+    if made_of.layer:
+        module.shared = nn.Sequential(StackedLinear(latent, latent), nn.LeakyReLU())
+
+
 def levels_of(parameters: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, NDArray[Any]]]:
     """Return the networks of an additive network by their levels, from the first on."""
     found: dict[int, dict[str, NDArray[Any]]] = {}
@@ -243,28 +221,36 @@ def as_level(level: int, parameters: Mapping[str, NDArray[Any]]) -> dict[str, ND
     return {f"levels.{level}.{name}": values for name, values in parameters.items()}
 
 
-@lru_cache(maxsize=32)
-def _judging(outputs: int, made_of: Architecture) -> Network:
-    """Return a network for predictions: statistics of batches are those that training kept."""
-    network = Network(width_of_structure(made_of.embedding), outputs, made_of)
-    network.eval()
+@lru_cache(maxsize=64)
+def structure(outputs: int, made_of: Architecture, *, training: bool) -> Network:
+    """Return a network whose own values are not read; its embedding takes any width.
+
+    Where it predicts, statistics of batches are those that training kept.
+    """
+    width = embeddings.width_of_structure(made_of.embedding)
+    network: Network = Network(width, outputs, made_of).train(training)
     return network
+
+
+def as_tensors(parameters: Arrays) -> dict[str, Tensor]:
+    """Return a network's parameters as torch takes them."""
+    return {name: torch.from_numpy(values) for name, values in parameters.items()}
 
 
 def outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     """Return the embedded samples and their scores by one network."""
-    tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-    structure = _judging(len(parameters["classifier.bias"]), made_of)
-    x = torch.from_numpy(pictures(structure, dense(block), block))
+    tensors = as_tensors(parameters)
+    network = structure(len(parameters["classifier.bias"]), made_of, training=False)
+    x = torch.from_numpy(pictures(network, dense(block), block))
     x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
-        latent, scores = applied(structure, tensors, x)
+        latent, scores = applied(network, tensors, x)
     return latent.double().numpy(), scores.double().numpy()
 
 
 def pictures(network: nn.Module, x: Array, block: Block) -> Array:
     """Return a block's rows as pictures, if the network reads such: pixels by their names."""
-    if not isinstance(network.embedding, Convolutional | Residual):
+    if not isinstance(network.embedding, embeddings.Convolutional | Residual):
         return x
     order = columns(block.features)
     return x if np.array_equal(order, np.arange(len(order))) else x[:, order]
@@ -274,7 +260,7 @@ def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:
     """Return a network that has the weights of features that are always 1 in its first bias."""
     if not constant.any():
         return parameters
-    found = dict(parameters)
+    found: dict[str, Array] = dict(parameters)
     for first in _first_layers(parameters):
         weight = parameters[f"{first}.weight"]
         found[f"{first}.weight"] = np.ascontiguousarray(weight[:, ~constant])
@@ -296,18 +282,12 @@ def in_order(parameters: Arrays, order: NDArray[np.intp]) -> Arrays:
 
 def _first_layers(parameters: Arrays) -> list[str]:
     """Return the names of the layers that read the features, one for each level that does."""
-    found: list[str] = []
     inner = any(re.match(r"(levels\.\d+\.)?embedding\.", name) for name in parameters)
+    # behind an embedding, that of level 1 too; else from the layer on, if there is one
+    layers = ("embedding.0",) if inner else ("shared.0", "classifier")
+    found: list[str] = []
     for name in parameters:
-        whole = re.fullmatch(r"(levels\.\d+\.)?classifier\.bias", name)
-        if whole is None:
-            continue
-        front = whole[1] or ""  # of one level of several
-        # behind an embedding, that of level 1 too; else from the layer on, if there is one
-        layers = ("embedding.0",) if inner else ("shared.0", "classifier")
-        first = next(
-            (f"{front}{one}" for one in layers if f"{front}{one}.weight" in parameters), ""
-        )
-        if first:
-            found.append(first)
+        if re.fullmatch(r"(levels\.\d+\.)?classifier\.bias", name):
+            of_level = [name.replace("classifier.bias", one) for one in layers]
+            found += [one for one in of_level if f"{one}.weight" in parameters][:1]
     return found

@@ -12,29 +12,16 @@ are sent are one vector, in the order of their names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.networks.architecture import (
-    Architecture,
-    Arrays,
-    Network,
-    outputs_of,
-    pictures,
-)
-from intarsia.algorithms.networks.embeddings import (
-    IMAGES,
-    numbers_of_dropout,
-    ragged,
-    width_of_structure,
-)
+from intarsia.algorithms.networks import architecture, embeddings
+from intarsia.algorithms.networks.architecture import Architecture, Arrays, Network
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.targets import label_tensor
-from intarsia.algorithms.networks.training_rows import labelled_rows
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
@@ -43,7 +30,7 @@ from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.locks import drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam
-from intarsia.maths.training.torch_import import Tensor, nn, torch
+from intarsia.maths.training.torch_import import nn
 
 
 def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) -> Arrays:
@@ -85,26 +72,21 @@ def changed(before: Arrays, after: Arrays) -> Arrays:
     return {name: values.astype(np.float64) - before[name] for name, values in after.items()}
 
 
-@lru_cache(maxsize=32)
-def _structure(outputs: int, made_of: Architecture) -> Network:
-    """Return a network whose own values are not read; its embedding takes any width."""
-    return Network(width_of_structure(made_of.embedding), outputs, made_of)
-
-
+@lru_cache(maxsize=256)  # compiled functions belong to a training
 def training_of(
     options: NetworkOptions,
     outputs: int,
     loss: Callable[[nn.Module, Batch], Any],
-    parts: Sequence[str],
+    parts: tuple[str, ...],
     *,
     epochs: int,
     batch: int | None = None,
-    noise: Mapping[str, tuple[int, ...]] | None = None,
-    also_ragged: Mapping[str, int] | None = None,
+    noise: int = 0,
+    also_ragged: str = "",
     proximal: float = 0.0,
     squared: bool = True,
 ) -> LocalTraining:
-    """Return how some parts of the networks train; keep it: compiled functions belong to it.
+    """Return how some parts of the networks train.
 
     Parameters
     ----------
@@ -116,124 +98,82 @@ def training_of(
     epochs
         0 = one step.
     batch, noise
-        None = the options' batch, and none.
+        None = that of the options; how many numbers of "noise" a batch holds for each row.
     also_ragged
-        Axes of the client's own features in what a batch holds beside the rows.
+        What a batch holds beside the rows that runs over the client's own features, on axis 1.
     proximal
         η of η/2 ‖w - r‖² over the parts that move; r is where they start, or what is given.
     squared
         Whether it is that, or else η Σ ‖w - r‖ over the single parameters.
     """
     made_of = options.architecture
-    drawn = dict(noise or {})
+    drawn = {"noise": (noise,)} if noise else {}
     if made_of.dropout:
-        drawn["dropped"] = (numbers_of_dropout(made_of.embedding, made_of.hidden),)
+        drawn["dropped"] = (embeddings.numbers_of_dropout(made_of.embedding, made_of.hidden),)
+    # Adam for algorithms that do not leave the choice
+    optimiser = SGD if getattr(options, "optimiser", "adam") == "sgd" else Adam
     heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
     return LocalTraining(
-        model=_structure(outputs, made_of),
+        model=architecture.structure(outputs, made_of, training=True),
         loss=loss,
-        optimiser=_optimiser(options),
+        optimiser=optimiser(rate=options.rate),
         epochs=max(1, epochs),
         steps=1 if epochs == 0 else None,
         batch_size=options.batch if batch is None else batch,
-        train=tuple(parts),
+        train=parts,
         decay=dict.fromkeys(heads, options.weight_decay),
         proximal=dict.fromkeys(parts, proximal),
         squared=squared,
         noise=drawn,
-        ragged={**ragged(made_of.embedding), **(also_ragged or {})},
-        stacked=made_of.embedding not in IMAGES,
+        ragged={
+            **embeddings.ragged(made_of.embedding),
+            **({also_ragged: 1} if also_ragged else {}),
+        },
+        stacked=made_of.embedding not in embeddings.IMAGES,
     )
 
 
-def _optimiser(options: NetworkOptions) -> Adam | SGD:
-    """Return the options' optimiser: Adam for algorithms that do not leave the choice."""
-    plain = getattr(options, "optimiser", "adam") == "sgd"
-    return SGD(rate=options.rate) if plain else Adam(rate=options.rate)
-
-
-def train_networks(
-    training: LocalTraining,
-    clients: Sequence[tuple[Arrays, Block, RandomKey]],
-    constants: Sequence[Mapping[str, Tensor]],
+def train_learners(
+    trainings: Sequence[LocalTraining],
+    learners: Sequence[Learner],
     engine: vectorised.Engine,
-    references: Sequence[Arrays] | None = None,
+    rate: float | None = None,
 ) -> list[Arrays]:
-    """Train the clients' networks on their labelled rows; return the parameters they come to.
-
-    `references` are what proximal terms pull to; None: where each starts.
+    """Train each learner, those of one training at once; return the parameters they come to.
 
     Raises
     ------
     ConvergenceError
-        If a parameter is not finite.
+        If one that moved is not finite: it would spread to all others by the average.
     """
-    learners: list[Learner] = []
-    pulled: Sequence[Arrays | None] = [None] * len(clients) if references is None else references
-    for (parameters, block, rng), known, to in zip(clients, constants, pulled, strict=True):
-        tensors = {name: torch.from_numpy(values) for name, values in parameters.items()}
-        x, y = labelled_rows(block)
-        x = pictures(training.model, x, block)
-        like = tensors["classifier.weight"]
-        learners.append(
-            Learner(
-                parameters=tensors,
-                rows={
-                    "x": torch.from_numpy(x).to(like.dtype),
-                    "y": label_tensor(y, like, len(parameters["classifier.bias"])),
-                },
-                key=rng.integer(),
-                constants=known,
-                references=None if to is None else {n: torch.from_numpy(v) for n, v in to.items()},
-            )
-        )
-    return [
-        finite(training, {name: values.detach().numpy() for name, values in one.parameters.items()})
-        for one in vectorised.train(training, learners, engine=engine)
-    ]
-
-
-def finite(training: LocalTraining, parameters: Arrays) -> Arrays:
-    """Return the parameters that a training came to.
-
-    Raises
-    ------
-    ConvergenceError
-        If one that it moved is not finite: it would spread to all others by the average.
-    """
-    for name in training.trained:
-        if not np.isfinite(parameters[name]).all():
-            raise ConvergenceError(
-                f"The parameter {name} of a client's network is not finite after training; lower "
-                "algorithm.rate, or standardise the features."
-            )
-    return parameters
+    found: dict[int, Arrays] = {}
+    for training in dict.fromkeys(trainings):
+        places = [place for place, one in enumerate(trainings) if one is training]
+        alike = [learners[place] for place in places]
+        after = vectorised.train(training, alike, engine=engine, rate=rate)
+        for place, one in zip(places, after, strict=True):
+            arrays = {
+                name: values.detach().cpu().numpy() for name, values in one.parameters.items()
+            }
+            found[place] = arrays
+            for name in training.trained:
+                if not np.isfinite(arrays[name]).all():
+                    raise ConvergenceError(
+                        f"The parameter {name} of a client's network is not finite after training; "
+                        "lower algorithm.rate, or standardise the features."
+                    )
+    return [found[place] for place in range(len(learners))]
 
 
 def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:
     """Return the scores of a block's samples by one network, (samples, outputs)."""
-    return outputs_of(parameters, made_of, block)[1]
-
-
-def embedded(parameters: Arrays, options: NetworkOptions, block: Block) -> Array:
-    """Return the points of the latent space that a block's samples are taken to, (samples, k)."""
-    return options.architecture.outputs(parameters, block)[0]
-
-
-def scores(parameters: Arrays, options: NetworkOptions, block: Block) -> Array:
-    """Return what a network says of a block's samples, (samples, outputs)."""
-    return options.architecture.outputs(parameters, block)[1]
+    return architecture.outputs_of(parameters, made_of, block)[1]
 
 
 def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) -> None:
-    """Raise where a federation is not one of clients with samples and labels of their own.
+    """Raise FederationError unless all clients have labels, and samples of their own.
 
     With `shared_samples` a sample may be at several clients.
-
-    Raises
-    ------
-    FederationError
-        If a client has no labels, or a sample is at several clients.
     """
     bare = [client for client, held in schema.holdings.items() if not held.labelled.any()]
     if bare:
@@ -250,13 +190,7 @@ def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) ->
 
 
 def check_same_features(schema: Schema, name: str) -> int:
-    """Raise where clients have different features; return how many they have.
-
-    Raises
-    ------
-    FederationError
-        With the first that one client has and another lacks.
-    """
+    """Raise FederationError where clients have different features; return how many they have."""
     first, *others = schema.clients
     features = set(schema.holdings[first].features)
     for other in others:

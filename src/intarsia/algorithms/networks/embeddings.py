@@ -42,12 +42,8 @@ def embedding(
 ) -> nn.Module:
     """Return a new φ; `hidden` is the width of the perceptron's two hidden layers.
 
-    `dropout` is the chance that a unit is left out where the numbers for it are given.
-
-    Raises
-    ------
-    FederationError
-        If the features are no square image that is large enough for patches.
+    `dropout` is the chance that a unit is left out where the numbers for it are given. Patches
+    refuse features that are no square image which is large enough.
     """
     if kind == "convolutional":
         return Convolutional(features, latent, dropout)

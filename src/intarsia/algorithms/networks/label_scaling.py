@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core.algorithm import Clients, RandomKey, asks, client_function, evolve, sums
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 
 
@@ -52,7 +52,7 @@ class Settled:
     """Says that the client has the scale."""
 
 
-def settle(clients: Clients) -> None:
+def settle(clients: fl.Clients) -> None:
     """Let all clients know mean and deviation of the labels."""
     sums = clients.sum(count_labels, dict.fromkeys(clients.ids, CountLabels())).at
     squares = clients.sum(square_labels, dict.fromkeys(clients.ids, LabelSums(sums))).at
@@ -70,32 +70,39 @@ def _labels(block: Block) -> Array:
     return np.zeros(0) if block.y is None else block.y[is_labelled(block)]
 
 
-@client_function
+@fl.client_function
 def count_labels(
-    client: Any, block: Block, message: CountLabels, rng: RandomKey
+    client: Any, block: Block, message: CountLabels, rng: fl.RandomKey
 ) -> tuple[Any, LabelSums]:
     """Send the number of labels and their sum."""
     y = _labels(block)
     return client, LabelSums(np.array([float(len(y)), float(y.sum())]))
 
 
-@client_function
+@fl.client_function
 def square_labels(
-    client: Any, block: Block, message: LabelSums, rng: RandomKey
+    client: Any, block: Block, message: LabelSums, rng: fl.RandomKey
 ) -> tuple[Any, LabelSquares]:
     """Keep the mean; send the squared deviations from it."""
     centre = float(message.at[1] / message.at[0])
     squares = float(((_labels(block) - centre) ** 2).sum())
-    return evolve(client, centre=centre), LabelSquares(np.array([squares]))
+    return fl.evolve(client, centre=centre), LabelSquares(np.array([squares]))
 
 
-@client_function
+@fl.client_function
 def settle_labels(
-    client: Any, block: Block, message: LabelSpread, rng: RandomKey
+    client: Any, block: Block, message: LabelSpread, rng: fl.RandomKey
 ) -> tuple[Any, Settled]:
     """Keep the deviation; labels that are all the same stay as they are."""
     spread = float(np.sqrt(message.squares[0] / message.sums[0]))
-    return evolve(client, spread=spread or 1.0), Settled()
+    return fl.evolve(client, spread=spread or 1.0), Settled()
 
 
-SENDS = (*sums(count_labels, square_labels), *asks(settle_labels))
+SENDS = fl.opening(
+    {
+        "LabelSpread.squares": "LabelSquares.at",
+        "LabelSpread.sums": "LabelSums.at",
+        "LabelSums.at": "LabelSums.at",
+    },
+    (*fl.sums(count_labels, square_labels), *fl.asks(settle_labels)),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.embeddings import AnyKind
@@ -16,6 +16,8 @@ from intarsia.maths.training.torch_import import torch
 class NetworkOptions:
     """Hyperparameters of local training, with the defaults of FLIC's paper for real data."""
 
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+
     rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0  # on the layers behind the embedding
     batch: Count = 100
@@ -27,11 +29,6 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     @property
     def architecture(self) -> Architecture:
@@ -50,13 +47,7 @@ class NetworkOptions:
 
 
 def check_device(name: str) -> None:
-    """Raise where torch cannot compute on a device here.
-
-    Raises
-    ------
-    ExperimentError
-        With what torch says.
-    """
+    """Raise ExperimentError where torch cannot compute on a device here, with what it says."""
     try:
         torch.empty(0, device=torch.device(name))
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is none

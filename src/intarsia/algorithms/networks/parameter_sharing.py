@@ -1,61 +1,34 @@
-"""The parts of the clients' networks that all share, as one vector: told, trained, averaged.
+"""The parts of the clients' networks that all share, as one vector: broadcast, trained, averaged.
 
 What algorithms on networks have in common: states, messages, and the steps that their rounds are
-made of. A client function of theirs opens what it is told (`opened`), trains some parts
-(`trained`) and sends by how much those that are shared moved (`change`); the server averages
-(`averaged`) what it never reads. Which parts are shared is the options' `shared_parts`.
+made of. A client function of theirs opens its message (`open_messages`), trains some parts
+(`train`) and sends by how much those that are shared moved (`change`); the server averages
+(`average`) what it never reads. Which parts are shared is the options' `shared_parts`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from intarsia.algorithms.networks import label_scaling
-from intarsia.algorithms.networks.architecture import Arrays
-from intarsia.algorithms.networks.client_network import (
-    changed,
-    check_clients,
-    check_same_features,
-    drawn,
-    part_vector,
-    scores,
-    train_networks,
-    with_parts,
-)
+from intarsia.algorithms.networks import client_network as networks
+from intarsia.algorithms.networks import label_scaling, targets
+from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
 from intarsia.algorithms.networks.embeddings import width_of_structure
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.targets import loss_of_scores, output_count, said
-from intarsia.algorithms.networks.training_rows import dense
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientCall,
-    ClientFunction,
-    Clients,
-    Disclosure,
-    FinalResult,
-    Model,
-    RandomKey,
-    Ready,
-    Release,
-    RoundMetrics,
-    Sends,
-    asks,
-    client_function,
-    evolve,
-    sums,
-)
+from intarsia.algorithms.networks.training_rows import dense, labelled_rows
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
-from intarsia.maths.training.local_training import LocalTraining
-from intarsia.maths.training.torch_import import Tensor
-from intarsia.protocols.differential_privacy import NoiseShare, draw_share, spend
+from intarsia.maths.training.local_training import Learner, LocalTraining
+from intarsia.maths.training.torch_import import Tensor, torch
+from intarsia.protocols.differential_privacy import clip_change, draw_noise
 
 
 @dataclass(frozen=True)
@@ -82,7 +55,7 @@ class Client:
     barycentre: tuple[Array, ...] = ()  # own and common covariances, while one is being found
     aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
     clip: float = math.inf  # largest norm of the change that it sends
-    noise: NoiseShare | None = None
+    noise: fl.Release | None = None  # of what this change is released with
 
 
 @dataclass(frozen=True)
@@ -120,7 +93,7 @@ class ClientTask(NamedTuple):
 
     client: Client
     block: Block  # with the labels that its network learns
-    rng: RandomKey
+    rng: fl.RandomKey
 
 
 def init_client(
@@ -128,121 +101,126 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: RandomKey,
+    rng: fl.RandomKey,
     *,
-    release: Release | None = None,
+    release: fl.Release | None = None,
 ) -> Client:
-    """Return a client's state: a network that is drawn from the client's own key.
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
-    outputs = output_count(schema)
+    """Return a client's state: a network that is drawn from the client's own key."""
+    outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
-    made = Client(options, outputs, drawn(block.shape[1], outputs, options, rng))
-    if release is None:
-        return made
-    noise = draw_share(release.deviation, release.releases)
-    return evolve(made, clip=release.clip, noise=noise)
+    made = Client(options, outputs, networks.drawn(block.shape[1], outputs, options, rng))
+    return made if release is None else fl.evolve(made, clip=release.clip, noise=release)
 
 
-@client_function
+@fl.client_function
 def send_start(
-    client: Client, block: Block, message: Start, rng: RandomKey
+    client: Client, block: Block, message: Start, rng: fl.RandomKey
 ) -> tuple[Client, Start]:
     """Send what the total starts from."""
     return client, message
 
 
-def opened(visits: Sequence[ClientCall[Shared]]) -> list[ClientTask]:
+def open_messages(calls: Sequence[fl.ClientCall[Shared]]) -> list[ClientTask]:
     """Return the clients with what all share, as their messages have it."""
-    seats: list[ClientTask] = []
-    for client, block, message, rng in visits:
+    tasks: list[ClientTask] = []
+    for client, block, message, rng in calls:
         if message.shared is not None:
             parts = client.options.shared_parts
-            parameters = with_parts(client.parameters, parts, message.shared)
-            client = evolve(client, parameters=parameters)
-        seats.append(ClientTask(client, label_scaling.on_scale(client, block), rng))
-    return seats
+            parameters = networks.with_parts(client.parameters, parts, message.shared)
+            client = fl.evolve(client, parameters=parameters)
+        tasks.append(ClientTask(client, label_scaling.on_scale(client, block), rng))
+    return tasks
 
 
-def trained(
+def train(
     training: LocalTraining | None,
-    seats: Sequence[ClientTask],
+    tasks: Sequence[ClientTask],
     stream: str,
-    constants: Callable[[Client], Mapping[str, Tensor]] = lambda client: {},
+    constants: Sequence[Mapping[str, Tensor]] | None = None,
     references: Sequence[Arrays] | None = None,
 ) -> list[ClientTask]:
     """Return the clients after a training, or as they are without one.
 
-    Parameters
-    ----------
-    stream
-        Names the stream of a client's random numbers that this training draws from.
-    constants
-        What a client's batches hold beside its rows.
-    references
-        What proximal terms pull each client to; None: where it starts.
+    It draws from the stream of each client's random numbers that `stream` names. `constants` are
+    what its batches hold beside its rows, `references` what proximal terms pull it to, None:
+    where it starts.
     """
-    if training is None or not seats:
-        return list(seats)
-    found = train_networks(
-        training,
-        [(client.parameters, block, rng.fold_in(stream)) for client, block, rng in seats],
-        [constants(seat.client) for seat in seats],
-        seats[0].client.options.engine,
-        references,
-    )
+    if training is None or not tasks:
+        return list(tasks)
+    learners = []
+    for place, (client, block, rng) in enumerate(tasks):
+        tensors = as_tensors(client.parameters)
+        x, y = labelled_rows(block)
+        like = tensors["classifier.weight"]
+        rows = {
+            "x": torch.from_numpy(pictures(training.model, x, block)).to(like.dtype),
+            "y": targets.label_tensor(y, like, client.outputs),
+        }
+        learners.append(
+            Learner(
+                parameters=tensors,
+                rows=rows,
+                key=rng.fold_in(stream).integer(),
+                constants={} if constants is None else constants[place],
+                references=None if references is None else as_tensors(references[place]),
+            )
+        )
+    engine = tasks[0].client.options.engine
+    found = networks.train_learners([training] * len(tasks), learners, engine)
     return [
-        seat._replace(client=evolve(seat.client, parameters=own))
-        for seat, own in zip(seats, found, strict=True)
+        task._replace(client=fl.evolve(task.client, parameters=own))
+        for task, own in zip(tasks, found, strict=True)
     ]
+
+
+def train_and_keep(
+    training: LocalTraining | None, calls: Sequence[fl.ClientCall[Shared]]
+) -> list[tuple[Client, fl.Ready]]:
+    """Return the clients after a training of which there is nothing to send."""
+    return [(one.client, fl.Ready()) for one in train(training, open_messages(calls), "local")]
 
 
 def change(before: ClientTask, after: ClientTask) -> Change:
     """Return by how much a client moved what all share."""
-    moved = changed(before.client.parameters, after.client.parameters)
-    return Change(part_vector(moved, before.client.options.shared_parts))
+    moved = networks.changed(before.client.parameters, after.client.parameters)
+    return Change(networks.part_vector(moved, before.client.options.shared_parts))
 
 
-def protected(client: Client, moved: Change, clients: int) -> tuple[Client, Change]:
-    """Return the change clipped and with this client's share of the noise, where there is any.
+def protect(client: Client, moved: Change, clients: int, key: fl.NoiseKey) -> Change:
+    """Return the change clipped and with this client's share of the noise.
 
     A client knows its own share: the others' alone must do, so that they split the variance.
     """
-    if client.noise is None or moved.shared is None:
-        return client, moved
-    noise, normal = spend(client.noise, moved.shared.shape)
-    clipped = moved.shared * min(
-        1.0, client.clip / max(float(np.linalg.norm(moved.shared)), 1e-300)
-    )
-    share = noise.deviation / math.sqrt(max(clients - 1, 1))
-    return evolve(client, noise=noise), Change(clipped + share * normal)
+    if moved.shared is None:
+        return moved
+    assert client.noise is not None
+    share = client.noise.deviation / math.sqrt(max(clients - 1, 1))
+    normal = draw_noise(client.noise, key, moved.shared.shape)
+    return Change(clip_change(moved.shared, client.clip) + share * normal)
 
 
-@client_function
+@fl.client_function
 def take_start(
-    client: Client, block: Block, message: Shared, rng: RandomKey
-) -> tuple[Client, Ready]:
+    client: Client, block: Block, message: Shared, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Start from the network that all start from."""
-    return opened([(client, block, message, rng)])[0].client, Ready()
+    return open_messages([(client, block, message, rng)])[0].client, fl.Ready()
 
 
-@client_function
+@fl.client_function
 def part_of_loss(
-    client: Client, block: Block, message: Shared, rng: RandomKey
+    client: Client, block: Block, message: Shared, rng: fl.RandomKey
 ) -> tuple[Client, Loss]:
     """Keep what all share; send this client's part of the loss."""
-    client = opened([(client, block, message, rng)])[0].client
-    found = scores(client.parameters, client.options, block)
-    return client, Loss(loss_of_scores(found, block, client.centre, client.spread))
+    client = open_messages([(client, block, message, rng)])[0].client
+    _, found = client.options.architecture.outputs(client.parameters, block)
+    return client, Loss(targets.loss_of_scores(found, block, client.centre, client.spread))
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
-    return said(scores(client.parameters, client.options, block), client.centre, client.spread)
+    _, found = client.options.architecture.outputs(client.parameters, block)
+    return targets.predict(found, client.centre, client.spread)
 
 
 def network(client: Client) -> Arrays:
@@ -260,30 +238,26 @@ def network(client: Client) -> Arrays:
 def start(
     options: NetworkOptions,
     schema: Schema,
-    rng: RandomKey,
+    rng: fl.RandomKey,
     features: int | None = None,
     given: Mapping[str, Array] | None = None,
 ) -> Server:
     """Return the server's state before the set-up: it draws what all share.
 
-    Parameters
-    ----------
-    features
-        Columns of every client's table, where the embedding is shared too.
-    given
-        Parameters that take the place of the drawn ones.
+    `features` is the number of columns where the embedding is shared too; parameters that are
+    `given` take the place of the drawn ones.
     """
-    outputs = output_count(schema)
+    outputs = targets.output_count(schema)
     if not options.shared_parts:
         return Server(options, Start(), numbers=outputs == 1)
     width = features or width_of_structure(options.architecture.embedding)
-    parameters = drawn(width, outputs, options, rng.fold_in("shared"))
+    parameters = networks.drawn(width, outputs, options, rng.fold_in("shared"))
     parameters = {**parameters, **(given or {})}
-    begin = Start(part_vector(parameters, options.shared_parts))
+    begin = Start(networks.part_vector(parameters, options.shared_parts))
     return Server(options, begin, numbers=outputs == 1)
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on.
 
     Labels that are numbers are brought to one scale before.
@@ -294,7 +268,7 @@ def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
         return server
     messages = dict.fromkeys(clients.ids, Start())
     messages[next(iter(clients.ids))] = server.start
-    return evolve(server, shared=clients.sum(send_start, messages).shared)
+    return fl.evolve(server, shared=clients.sum(send_start, messages).shared)
 
 
 def shares(options: NetworkOptions) -> bool:
@@ -302,27 +276,47 @@ def shares(options: NetworkOptions) -> bool:
     return bool(options.shared_parts)
 
 
-def started_alike(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def start_alike(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Set up, and let all clients' own networks start from the one that the server drew."""
     server = setup(server, clients, rng)
     if server.shared is not None:
-        clients.ask(take_start, told(server, clients))
+        clients.ask(take_start, broadcast(server, clients))
     return server
 
 
-def told(server: Server, clients: Clients) -> dict[ClientId, Shared]:
+def broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, Shared]:
     """Return the message of what all share, for each client that is there."""
     message = Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
     return dict.fromkeys(clients.ids, message)
 
 
-def averaged(server: Server, total: Any, clients: Clients) -> Server:
+def average(server: Server, total: Any, clients: fl.Clients) -> Server:
     """Return the server with the average of the changes added, of which `total` is the sum."""
-    return evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
+    return fl.evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
+
+
+def train_and_average(
+    server: Server,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
+    *,
+    training: fl.ClientFunction,
+    alone: fl.ClientFunction | None = None,
+) -> tuple[Server, fl.RoundMetrics]:
+    """Let the clients that are there train; average the changes of what all share.
+
+    Where nothing is shared, each trains by `alone`.
+    """
+    server = fl.evolve(server, rounds=server.rounds + 1)
+    if alone is not None and not server.options.shared_parts:
+        clients.ask(alone, broadcast(server, clients))
+        return server, fl.RoundMetrics(phase="local")
+    total = clients.sum(training, broadcast(server, clients))
+    return average(server, total, clients), fl.RoundMetrics(phase="averaging")
 
 
 def mean_loss(
-    clients: Clients, part: ClientFunction, messages: Mapping[ClientId, Any], rounds: int
+    clients: fl.Clients, part: fl.ClientFunction, messages: Mapping[ClientId, Any], rounds: int
 ) -> float:
     """Return the loss over all clients' labelled samples, from what `part` sends of it: a `Loss`.
 
@@ -344,33 +338,38 @@ def mean_loss(
 
 def certify(
     server: Server,
-    clients: Clients,
-    rng: RandomKey,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
     *,
-    part_of_loss: ClientFunction = part_of_loss,
-) -> tuple[Server, RoundMetrics]:
+    part_of_loss: fl.ClientFunction = part_of_loss,
+) -> tuple[Server, fl.RoundMetrics]:
     """Return the loss over all clients' samples with what all share now."""
-    messages = told(server, clients)
-    return server, RoundMetrics(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
+    messages = broadcast(server, clients)
+    return server, fl.RoundMetrics(loss=mean_loss(clients, part_of_loss, messages, server.rounds))
 
 
 def conclude(
     server: Server,
-    clients: Clients,
-    rng: RandomKey,
+    clients: fl.Clients,
+    rng: fl.RandomKey,
     *,
-    personalise: ClientFunction,
-    part_of_loss: ClientFunction = part_of_loss,
-) -> FinalResult:
+    personalise: fl.ClientFunction,
+    part_of_loss: fl.ClientFunction = part_of_loss,
+) -> fl.FinalResult:
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
-        clients.ask(personalise, told(server, clients))
+        clients.ask(personalise, broadcast(server, clients))
     _, info = certify(server, clients, rng, part_of_loss=part_of_loss)
-    return FinalResult(info)
+    return fl.FinalResult(info)
 
 
 def init_server(
-    options: NetworkOptions, schema: Schema, rng: RandomKey, *, name: str, own_feature_space: bool
+    options: NetworkOptions,
+    schema: Schema,
+    rng: fl.RandomKey,
+    *,
+    name: str,
+    own_feature_space: bool,
 ) -> Server:
     """Return the server's state before the set-up.
 
@@ -380,31 +379,41 @@ def init_server(
         If clients have samples in common, or one has no labels, or what is shared reads features
         that not all have.
     """
-    check_clients(schema, name)
+    networks.check_clients(schema, name)
     alike = not own_feature_space and options.shared_parts
-    return start(options, schema, rng, check_same_features(schema, name) if alike else None)
+    return start(
+        options, schema, rng, networks.check_same_features(schema, name) if alike else None
+    )
+
+
+def opening_shared(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
+    """Declare that messages hold what all share: its start, and the changes of each round."""
+    return fl.opening({"Shared.shared": ("Change.shared", "Start.shared")}, sends)
 
 
 def network_algorithm(
     name: str,
     options: type,
-    round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]],
     *,
-    sends: Sequence[Sends],
-    personalise: ClientFunction | None = None,
-    part_of_loss: ClientFunction = part_of_loss,
+    training: fl.ClientFunction | None = None,
+    alone: fl.ClientFunction | None = None,
+    sends: Sequence[fl.Sends] = (),
+    personalise: fl.ClientFunction | None = None,
+    part_of_loss: fl.ClientFunction = part_of_loss,
     own_feature_space: bool = False,
-    join: Callable[[Clients, Any, Array], None] | None = None,
+    join: Callable[[fl.Clients, Any, Array], None] | None = None,
     dp_unit: Literal["sample", "client"] = "sample",
     states: Sequence[type] = (),
     **steps: Any,
-) -> Algorithm:
+) -> fl.Algorithm:
     """Return an algorithm whose clients share parts of their networks.
 
     Parameters
     ----------
+    training, alone
+        How clients train in a round: for the average of what all share, or without one.
     sends
-        What crosses in the steps beside the last training, the loss and the scale of labels.
+        What crosses in further steps.
     personalise
         How clients train a last time; None: `steps` has another `conclude`.
     states
@@ -412,24 +421,29 @@ def network_algorithm(
     steps
         Those of `Algorithm` that are not as here.
     """
-    last = () if personalise is None else asks(personalise)
-    if personalise is not None:
-        steps = {"conclude": partial(conclude, personalise=personalise), **steps}
-    loss = sums(part_of_loss, reveals=("at",))
-    return Algorithm(
+    if training is not None:
+        sends = (*fl.sums(send_start), *fl.sums(training, pooled=shares), *sends)
+    sends = (*sends, *fl.asks(*(one for one in (alone, personalise) if one is not None)))
+    loss = fl.sums(part_of_loss, reveals=("at",))
+    in_a_round: dict[str, Any] = {"training": training, "alone": alone}
+    last: dict[str, Any] = {"personalise": personalise}
+    return fl.Algorithm(
         **{
             "init_server": partial(init_server, name=name, own_feature_space=own_feature_space),
             "init_client": init_client,
             "setup": setup,
+            "round": partial(train_and_average, **in_a_round),
+            "conclude": partial(conclude, **last),
             "certify": partial(certify, part_of_loss=part_of_loss),
             **steps,
         },
         name=name,
         hyperparameters=options,
-        round=round,
         states=(Server, Client, options, Start, *states),
-        model=Model(
+        model=fl.Model(
             predict=predict, network=network, own_feature_space=own_feature_space, join=join
         ),
-        disclosure=Disclosure(sends=(*sends, *last, *loss, *label_scaling.SENDS), dp_unit=dp_unit),
+        disclosure=fl.Disclosure(
+            sends=(*opening_shared((*sends, *loss)), *label_scaling.SENDS), dp_unit=dp_unit
+        ),
     )

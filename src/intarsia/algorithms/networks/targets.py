@@ -55,7 +55,7 @@ def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
     return row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
 
 
-def said(scores: Array, centre: float, spread: float) -> Array:
+def predict(scores: Array, centre: float, spread: float) -> Array:
     """Return log p/(1-p) of the classes, or the numbers, (outputs, samples), from scores.
 
     `scores` are (samples, outputs of the network); for two classes the odds are of the second.

@@ -45,12 +45,6 @@ def is_labelled(block: Block) -> NDArray[np.bool_]:
 
 
 def labelled_rows(block: Block) -> tuple[Array, Array]:
-    """Return the values, (labelled rows, features), and the labels, (labelled rows,).
-
-    Raises
-    ------
-    TableError
-        If a value is missing.
-    """
+    """Return the values, (labelled rows, features), and the labels, (labelled rows,)."""
     held = is_labelled(block)
     return dense(block)[held], np.zeros(0) if block.y is None else block.y[held]

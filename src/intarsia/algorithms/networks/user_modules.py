@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.networks.architecture import Arrays, no_blocks
+from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.targets import odds
 from intarsia.algorithms.networks.training_rows import columns, dense
 from intarsia.core.block import Array, Block, Labels
@@ -24,7 +24,7 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(TrainedArchitecture):
     """A network that is what a function of the user's makes."""
 
     module: str  # "package.module:name"
@@ -40,32 +40,9 @@ class Named:
             "space; build it and load parameters into it."
         )
 
-    def first_layer(
-        self, parameters: Arrays, blocks: Sequence[str], block: Block
-    ) -> dict[str, Array]:
-        """Refuse: there are no feature blocks."""
-        raise no_blocks()
-
-    def scores_of(self, parameters: Arrays, total: Array) -> Array:
-        """Refuse: there are no feature blocks."""
-        raise no_blocks()
-
-    def grown(self, parameters: Arrays) -> Named:
-        """Return the network as it came out of training."""
-        return self
-
-    def reordered(
-        self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
-    ) -> Arrays:
-        """Return the parameters: a module gets its columns by name, and no constant."""
-        return parameters
-
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
         return {"module": np.array(self.module)}
-
-    def to_dict(self) -> None:
-        """Return nothing: each network has its own."""
 
 
 @lru_cache(maxsize=256)
@@ -97,58 +74,61 @@ def named(name: str) -> Any:
     finally:
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
     if not hasattr(module, last):
-        raise ExperimentError(
-            f"The module {home!r} has no {last!r}; {nearest(last, _public(module))}."
-        )
+        public = sorted(n for n, one in vars(module).items() if n[0] != "_" and callable(one))
+        raise ExperimentError(f"The module {home!r} has no {last!r}; {nearest(last, public)}.")
     return getattr(module, last)
-
-
-def _public(module: Any) -> list[str]:
-    """Return the names of what a module offers to be called."""
-    names = sorted(vars(module))
-    return [one for one in names if one[0] != "_" and callable(getattr(module, one))]
 
 
 def made(name: str, features: int, outputs: int, seed: int) -> nn.Module:
     """Return a new module, as torch draws it from a seed."""
     with drawing_from(seed):
         module = named(name)(features, outputs)
+    return checked(module, f"{name}({features}, {outputs})")
+
+
+def checked(module: Any, call: str) -> nn.Module:
+    """Return what a call of a user's function gave, if it is a module."""
     if not isinstance(module, nn.Module):
-        raise ExperimentError(
-            f"{name}({features}, {outputs}) is {type(module).__name__}; it must be a "
-            "torch.nn.Module."
-        )
+        raise ExperimentError(f"{call} is {type(module).__name__}; it must be a torch.nn.Module.")
     return module
+
+
+def try_on_two_rows(
+    forward: Callable[[Tensor], Any], call: str, width: tuple[int, str], given: tuple[int, str]
+) -> None:
+    """Raise unless a module takes two rows of so many numbers to two rows of so many others.
+
+    The error names the numbers as the pairs do.
+    """
+    try:
+        with torch.no_grad():
+            found = forward(torch.zeros(2, width[0]))
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ExperimentError(
+            f"{call} cannot take 2 rows of {width[0]} {width[1]}: {error}."
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != (2, given[0]):
+        said = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ExperimentError(
+            f"{call} gives {said} for 2 rows; it must give {given[1]} of shape {(2, given[0])}."
+        )
 
 
 @lru_cache(maxsize=512)
 def structure(name: str, features: int, outputs: int) -> nn.Module:
-    """Return a module whose own values are not read, once it was tried on two rows.
-
-    Raises
-    ------
-    ExperimentError
-        If it does not give two rows of scores.
-    """
+    """Return a module whose own values are not read, once it was tried on two rows."""
     module = made(name, features, outputs, 0)
-    try:
-        with torch.no_grad():
-            scores = copy.deepcopy(module).eval()(torch.zeros(2, features))
-    except RuntimeError as error:
-        raise ExperimentError(
-            f"{name}({features}, {outputs}) cannot take 2 rows of {features} features: {error}."
-        ) from error
-    if not isinstance(scores, Tensor) or scores.shape != (2, outputs):
-        said = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ExperimentError(
-            f"{name}({features}, {outputs}) gives {said} for 2 rows; it must give scores of shape "
-            f"{2, outputs}."
-        )
+    try_on_two_rows(
+        lambda rows: copy.deepcopy(module).eval()(rows),
+        f"{name}({features}, {outputs})",
+        (features, "features"),
+        (outputs, "scores"),
+    )
     return module
 
 
 @lru_cache(maxsize=512)
-def judging(name: str, features: int, outputs: int) -> nn.Module:
+def _judging(name: str, features: int, outputs: int) -> nn.Module:
     """Return the same for predictions, in which dropout and the like rest."""
     return copy.deepcopy(structure(name, features, outputs)).eval()
 
@@ -156,10 +136,9 @@ def judging(name: str, features: int, outputs: int) -> nn.Module:
 def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     """Return the scores that a module with these parameters gives, (samples, outputs)."""
     own = columns(block.features)
-    tensors = {key: torch.from_numpy(values) for key, values in parameters.items()}
     double = any(values.dtype == np.float64 for values in parameters.values())
     x = torch.from_numpy(dense(block)[:, own]).to(torch.float64 if double else torch.float32)
     with torch.no_grad():
-        found = applied(judging(name, len(own), outputs), tensors, x)
+        found = applied(_judging(name, len(own), outputs), as_tensors(parameters), x)
     array: Array = found.double().numpy()
     return array

@@ -24,61 +24,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from intarsia.algorithms.networks.architecture import Arrays
-from intarsia.algorithms.networks.client_network import check_clients, finite, part_vector
+from intarsia.algorithms.networks import parameter_sharing as sharing
+from intarsia.algorithms.networks import targets, user_modules
+from intarsia.algorithms.networks.architecture import Arrays, as_tensors
+from intarsia.algorithms.networks.client_network import check_clients, part_vector, train_learners
 from intarsia.algorithms.networks.options import check_device
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    ClientTask,
-    Loss,
-    Server,
-    Shared,
-    Start,
-    averaged,
-    certify,
-    change,
-    conclude,
-    network,
-    opened,
-    send_start,
-    setup,
-    shares,
-    told,
-)
-from intarsia.algorithms.networks.targets import (
-    cross_entropy,
-    label_tensor,
-    loss_of_scores,
-    odds,
-    output_count,
-)
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.training_rows import columns, labelled_rows
-from intarsia.algorithms.networks.user_modules import Named, made, named, scores, structure
-from intarsia.core.algorithm import (
-    Algorithm,
-    ClientCall,
-    Clients,
-    Disclosure,
-    Model,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.algorithms.networks.user_modules import Named
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, CountOrZero, NotNegative, Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, nearest
-from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
@@ -96,11 +58,17 @@ class OwnNetworks:
     """
 
     model: str  # "package.module:name"
-    models: Mapping[str, str] = field(default_factory=dict[str, str])  # of single clients, by name
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+
+    # of single clients, by name
+    models: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     objective: str = ""
     shared: tuple[str, ...] = ()  # patterns of parameters, such as "head.*"
-    ragged: Mapping[str, int] = field(default_factory=dict[str, int])  # see `LocalTraining`
-    noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    # see `LocalTraining`
+    ragged: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    noise: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]], hash=False
+    )
     local_epochs: Count = 1
     final_epochs: CountOrZero = 0  # of what is not shared, at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
@@ -114,13 +82,8 @@ class OwnNetworks:
     def __post_init__(self) -> None:
         check_ranges(self)
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
-            named(name)
+            user_modules.named(name)
         check_device(self.device)
-
-    @property
-    def loss(self) -> str:
-        """Return the loss that the scores are graded by."""
-        return "cross_entropy"
 
     def architecture_of(self, client: ClientId) -> Named:
         """Return what a client's network is made of."""
@@ -132,8 +95,8 @@ class OwnNetworks:
         return self.shared
 
 
-def _drawn(options: OwnNetworks, features: int, outputs: int, rng: RandomKey) -> Arrays:
-    module = made(options.model, features, outputs, rng.integer())
+def _drawn(options: OwnNetworks, features: int, outputs: int, rng: fl.RandomKey) -> Arrays:
+    module = user_modules.made(options.model, features, outputs, rng.integer())
     kind = np.float64 if options.precision == "double" else np.float32
     arrays = {name: values.numpy() for name, values in initial_parameters(module).items()}
     return {n: v.astype(kind) if v.dtype.kind == "f" else v for n, v in arrays.items()}
@@ -141,20 +104,15 @@ def _drawn(options: OwnNetworks, features: int, outputs: int, rng: RandomKey) ->
 
 def _own(options: OwnNetworks, client: ClientId) -> OwnNetworks:
     """Return the options with the client's own module."""
-    name = options.models.get(client, options.model)
-    return replace(options, model=name, models={})
+    return replace(options, model=options.architecture_of(client).module, models={})
 
 
-def _naming(options: OwnNetworks, module: nn.Module) -> OwnNetworks:
-    """Return the options with the names of parameters in place of patterns.
+def _shared_shapes(options: OwnNetworks, module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that patterns name.
 
     Patterns fit buffers too, which are not averaged: running statistics and counters are a client's
     own, and their shapes may differ.
     """
-    return replace(options, shared=tuple(_shared_shapes(options, module)))
-
-
-def _shared_shapes(options: OwnNetworks, module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {
         name: tuple(values.shape)
         for name, values in module.named_parameters()
@@ -163,131 +121,107 @@ def _shared_shapes(options: OwnNetworks, module: nn.Module) -> dict[str, tuple[i
 
 
 def _plain(model: nn.Module, batch: Batch) -> Tensor:
-    return cross_entropy(model(batch["x"]), batch["y"])
-
-
-def _training(options: OwnNetworks, block: Block, outputs: int, *, final: bool) -> LocalTraining:
-    """Return how the clients of a group train."""
-    features = 1 if "x" in options.ragged else len(columns(block.features))
-    epochs = options.final_epochs if final else options.local_epochs
-    frozen = options.shared if final else ()
-    settings = (options.objective, options.optimiser, options.rate, options.weight_decay)
-    batches = (options.batch, options.precision == "bf16")
-    ragged, noise = tuple(options.ragged.items()), tuple(options.noise.items())
-    return _kept(options.model, features, outputs, epochs, frozen, settings, batches, ragged, noise)
+    return targets.cross_entropy(model(batch["x"]), batch["y"])
 
 
 @lru_cache(maxsize=512)  # compiled functions belong to it
-def _kept(
-    model: str,
-    features: int,
-    outputs: int,
-    epochs: int,
-    frozen: tuple[str, ...],
-    settings: tuple[str, str, float, float],
-    batches: tuple[int, bool],
-    ragged: tuple[tuple[str, int], ...],
-    noise: tuple[tuple[str, tuple[int, ...]], ...],
+def _training(
+    options: OwnNetworks, features: int, outputs: int, epochs: int, frozen: tuple[str, ...]
 ) -> LocalTraining:
-    objective, optimiser, rate, decay = settings
-    module = structure(model, features, outputs)
+    """Return how the clients of a group train."""
+    module = user_modules.structure(options.model, features, outputs)
     names = [name for name, _ in module.named_parameters()]
+    optimiser = Adam if options.optimiser == "adam" else SGD
     return LocalTraining(
         model=module,
-        loss=named(objective) if objective else _plain,
-        optimiser=Adam(rate=rate) if optimiser == "adam" else SGD(rate=rate),
+        loss=user_modules.named(options.objective) if options.objective else _plain,
+        optimiser=optimiser(rate=options.rate),
         epochs=epochs,
-        batch_size=batches[0],
-        bf16=batches[1],
+        batch_size=options.batch,
+        bf16=options.precision == "bf16",
         train=tuple(n for n in names if not any(fnmatchcase(n, one) for one in frozen)),
-        decay={"*": decay},
-        ragged=dict(ragged),
-        noise=dict(noise),
+        decay={"*": options.weight_decay},
+        ragged=options.ragged,
+        noise=options.noise,
     )
 
 
 def init_client(
-    options: OwnNetworks, schema: Schema, client: ClientId, block: Block, rng: RandomKey
+    options: OwnNetworks, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Client:
     """Return a client's state: its module as it is drawn from the client's own key."""
-    outputs = output_count(schema)
+    outputs = targets.output_count(schema)
     own = _own(options, client)
     features = len(columns(block.features))
-    module = structure(own.model, features, outputs)  # whether it fits is said before training
-    return Client(_naming(own, module), outputs, _drawn(own, features, outputs, rng))
+    # whether it fits is said before training
+    module = user_modules.structure(own.model, features, outputs)
+    shared = tuple(_shared_shapes(own, module))
+    return Client(replace(own, shared=shared), outputs, _drawn(own, features, outputs, rng))
 
 
-def _trained(seats: Sequence[ClientTask], *, final: bool) -> list[ClientTask]:
+def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharing.ClientTask]:
     """Return the clients after a training, each group at once."""
-    groups: dict[Any, list[int]] = {}
-    for place, seat in enumerate(seats):
-        training = _training(seat.client.options, seat.block, seat.client.outputs, final=final)
-        groups.setdefault(training, []).append(place)
-    after: dict[int, ClientTask] = {}
-    for training, places in groups.items():
-        options = seats[places[0]].client.options
-        learners = [_learner(seats[place], options.device) for place in places]
-        found = vectorised.train(training, learners, engine=options.engine)
-        for place, one in zip(places, found, strict=True):
-            arrays = {name: values.cpu().numpy() for name, values in one.parameters.items()}
-            client = evolve(seats[place].client, parameters=finite(training, arrays))
-            after[place] = seats[place]._replace(client=client)
-    return [after[place] for place in range(len(seats))]
+    trainings, learners = [], []
+    for client, block, rng in tasks:
+        options, own = client.options, columns(block.features)
+        features = 1 if "x" in options.ragged else len(own)
+        epochs = options.final_epochs if final else options.local_epochs
+        frozen = options.shared if final else ()
+        alike = fl.evolve(options, shared=())  # names that may differ within a group
+        trainings.append(_training(alike, features, client.outputs, epochs, frozen))
+        x, y = labelled_rows(block)
+        kind = torch.float64 if options.precision == "double" else torch.float32
+        rows = torch.from_numpy(x[:, own]).to(options.device, kind)
+        labels = targets.label_tensor(y, rows, client.outputs).to(options.device)
+        tensors = {n: t.to(options.device) for n, t in as_tensors(client.parameters).items()}
+        key = rng.fold_in("local").integer()
+        learners.append(Learner(parameters=tensors, rows={"x": rows, "y": labels}, key=key))
+    found = train_learners(trainings, learners, tasks[0].client.options.engine)
+    return [
+        task._replace(client=fl.evolve(task.client, parameters=own))
+        for task, own in zip(tasks, found, strict=True)
+    ]
 
 
-def _learner(seat: ClientTask, device: str) -> Learner:
-    tensors = {n: torch.from_numpy(v).to(device) for n, v in seat.client.parameters.items()}
-    x, y = labelled_rows(seat.block)
-    x = x[:, columns(seat.block.features)]
-    kind = torch.float64 if seat.client.options.precision == "double" else torch.float32
-    rows = torch.from_numpy(x).to(device, kind)
-    return Learner(
-        parameters=tensors,
-        rows={
-            "x": rows,
-            "y": label_tensor(y, rows, seat.client.outputs).to(device),
-        },
-        key=seat.rng.fold_in("local").integer(),
-    )
-
-
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all parameters; send the change of those that are shared, if any are."""
     # step 1: local training
-    before = opened(visits)
+    before = sharing.open_messages(calls)
     after = _trained(before, final=False)
     return [
-        (new.client, change(old, new) if old.client.options.shared else Change(None))
+        (new.client, sharing.change(old, new) if old.client.options.shared else Change(None))
         for old, new in zip(before, after, strict=True)
     ]
 
 
-@vectorised_function
-def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train what is not shared after the last round."""
-    return [(seat.client, Ready()) for seat in _trained(opened(visits), final=True)]
+    return [
+        (task.client, fl.Ready()) for task in _trained(sharing.open_messages(calls), final=True)
+    ]
 
 
 def _scores(client: Client, block: Block) -> Array:
-    return scores(client.options.model, client.parameters, block, client.outputs)
+    return user_modules.scores(client.options.model, client.parameters, block, client.outputs)
 
 
-@client_function
+@fl.client_function
 def part_of_loss(
-    client: Client, block: Block, message: Shared, rng: RandomKey
+    client: Client, block: Block, message: Shared, rng: fl.RandomKey
 ) -> tuple[Client, Loss]:
     """Keep what all share; send this client's part of the loss."""
-    client = opened([(client, block, message, rng)])[0].client
-    return client, Loss(loss_of_scores(_scores(client, block), block))
+    client = sharing.open_messages([(client, block, message, rng)])[0].client
+    return client, Loss(targets.loss_of_scores(_scores(client, block), block))
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
-    return odds(_scores(client, block))
+    return targets.odds(_scores(client, block))
 
 
-def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: OwnNetworks, schema: Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up: it draws what all share.
 
     Raises
@@ -311,8 +245,8 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
                 f"algorithm.models names the client {name!r}; {nearest(name, schema.clients)}."
             )
     if not options.shared:
-        return Server(options, Start())
-    outputs = output_count(schema)
+        return Server(options, sharing.Start())
+    outputs = targets.output_count(schema)
     first, *others = schema.clients
     features = len(columns(schema.holdings[first].features))
     shapes = _shared_shapes(options, _checked(options, schema, first))
@@ -326,13 +260,14 @@ def init_server(options: OwnNetworks, schema: Schema, rng: RandomKey) -> Server:
                 "take it out of algorithm.shared, or change a module."
             )
     parameters = _drawn(_own(options, first), features, outputs, rng.fold_in("shared"))
-    return Server(options, Start(part_vector(parameters, tuple(shapes))))
+    return Server(options, sharing.Start(part_vector(parameters, tuple(shapes))))
 
 
 def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Module:
     """Return a client's module, if the patterns of what is shared fit it."""
     features = len(columns(schema.holdings[client].features))
-    module = structure(options.models.get(client, options.model), features, output_count(schema))
+    name = options.architecture_of(client).module
+    module = user_modules.structure(name, features, targets.output_count(schema))
     names = [name for name, _ in module.named_parameters()]
     for pattern in options.shared:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -349,40 +284,30 @@ def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Modul
     return module
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
-    """Let the clients that are there train; average the changes of what all share."""
-    server = evolve(server, rounds=server.rounds + 1)
-    if not server.options.shared:
-        clients.ask(local_training, told(server, clients))
-        return server, RoundMetrics(phase="local")
-    # step 1: local training
-    total = clients.sum(local_training, told(server, clients))
-    # step 2: averages
-    return averaged(server, total, clients), RoundMetrics(phase="averaging")
-
-
-OWN_NETWORKS = Algorithm(
+OWN_NETWORKS = fl.Algorithm(
     name="own-networks",
     hyperparameters=OwnNetworks,
     init_server=init_server,
     init_client=init_client,
-    setup=setup,
-    round=round,
-    certify=partial(certify, part_of_loss=part_of_loss),
-    conclude=partial(conclude, personalise=personalise, part_of_loss=part_of_loss),
-    states=(Server, Client, OwnNetworks, Start),
-    model=Model(
+    setup=sharing.setup,
+    round=partial(sharing.train_and_average, training=local_training, alone=local_training),
+    certify=partial(sharing.certify, part_of_loss=part_of_loss),
+    conclude=partial(sharing.conclude, personalise=personalise, part_of_loss=part_of_loss),
+    states=(Server, Client, OwnNetworks, sharing.Start),
+    model=fl.Model(
         predict=predict,
         own_feature_space=True,
-        network=network,
+        network=sharing.network,
         architecture=lambda options, schema, client: options.architecture_of(client),
     ),
-    disclosure=Disclosure(
-        sends=(
-            *sums(send_start),
-            *sums(local_training, pooled=shares),
-            *asks(local_training, personalise),
-            *sums(part_of_loss, reveals=("at",)),
+    disclosure=fl.Disclosure(
+        sends=sharing.opening_shared(
+            (
+                *fl.sums(sharing.send_start),
+                *fl.sums(local_training, pooled=sharing.shares),
+                *fl.asks(local_training, personalise),
+                *fl.sums(part_of_loss, reveals=("at",)),
+            )
         )
     ),
 )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
@@ -26,21 +26,9 @@ from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
-from intarsia.core.algorithm import (
-    ClientCall,
-    Clients,
-    FinalResult,
-    RandomKey,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Block
 from intarsia.core.settings import Count, NotNegative
-from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,73 +41,52 @@ class Ditto(NetworkOptions):
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 
-@lru_cache(maxsize=32)
-def _training(options: Ditto, outputs: int, epochs: int, pull: float) -> LocalTraining:
-    """Return how a network trains; kept, as compiled functions belong to it."""
-    return training_of(options, outputs, plain_loss, ("*",), epochs=epochs, proximal=pull)
-
-
-@vectorised_function
-def train_both(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def train_both(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
-    options, outputs = visits[0][0].options, visits[0][0].outputs
+    options = calls[0][0].options
+    both = (options, calls[0][0].outputs, plain_loss, ("*",))
     # step 1: the network of all
-    before = sharing.opened(visits)
-    common = _training(options, outputs, options.local_epochs, 0.0)
-    after = sharing.trained(common, before, "local")
+    before = sharing.open_messages(calls)
+    common = training_of(*both, epochs=options.local_epochs)
+    after = sharing.train(common, before, "local")
     # step 2: the own network
-    seats = [
-        seat._replace(client=evolve(seat.client, parameters=visit[0].parameters))
-        for seat, visit in zip(before, visits, strict=True)
+    tasks = [
+        task._replace(client=fl.evolve(task.client, parameters=call[0].parameters))
+        for task, call in zip(before, calls, strict=True)
     ]
-    own = sharing.trained(
-        _training(options, outputs, options.own_epochs, options.pull),
-        seats,
-        "own",
-        references=[seat.client.parameters for seat in before],
-    )
+    training = training_of(*both, epochs=options.own_epochs, proximal=options.pull)
+    references = [task.client.parameters for task in before]
+    own = sharing.train(training, tasks, "own", references=references)
     return [
         (mine.client, sharing.change(old, new))
         for mine, old, new in zip(own, before, after, strict=True)
     ]
 
 
-@client_function
+@fl.client_function
 def part_of_own_loss(
-    client: Client, block: Block, message: Shared, rng: RandomKey
+    client: Client, block: Block, message: Shared, rng: fl.RandomKey
 ) -> tuple[Client, Loss]:
     """Send this client's part of the loss of the clients' own networks."""
-    alone = evolve(message, shared=None)  # the own network stays
+    alone = fl.evolve(message, shared=None)  # the own network stays
     return client, sharing.part_of_loss.call(client, block, alone, rng)[1]
-
-
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
-    """Let the clients that are there train both networks; average the changes of the first."""
-    server = evolve(server, rounds=server.rounds + 1)
-    # steps 1 and 2: both networks
-    total = clients.sum(train_both, sharing.told(server, clients))
-    # step 3: averages
-    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
 
 
 certify = partial(sharing.certify, part_of_loss=part_of_own_loss)
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Return how good the clients' own networks are, which stay with them."""
-    return FinalResult(certify(server, clients, rng)[1])
+    return fl.FinalResult(certify(server, clients, rng)[1])
 
 
 DITTO = sharing.network_algorithm(
     "ditto",
     Ditto,
-    round,
-    sends=(
-        *sums(sharing.send_start),
-        *asks(sharing.take_start),
-        *sums(train_both, pooled=sharing.shares),
-    ),
+    training=train_both,
+    sends=fl.asks(sharing.take_start),
     part_of_loss=part_of_own_loss,
-    setup=sharing.started_alike,
+    setup=sharing.start_alike,
     conclude=conclude,
 )

@@ -35,29 +35,17 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
-from intarsia.algorithms.networks import label_scaling
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import embedded, train_networks, training_of
+from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.label_scaling import on_scale
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
-from intarsia.core.algorithm import (
-    ClientCall,
-    Clients,
-    FinalResult,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
-from intarsia.maths.training.local_training import Batch, LocalTraining
+from intarsia.maths.training.local_training import Batch
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
@@ -71,9 +59,6 @@ class FedHeNN(NetworkOptions):
     final_epochs: CountOrZero = 10  # at all clients after the last round
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
@@ -114,6 +99,7 @@ def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
     return found
 
 
+@lru_cache(maxsize=32)  # a training is kept by its objective
 def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     """Return F_i of a batch."""
 
@@ -126,72 +112,54 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     return complete
 
 
-@lru_cache(maxsize=32)
-def _training(options: FedHeNN, outputs: int, epochs: int) -> LocalTraining:
-    """Return how the networks train; kept, as compiled functions belong to it."""
-    parts = ("embedding.*", "classifier.*")
-    aligned = options.similarity_weight > 0 and options.embedding == "perceptron"
-    ragged = {"points": 1} if aligned else {}
-    return training_of(
-        options, outputs, _objective(options), parts, epochs=epochs, also_ragged=ragged
-    )
-
-
-@client_function
+@fl.client_function
 def send_kernel(
-    client: Client, block: Block, message: Points, rng: RandomKey
+    client: Client, block: Block, message: Points, rng: fl.RandomKey
 ) -> tuple[Client, Kernel]:
     """Embed the points; send their inner products."""
     x = _points(client.options, block.shape[1], message.key)
     names = tuple(map(str, range(x.shape[1])))
-    latent = embedded(client.parameters, client.options, Block(np.arange(len(x)), names, x))
+    points = Block(np.arange(len(x)), names, x)
+    latent, _ = client.options.architecture.outputs(client.parameters, points)
     return client, Kernel(latent @ latent.T)
 
 
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Similar]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Similar]]) -> list[tuple[Client, fl.Ready]]:
     """Train φ and β; there is nothing to send."""
-    return _similar(visits, visits[0][0].options.local_epochs)
+    return _similar(calls, calls[0][0].options.local_epochs)
 
 
-@vectorised_function
-def personalise(visits: Sequence[ClientCall[Similar]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def personalise(calls: Sequence[fl.ClientCall[Similar]]) -> list[tuple[Client, fl.Ready]]:
     """Train φ and β after the last round."""
-    return _similar(visits, visits[0][0].options.final_epochs)
+    return _similar(calls, calls[0][0].options.final_epochs)
 
 
-def _similar(visits: Sequence[ClientCall[Similar]], epochs: int) -> list[tuple[Client, Ready]]:
-    training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
-    # what all are told is the same
-    message = visits[0][2]
+def _similar(calls: Sequence[fl.ClientCall[Similar]], epochs: int) -> list[tuple[Client, fl.Ready]]:
+    options, message = calls[0][0].options, calls[0][2]  # the same for all
     kernel = None if message.kernel is None else _normed(message.kernel)
+    ragged = "points" if kernel is not None and options.embedding == "perceptron" else ""
+    what = (calls[0][0].outputs, _objective(options), ("embedding.*", "classifier.*"))
+    training = training_of(options, *what, epochs=epochs, also_ragged=ragged)
 
     def constants(client: Client, block: Block) -> Mapping[str, Tensor]:
         if kernel is None:
             return {}
-        points = _points(client.options, block.shape[1], message.key)
+        points = _points(options, block.shape[1], message.key)
         kind = client.parameters["classifier.bias"].dtype
         known = {"points": points, "kernel": kernel}
         return {name: torch.from_numpy(values.astype(kind)) for name, values in known.items()}
 
-    found = train_networks(
-        training,
-        [
-            (client.parameters, label_scaling.on_scale(client, block), rng.fold_in("local"))
-            for client, block, _, rng in visits
-        ],
-        [constants(client, block) for client, block, _, _ in visits],
-        visits[0][0].options.engine,
-    )
-    return [
-        (evolve(visit[0], parameters=own), Ready())
-        for visit, own in zip(visits, found, strict=True)
-    ]
+    tasks = [sharing.ClientTask(one, on_scale(one, block), rng) for one, block, _, rng in calls]
+    known = [constants(one.client, one.block) for one in tasks]
+    found = sharing.train(training, tasks, "local", known)
+    return [(one.client, fl.Ready()) for one in found]
 
 
 def _points(options: FedHeNN, features: int, key: int) -> Array:
     """Return the points in a client's own space, (R, features)."""
-    normal = RandomKey((key,)).generator().normal(size=(features, options.points)).T
+    normal = fl.RandomKey((key,)).generator().normal(size=(features, options.points)).T
     if options.embedding == "perceptron":
         return np.ascontiguousarray(normal)
     # the first s² numbers are those of the corner of s × s pixels, for each s
@@ -209,22 +177,22 @@ def _normed(kernel: Array) -> Array:
     return found
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train towards the mean of their kernels."""
-    server = evolve(server, rounds=server.rounds + 1)
+    server = fl.evolve(server, rounds=server.rounds + 1)
     clients.ask(local_training, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
-    return server, RoundMetrics(phase="local")
+    return server, fl.RoundMetrics(phase="local")
 
 
-def conclude(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client train a last time; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
     _, info = sharing.certify(server, clients, rng)
-    return FinalResult(info)
+    return fl.FinalResult(info)
 
 
-def _mean_kernel(server: Server, clients: Clients, rng: RandomKey) -> Similar:
+def _mean_kernel(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Similar:
     """Return the mean of the clients' kernels of new points, which the server does not read."""
     if server.options.similarity_weight == 0:
         return Similar(key=0, kernel=None)
@@ -236,10 +204,13 @@ def _mean_kernel(server: Server, clients: Clients, rng: RandomKey) -> Similar:
 FEDHENN = sharing.network_algorithm(
     "fedhenn",
     FedHeNN,
-    round,
-    sends=(
-        *sums(send_kernel, pooled=lambda options: options.similarity_weight > 0),
-        *asks(local_training, personalise),
+    round=round,
+    sends=fl.opening(
+        {"Similar.kernel": ("Kernel.at",)},
+        (
+            *fl.sums(send_kernel, pooled=lambda options: options.similarity_weight > 0),
+            *fl.asks(local_training, personalise),
+        ),
     ),
     own_feature_space=True,
     conclude=conclude,

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
@@ -52,18 +51,7 @@ from intarsia.algorithms.networks.embeddings import Kind, layers
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
-from intarsia.core.algorithm import (
-    ClientCall,
-    Clients,
-    FinalResult,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.errors import ExperimentError
@@ -167,146 +155,111 @@ class FedProx(NetworkOptions):
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 
-@lru_cache(maxsize=32)
 def _training(
-    options: NetworkOptions, outputs: int, epochs: int, *parts: str, proximal: float = 0.0
+    client: Client, epochs: int, parts: tuple[str, ...], proximal: float = 0.0
 ) -> LocalTraining | None:
-    """Return how parts train, None without a part; kept, as compiled functions belong to it."""
+    """Return how parts train, None without a part."""
     if not parts:
         return None
-    return training_of(options, outputs, plain_loss, parts, epochs=epochs, proximal=proximal)
+    known = {"epochs": epochs, "proximal": proximal}
+    return training_of(client.options, client.outputs, plain_loss, parts, **known)
 
 
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the client's own parts, then those that are shared; send the change of these."""
-    options, outputs = visits[0][0].options, visits[0][0].outputs
+    first, options = calls[0][0], calls[0][0].options
     # step 1: local training
-    own = _training(options, outputs, options.local_epochs, *options.own_parts)
-    local = sharing.trained(own, sharing.opened(visits), "local")
+    own = _training(first, options.local_epochs, options.own_parts)
+    local = sharing.train(own, sharing.open_messages(calls), "local")
     # step 2: shared step
-    parts = options.shared_parts if visits[0][2].round >= options.shared_from else ()
-    shared = _training(options, outputs, options.shared_epochs, *parts)
-    moved = sharing.trained(shared, local, "shared")
+    parts = options.shared_parts if calls[0][2].round >= options.shared_from else ()
+    shared = _training(first, options.shared_epochs, parts)
+    moved = sharing.train(shared, local, "shared")
     return [
         (one.client, sharing.change(one, after)) for one, after in zip(local, moved, strict=True)
     ]
 
 
-@vectorised_function
-def train_alone(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def train_alone(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own parts, which are all; there is nothing to send."""
-    return _own_parts(visits, visits[0][0].options.local_epochs)
+    return _own_parts(calls, calls[0][0].options.local_epochs)
 
 
 # it draws the other's batches, so that the two can be compared
 train_alone = replace(train_alone, stream=local_training.name)
 
 
-@vectorised_function
-def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own parts after the last round."""
-    return _own_parts(visits, visits[0][0].options.final_epochs)
+    return _own_parts(calls, calls[0][0].options.final_epochs)
 
 
-def _own_parts(visits: Sequence[ClientCall[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
-    options, outputs = visits[0][0].options, visits[0][0].outputs
-    training = _training(options, outputs, epochs, *options.own_parts)
-    found = sharing.trained(training, sharing.opened(visits), "local")
-    return [(one.client, Ready()) for one in found]
+def _own_parts(
+    calls: Sequence[fl.ClientCall[Shared]], epochs: int
+) -> list[tuple[Client, fl.Ready]]:
+    training = _training(calls[0][0], epochs, calls[0][0].options.own_parts)
+    return sharing.train_and_keep(training, calls)
 
 
-@vectorised_function
-def whole_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def whole_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""
-    options, outputs = visits[0][0].options, visits[0][0].outputs
-    before = sharing.opened(visits)
-    training = _training(
-        options, outputs, options.local_epochs, *options.shared_parts, proximal=options.proximal
-    )
-    moved = sharing.trained(training, before, "local")
+    first, options = calls[0][0], calls[0][0].options
+    before = sharing.open_messages(calls)
+    training = _training(first, options.local_epochs, options.shared_parts, options.proximal)
+    moved = sharing.train(training, before, "local")
     return [
         (one.client, sharing.change(one, after)) for one, after in zip(before, moved, strict=True)
     ]
 
 
-@vectorised_function
-def fine_tune(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def fine_tune(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train all of the network from what is shared at the end, and keep it."""
-    options, outputs = visits[0][0].options, visits[0][0].outputs
-    training = _training(options, outputs, options.final_epochs, *options.shared_parts)
-    found = sharing.trained(training, sharing.opened(visits), "local")
-    return [(one.client, Ready()) for one in found]
+    first, options = calls[0][0], calls[0][0].options
+    training = _training(first, options.final_epochs, options.shared_parts)
+    return sharing.train_and_keep(training, calls)
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
-    """Let the clients that are there train; average the changes of what is shared."""
-    server = evolve(server, rounds=server.rounds + 1)
-    if not server.options.shared_parts:
-        clients.ask(train_alone, sharing.told(server, clients))
-        return server, RoundMetrics(phase="local")
-    # steps 1 and 2: local training, shared step
-    total = clients.sum(local_training, sharing.told(server, clients))
-    # step 3: averages
-    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
-
-
-def round_whole(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
-    """Let the clients that are there train all of the network; average its changes."""
-    server = evolve(server, rounds=server.rounds + 1)
-    total = clients.sum(whole_training, sharing.told(server, clients))
-    return sharing.averaged(server, total, clients), RoundMetrics(phase="averaging")
-
-
-def conclude_tuned(server: Server, clients: Clients, rng: RandomKey) -> FinalResult:
+def conclude_tuned(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client tune the network to its own rows; the networks stay at the clients."""
     if server.options.final_epochs:
-        clients.ask(fine_tune, sharing.told(server, clients))
-        server = evolve(server, shared=None)  # from here on each client's network is its own
+        clients.ask(fine_tune, sharing.broadcast(server, clients))
+        server = fl.evolve(server, shared=None)  # from here on each client's network is its own
     _, info = sharing.certify(server, clients, rng)
-    return FinalResult(info)
+    return fl.FinalResult(info)
 
 
-def join(clients: Clients, options: HetFedRep, shared: Array) -> None:
+def join(clients: fl.Clients, options: HetFedRep, shared: Array) -> None:
     """Let new clients learn φ and β to the α of a finished federation, in `final_epochs`."""
     message = sharing.Shared(shared=shared, round=0)
     clients.ask(personalise, dict.fromkeys(clients.ids, message))
 
 
-_PARTS = (*sums(sharing.send_start), *sums(local_training, pooled=sharing.shares))
-_WHOLE = (*sums(sharing.send_start), *sums(whole_training, pooled=sharing.shares))
-
 FEDREP = sharing.network_algorithm(
-    "fedrep",
-    FedRep,
-    round,
-    sends=(*_PARTS, *asks(train_alone)),
-    personalise=personalise,
+    "fedrep", FedRep, training=local_training, alone=train_alone, personalise=personalise
 )
 HETFEDREP = sharing.network_algorithm(
     "hetfedrep",
     HetFedRep,
-    round,
-    sends=_PARTS,
+    training=local_training,
     personalise=personalise,
     own_feature_space=True,
     join=join,
 )
 LOCAL = sharing.network_algorithm(
-    "local",
-    Local,
-    round,
-    sends=asks(train_alone),
-    personalise=personalise,
-    own_feature_space=True,
+    "local", Local, alone=train_alone, personalise=personalise, own_feature_space=True
 )
 FEDAVG_FT = sharing.network_algorithm(
     "fedavg-ft",
     FedAvgFT,
-    round_whole,
-    sends=(*_WHOLE, *asks(fine_tune)),
+    training=whole_training,
+    sends=fl.asks(fine_tune),
     conclude=conclude_tuned,
 )
 FEDPROX = sharing.network_algorithm(
-    "fedprox", FedProx, round_whole, sends=_WHOLE, conclude=conclude_tuned
+    "fedprox", FedProx, training=whole_training, conclude=conclude_tuned
 )

@@ -26,28 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
-from intarsia.core.algorithm import (
-    ClientCall,
-    Clients,
-    RandomKey,
-    Ready,
-    RoundMetrics,
-    asks,
-    client_function,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, Fraction, FractionBelowOne
-from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,79 +65,76 @@ class Parameters:
     at: Array  # (parameters,)
 
 
-@lru_cache(maxsize=32)
-def _training(options: L2gd, outputs: int, epochs: int) -> LocalTraining:
-    """Return how a network trains; kept, as compiled functions belong to it."""
-    parts = ("embedding.*", "classifier.*")
-    return training_of(options, outputs, plain_loss, parts, epochs=epochs)
-
-
-@vectorised_function
-def local_training(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's network; there is nothing to send."""
-    return _trained(visits, visits[0][0].options.local_epochs)
+    return _trained(calls, calls[0][0].options.local_epochs)
 
 
-@vectorised_function
-def personalise(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Ready]]:
+@fl.vectorised_function
+def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's network after the last round."""
-    return _trained(visits, visits[0][0].options.final_epochs)
+    return _trained(calls, calls[0][0].options.final_epochs)
 
 
-def _trained(visits: Sequence[ClientCall[Shared]], epochs: int) -> list[tuple[Client, Ready]]:
-    training = _training(visits[0][0].options, visits[0][0].outputs, epochs)
-    return [
-        (one.client, Ready()) for one in sharing.trained(training, sharing.opened(visits), "local")
-    ]
+def _trained(calls: Sequence[fl.ClientCall[Shared]], epochs: int) -> list[tuple[Client, fl.Ready]]:
+    first, parts = calls[0][0], ("embedding.*", "classifier.*")
+    training = training_of(first.options, first.outputs, plain_loss, parts, epochs=epochs)
+    return sharing.train_and_keep(training, calls)
 
 
-@client_function
+@fl.client_function
 def send_network(
-    client: Client, block: Block, message: Average, rng: RandomKey
+    client: Client, block: Block, message: Average, rng: fl.RandomKey
 ) -> tuple[Client, Parameters]:
     """Send the client's network, for a sum that the server does not read."""
     return client, Parameters(part_vector(client.parameters, client.options.shared_parts))
 
 
-@client_function
-def mix(client: Client, block: Block, message: Parameters, rng: RandomKey) -> tuple[Client, Ready]:
+@fl.client_function
+def mix(
+    client: Client, block: Block, message: Parameters, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
     """Step towards the mean network."""
     parts = client.options.shared_parts
     own = part_vector(client.parameters, parts)
     moved = own - client.options.mixing * (own - message.at)
-    return evolve(client, parameters=with_parts(client.parameters, parts, moved)), Ready()
+    return fl.evolve(client, parameters=with_parts(client.parameters, parts, moved)), fl.Ready()
 
 
-def setup(server: Server, clients: Clients, rng: RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Let all clients start from the network that the server drew."""
-    server = sharing.started_alike(server, clients, rng)
-    return evolve(server, shared=None)  # from here on each client's network is its own
+    server = sharing.start_alike(server, clients, rng)
+    return fl.evolve(server, shared=None)  # from here on each client's network is its own
 
 
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train, and in some rounds step to their mean."""
-    server = evolve(server, rounds=server.rounds + 1)
+    server = fl.evolve(server, rounds=server.rounds + 1)
     options = server.options
     # step 1: local training
-    clients.ask(local_training, sharing.told(server, clients))
+    clients.ask(local_training, sharing.broadcast(server, clients))
     # step 2: a step towards the mean
     drawn = rng.fold_in("aggregation").generator().random()
     if not options.shared_parts or drawn >= options.aggregation:
-        return server, RoundMetrics(phase="local")
+        return server, fl.RoundMetrics(phase="local")
     total = clients.sum(send_network, dict.fromkeys(clients.ids, Average()))
     mean = Parameters(at=total.at * (1 / len(clients.ids)))
     clients.ask(mix, dict.fromkeys(clients.ids, mean))
-    return server, RoundMetrics(phase="averaging")
+    return server, fl.RoundMetrics(phase="averaging")
 
 
 L2GD = sharing.network_algorithm(
     "l2gd",
     L2gd,
-    round,
-    sends=(
-        *sums(sharing.send_start),
-        *asks(sharing.take_start, local_training, mix),
-        *sums(send_network, pooled=sharing.shares),
+    round=round,
+    sends=fl.opening(
+        {"Parameters.at": ("Parameters.at",)},
+        (
+            *fl.sums(sharing.send_start),
+            *fl.asks(sharing.take_start, local_training, mix),
+            *fl.sums(send_network, pooled=sharing.shares),
+        ),
     ),
     personalise=personalise,
     setup=setup,

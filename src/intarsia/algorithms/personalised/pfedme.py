@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -28,28 +27,12 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.algorithms.networks.parameter_sharing import (
-    Change,
-    Client,
-    ClientTask,
-    Server,
-    Shared,
-)
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
-from intarsia.core.algorithm import (
-    ClientCall,
-    Clients,
-    RandomKey,
-    RoundMetrics,
-    asks,
-    evolve,
-    sums,
-    vectorised_function,
-)
+from intarsia.core import algorithm as fl
 from intarsia.core.settings import Count, NotNegative, Positive
-from intarsia.maths.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,71 +49,58 @@ class PFedMe(NetworkOptions):
     batch: Count = 20
 
 
-@lru_cache(maxsize=32)
-def _training(options: PFedMe, outputs: int) -> LocalTraining:
-    """Return how θ trains on one batch: each epoch is a step; kept, for compiled functions."""
-    return training_of(
-        options, outputs, plain_loss, ("*",), epochs=options.steps, proximal=options.pull
-    )
-
-
-def _on_batch(seat: ClientTask, number: int) -> ClientTask:
+def _on_batch(task: sharing.ClientTask, number: int) -> sharing.ClientTask:
     """Return a client with the rows of one batch."""
-    rows = np.flatnonzero(is_labelled(seat.block))
-    draws = seat.rng.fold_in("batch", number).generator()
-    chosen = np.sort(draws.permutation(rows)[: seat.client.options.batch])
-    return seat._replace(block=seat.block.take(chosen), rng=seat.rng.fold_in(number))
+    rows = np.flatnonzero(is_labelled(task.block))
+    draws = task.rng.fold_in("batch", number).generator()
+    chosen = np.sort(draws.permutation(rows)[: task.client.options.batch])
+    return task._replace(block=task.block.take(chosen), rng=task.rng.fold_in(number))
 
 
-@vectorised_function
-def train_envelope(visits: Sequence[ClientCall[Shared]]) -> list[tuple[Client, Change]]:
+@fl.vectorised_function
+def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Step with w towards own networks; send its change, and keep the own network."""
-    options = visits[0][0].options
+    options = calls[0][0].options
+    # each epoch is a step on one batch
+    known = {"epochs": options.steps, "proximal": options.pull}
+    training = training_of(options, calls[0][0].outputs, plain_loss, ("*",), **known)
+    share = options.step_size * options.pull
     # step 1: θ, then w, in turn
-    before = sharing.opened(visits)
-    common: list[Arrays] = [dict(seat.client.parameters) for seat in before]
-    seats = before
+    before = sharing.open_messages(calls)
+    common: list[Arrays] = [dict(task.client.parameters) for task in before]
+    tasks = before
     for number in range(options.local_rounds):
-        batches = [_on_batch(seat, number) for seat in seats]
-        training = _training(options, visits[0][0].outputs)
-        found = sharing.trained(training, batches, "own", references=common)
-        seats = [seat._replace(client=one.client) for seat, one in zip(seats, found, strict=True)]
+        batches = [_on_batch(task, number) for task in tasks]
+        found = sharing.train(training, batches, "own", references=common)
+        tasks = [task._replace(client=one.client) for task, one in zip(tasks, found, strict=True)]
         common = [
-            _stepped(own, seat.client.parameters, options.step_size * options.pull)
-            for own, seat in zip(common, seats, strict=True)
+            {name: w - share * (w - one.client.parameters[name]) for name, w in own.items()}
+            for own, one in zip(common, tasks, strict=True)
         ]
     parts = options.shared_parts
     return [
-        (seat.client, Change(part_vector(changed(old.client.parameters, new), parts)))
-        for seat, old, new in zip(seats, before, common, strict=True)
+        (task.client, Change(part_vector(changed(old.client.parameters, new), parts)))
+        for task, old, new in zip(tasks, before, common, strict=True)
     ]
 
 
-def _stepped(common: Arrays, own: Arrays, share: float) -> Arrays:
-    return {name: values - share * (values - own[name]) for name, values in common.items()}
-
-
-def round(server: Server, clients: Clients, rng: RandomKey) -> tuple[Server, RoundMetrics]:
+def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there step with w; step to the average."""
-    server = evolve(server, rounds=server.rounds + 1)
-    total = clients.sum(train_envelope, sharing.told(server, clients))
+    server = fl.evolve(server, rounds=server.rounds + 1)
+    total = clients.sum(train_envelope, sharing.broadcast(server, clients))
     # step 2: (1-β) w + β w̄ = w + β times the average of the changes
     share = server.options.mixing / len(clients.ids)
-    return evolve(server, shared=server.shared + total.shared * share), RoundMetrics(
-        phase="averaging"
-    )
+    server = fl.evolve(server, shared=server.shared + total.shared * share)
+    return server, fl.RoundMetrics(phase="averaging")
 
 
 PFEDME = sharing.network_algorithm(
     "pfedme",
     PFedMe,
-    round,
-    sends=(
-        *sums(sharing.send_start),
-        *asks(sharing.take_start),
-        *sums(train_envelope, pooled=sharing.shares),
-    ),
+    training=train_envelope,
+    sends=fl.asks(sharing.take_start),
+    round=round,
     part_of_loss=part_of_own_loss,
-    setup=sharing.started_alike,
+    setup=sharing.start_alike,
     conclude=conclude,
 )

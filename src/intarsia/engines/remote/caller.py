@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
+from intarsia.engines.remote.replies import check_answer
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, raised
 from intarsia.errors import AbsentError, CodecError, ExperimentError
@@ -25,7 +26,6 @@ class Transport(Protocol):
 
     def send(self, client: ClientId, data: bytes, seconds: float) -> bytes:
         """Return what a site answers; OSError (TimeoutError too) if nothing came in time."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,15 @@ class RetryPolicy:
 
 
 class Caller:
-    """Calls sites, and knows which state each of them is in.
-
-    Parameters
-    ----------
-    run
-        Id of the run, hex digits: sites keep their states under it.
-    clients
-        All sites.
-    transport
-        Carries calls and answers.
-    patience
-        How long to wait.
-    journal
-        What was answered before, in a run that goes on; None: nothing is written.
-    """
+    """Calls sites, and knows which state each of them is in."""
 
     def __init__(
         self,
-        run: str,
+        run: str,  # its id, hex digits: sites keep their states under it
         clients: Sequence[ClientId],
         transport: Transport,
         patience: RetryPolicy,
-        journal: Journal | None = None,
+        journal: Journal | None = None,  # what was answered before; None: nothing is written
     ) -> None:
         self.run, self.clients, self.patience = run, tuple(clients), patience
         self.journal = journal
@@ -318,4 +304,5 @@ class _Attempts:
             return None  # the answer to another call, or to one that was altered on its way
         if found.error == "BusyError":
             return None  # whoever works there comes to an end
+        check_answer(self._client, call.function, found)
         return None if found.error == "CodecError" and not found.sequence else (found, raw)

@@ -7,66 +7,47 @@ has no key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
+
+import numpy as np
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, evolve
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS, CommunicationLog, Exchange, Version
+from intarsia.engines.remote import wire
 from intarsia.engines.remote.caller import Caller
-from intarsia.engines.remote.wire import (
-    BEGIN,
-    Kind,
-    Opened,
-    SealedReply,
-    ToOpen,
-    ToSeal,
-    decode_as,
-    function_name,
-)
-from intarsia.engines.sums.linear_combination import Combination, CombinationRecord, PieceRecord
+from intarsia.engines.remote.replies import Replies, check_piece, malformed, shape_of
+from intarsia.engines.remote.wire import ToOpen, ToSeal
+from intarsia.engines.sums import secure
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedTotal
-from intarsia.engines.sums.secure import SecureTotals
+from intarsia.engines.sums.secure import Combination, SecureTotals
 from intarsia.engines.transcript import Recorder
-from intarsia.errors import AbsentError, TamperedError
+from intarsia.errors import AbsentError, CodecError, IntarsiaError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
 
 
 class Remote:
     """The engine over sites whose set-up is done.
 
-    Parameters
-    ----------
-    caller
-        Calls the sites.
-    schemas
-        The public schema of each part.
-    seed
-        The root of every random stream.
-    sealing
-        How the server adds sealed contributions, without a key; None = they are not sealed.
-    recorder
-        Takes down all that the server could read.
-    algorithm
-        The algorithm's name, by which calls name its functions.
-    apart
-        Whether no total is to tell one client's part: then a round does not begin again without a
-        client once a total of it was opened, from which the next would differ by that part.
+    `apart` says whether no total is to tell one client's part: then a round does not begin again
+    without a client once anybody opened a total of it, from which the next would differ by that
+    part.
     """
 
     def __init__(
         self,
         caller: Caller,
-        schemas: Mapping[str, Schema],
-        seed: int,
-        sealing: Sealing | None = None,
-        recorder: Recorder | None = None,
+        schemas: Mapping[str, Schema],  # the public one of each part
+        seed: int,  # the root of every random stream
+        sealing: Sealing | None = None,  # without a key; None: contributions are not sealed
+        recorder: Recorder | None = None,  # takes down all that the server could read
         *,
-        algorithm: str,
+        algorithm: str,  # by whose name calls name its functions
         apart: bool = False,
     ) -> None:
         self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
@@ -75,7 +56,9 @@ class Remote:
         self._present = self._clients
         self._apart, self._opened, self._began = apart, False, 0
         geometry = Geometry(self._schemas)
-        self._locked = None if sealing is None else _Owners(caller, geometry, sealing).totals
+        owners = None if sealing is None else _Owners(caller, geometry, sealing, self._opening)
+        self._locked = None if owners is None else owners.totals
+        self._replies = Replies(geometry)
         self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
         self.books = CommunicationLog(self._clients, self._totals, recorder)
 
@@ -83,6 +66,11 @@ class Remote:
     def ids(self) -> Sequence[ClientId]:
         """Return the clients that are there in this round."""
         return self._present
+
+    @property
+    def sealed(self) -> bool:
+        """Return whether contributions are hidden from the server."""
+        return self.books.mode != "plain"
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
@@ -94,15 +82,12 @@ class Remote:
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total (or one field of it) to the server."""
-        self._opening([total] if isinstance(total, SealedField) else total.by_field.values())
         return self.books.reveal(total)
 
-    def _opening(self, totals: Iterable[SealedField]) -> None:
-        """Take note if some of these totals are of the present round."""
-        if self._locked is None or self._opened:
-            return
-        names = (cells.name for total in totals for _, cells in total.content.terms)
-        self._opened = any(sequence > self._began for _, sequence, *_ in names)
+    def _opening(self, total: Combination) -> None:
+        """Take note if a total that somebody opens is of the present round."""
+        names = (cells.name for _, cells in total.terms)
+        self._opened |= any(sequence > self._began for _, sequence, *_ in names)
 
     def begin_round(self, number: int, present: Sequence[ClientId] | None = None) -> None:
         """Start a round with the clients that are there (None: all), but for those away.
@@ -143,7 +128,7 @@ class Remote:
             raise AbsentError(
                 f"{absent} The round does not begin again without them, since totals of it were "
                 "opened: from those the next would differ by what they sent, and "
-                "privacy.least_clients is above 1.",
+                "privacy.least_clients or privacy.epsilon asks that no client's part be told.",
                 absent.clients,
             )
         self._caller.go_on_without(absent.clients)
@@ -196,7 +181,7 @@ class Remote:
 
     def begin(self, algorithm: Algorithm, options: Any) -> None:
         """Let each site make the state that it starts the experiment's algorithm with."""
-        self._caller.call("stage", BEGIN, dict.fromkeys(self._clients, b""))
+        self._caller.call("stage", wire.BEGIN, dict.fromkeys(self._clients, b""))
 
     def _run(
         self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
@@ -207,7 +192,8 @@ class Remote:
         for client, message in exchange.messages.items():
             sealed = exchange.split(client).sealed
             if sealed:
-                self._opening(total for _, total in sealed)
+                for _, total in sealed if self._locked is not None else ():
+                    self._opening(total.content)
                 own = {name: self._share(client, total) for name, total in sealed}
                 bodies[client] = codec.encode(evolve(message, **own))
                 continue
@@ -218,7 +204,7 @@ class Remote:
             return exchange.end()
         answers = self._caller.call(
             kind,
-            function_name(fn, self._algorithm),
+            wire.function_name(fn, self._algorithm),
             bodies,
             part=fn.part,
             round=self.books.round,
@@ -227,11 +213,13 @@ class Remote:
         for client, answer in answers.items():
             exchange.down += answer.down
             if kind == "sum" and self._locked is not None:
-                reply = decode_as(SealedReply, answer.body, *RECORDS)
-                found = {k: self._totals.restored(one.value) for k, one in reply.fields.items()}
-                exchange.take_sealed(client, {**found, **reply.counts}, answer.up)
+                sealed = _decoded(client, fn.name, wire.SealedReply, answer.body, *RECORDS)
+                found = self._replies.restored(client, fn, sealed, self._locked)
+                exchange.take_sealed(client, found, answer.up)
             else:
-                exchange.take(client, decode_as(fn.reply, answer.body))
+                reply = _decoded(client, fn.name, fn.reply, answer.body)
+                self._replies.check(client, fn, reply)
+                exchange.take(client, reply)
         return exchange.end()
 
     def _share(self, client: ClientId, total: SealedField) -> Any:
@@ -241,11 +229,25 @@ class Remote:
         return to_record(self._totals, self._locked.share(client, total))
 
 
+def _decoded(client: ClientId, function: str, kind: type, body: bytes, *others: type) -> Any:
+    """Return what a site answers; SiteError where it is of another class."""
+    try:
+        return wire.decode_as(kind, body, *others)
+    except CodecError as problem:
+        raise malformed(client, function, "reply", problem) from None
+
+
 class _Owners:
     """Asks sites to open cells of totals, and to seal them under another name."""
 
-    def __init__(self, caller: Caller, geometry: Geometry, sealing: Sealing) -> None:
-        self._caller = caller
+    def __init__(
+        self,
+        caller: Caller,
+        geometry: Geometry,
+        sealing: Sealing,
+        opening: Callable[[Combination], None],
+    ) -> None:
+        self._caller, self._opening = caller, opening
         self.totals = SecureTotals(geometry, sealing, caller.run, self, lambda: caller.sequence + 1)
 
     def is_there(self, client: ClientId) -> bool:
@@ -266,7 +268,12 @@ class _Owners:
         asked = partial(ToSeal, name=first.field)
         found: dict[int, tuple[Piece, int]] = {}
         for cell, (record, extra) in self._asked("seal", owners, total, asked, first.round).items():
-            piece = self.totals.piece(record)
+            try:
+                check_piece(record)
+                piece = self.totals.piece(record)
+                self.totals.adder.add(piece)
+            except (TypeError, ValueError, IntarsiaError) as problem:
+                raise malformed(owners[cell], "seal", f"cell {cell}", problem) from None
             if piece.stream != streams[cell] or piece.contributors != (owners[cell],):
                 raise TamperedError(
                     f"{owners[cell]!r} sealed {piece.stream} where {streams[cell]} was asked for; "
@@ -277,12 +284,13 @@ class _Owners:
 
     def _asked(
         self,
-        kind: Kind,
+        kind: wire.Kind,
         owners: Mapping[int, ClientId],
         total: Combination,
-        asked: Callable[[CombinationRecord, tuple[int, ...]], ToOpen | ToSeal],
+        asked: Callable[[secure.CombinationRecord, tuple[int, ...]], ToOpen | ToSeal],
         round: int = 0,
     ) -> dict[int, tuple[Any, int]]:
+        self._opening(total)  # who seals a total anew opens it as well
         cells: dict[ClientId, tuple[int, ...]] = {}
         for cell, client in owners.items():
             cells[client] = (*cells.get(client, ()), cell)
@@ -292,7 +300,20 @@ class _Owners:
         }
         found: dict[int, tuple[Any, int]] = {}
         for client, answer in self._caller.call(kind, kind, bodies, round=round).items():
-            opened = decode_as(Opened, answer.body, PieceRecord)
+            opened = _decoded(client, kind, wire.Opened, answer.body, secure.PieceRecord)
+            for name, given in (("values", opened.values), ("extra", opened.extra)):
+                if type(given) is not tuple or len(given) != len(cells[client]):
+                    raise malformed(client, kind, name, f"not one for each of {cells[client]}")
             for cell, value, extra in zip(cells[client], opened.values, opened.extra, strict=True):
+                if type(extra) is not int:
+                    raise malformed(client, kind, "extra", f"{type(extra).__name__} for {cell}")
+                if kind == "open":
+                    wanted = shape_of(total.pieces(cell)[0][1])
+                    right = type(value) is float or (
+                        isinstance(value, np.ndarray) and value.dtype.kind == "f"
+                    )
+                    if not right or np.shape(value) != wanted:
+                        what = f"{type(value).__name__} of shape {np.shape(value)}, not {wanted}"
+                        raise malformed(client, kind, f"cell {cell}", what)
                 found[cell] = value, extra
         return found

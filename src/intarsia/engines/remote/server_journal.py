@@ -35,10 +35,7 @@ class Noted:
 class Journal:
     """What came of the calls since a checkpoint.
 
-    Parameters
-    ----------
-    folder
-        Where the files lie, one for each checkpoint, named by the exchange that it comes after.
+    The folder has one file for each checkpoint, named by the exchange that it comes after.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -8,10 +8,14 @@ functions are looked up by name among those of the run's algorithm. One call at 
   the round began, so that a call whose answer was lost or came too late to count changes nothing.
 * The last call, when it comes again, gets the same answer again, which is never made anew: what is
   sealed under one name is sealed once. An older one is refused.
+* What a call asks must be declared by the run's algorithm (`declared`), in the site's own count of
+  exchanges, which goes back with its state.
 * States and the answer lie on the site's own shelf before the answer leaves, so that a site that
   was killed goes on where it was. The set-up is then done again, and must come to what it read
   before.
 * Of a run that is over the last call and its answer stay, so that nothing of it is taken again.
+* What was released with noise is counted in a ledger apart from the shelf. It goes back with no
+  state and no folder of a run: a call that would release more than was accounted for is refused.
 """
 
 from __future__ import annotations
@@ -23,25 +27,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from intarsia.core.algorithm import ClientFunction, Layout, RandomKey, SecretKey, evolve
+from intarsia.core.algorithm import Layout, RandomKey, SecretKey, Sends, evolve
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.remote.wire import (
-    KEEP,
-    Answer,
-    Call,
-    Opened,
-    SealedReply,
-    ToOpen,
-    ToSeal,
-    decode_as,
-    sentence_of,
-)
-from intarsia.engines.sums.plain import Geometry, from_record, to_record
+from intarsia.engines.release_ledger import ReleaseLedger
+from intarsia.engines.remote import wire
+from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.engines.sums.plain import from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
-from intarsia.engines.sums.secure import SecureTotals
+from intarsia.engines.sums.secure import REFRESH, SecureTotals
 from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
@@ -53,15 +50,12 @@ class StateStore(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return what lies under a name, None if nothing does."""
-        ...
 
     def write(self, name: str, data: bytes) -> None:
         """Put something under a name, and come back when it is durable."""
-        ...
 
     def remove(self, name: str) -> None:
         """Take away what lies under a name, if anything does."""
-        ...
 
 
 class Workplace(Protocol):
@@ -73,21 +67,17 @@ class Workplace(Protocol):
     states: tuple[type, ...]  # the dataclasses that its states may hold
     fingerprint: bytes  # of what the set-up has read so far; b"": nothing
 
-    def function(self, name: str, part: str) -> ClientFunction:
-        """Return the client function of a `function_name`; StaleError if the run has none."""
-        ...
+    def declared(self) -> Declared:
+        """Return what the server may ask; StaleError before the set-up has come to that."""
 
     def block(self, part: str) -> Block:
         """Return the client's block of a part."""
-        ...
 
     def limit(self) -> None:
         """Compute with as many threads as the run says, in the thread that calls this."""
-        ...
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,40 +93,30 @@ class Index:
     bases: tuple[int, ...] = ()  # of the states that these went on from
     answer: bytes = b""  # to the last call
     fingerprint: bytes = b""  # of what the set-up has read
+    sums: str = ""  # that the client was in
 
 
 class Site:
     """A client of runs, over calls and answers as bytes.
 
-    Parameters
-    ----------
-    client
-        The client's name.
-    shelf
-        Gives the shelf of a run by its id, which is hex digits.
-    workplace
-        Makes a new workplace, whose set-up has not begun.
-    secret
-        Gives the site's own, the same whenever it is asked. Each run has another one below it: the
-        server chooses the seed, and may choose one twice.
-    report
-        Told of every error in full, for the site's own log.
-    alone
-        Keeps other processes from the shelves meanwhile; BusyError where one works there.
+    Each run has another secret below the site's own: the server chooses the seed, and may choose
+    one twice.
     """
 
     def __init__(
         self,
         client: ClientId,
-        shelf: Callable[[str], StateStore],
-        workplace: Callable[[], Workplace],
-        secret: Callable[[], SecretKey],
-        report: Callable[[Exception], None] = lambda _: None,
+        shelf: Callable[[str], StateStore],  # of a run by its id, which is hex digits
+        workplace: Callable[[], Workplace],  # makes a new one, whose set-up has not begun
+        secret: Callable[[], SecretKey],  # the site's own, the same whenever it is asked
+        ledger: Callable[[str], ReleaseLedger],  # of what it released with noise in a run
+        report: Callable[[Exception], None] = lambda _: None,  # gets errors in full, for its log
+        # keeps other processes from the shelves meanwhile; BusyError where one works there
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._alone = alone
         self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
-        self._secret = secret
+        self._secret, self._ledger = secret, ledger
         self._lock = threading.Lock()
         self._run: _Run | None = None
 
@@ -158,7 +138,7 @@ class Site:
                     return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 self._report(error)
-                name, sentence = sentence_of(error)
+                name, sentence = wire.sentence_of(error)
                 if name not in ("ReplayError", "StaleError", "CodecError", "BusyError"):
                     self._run = None  # a call that was broken off may have changed it in part
                 return codec.encode(
@@ -170,7 +150,8 @@ class Site:
             raise StaleError(f"The run {run[:80]!r} is no name of a run; hex digits were expected.")
         if self._run is None or self._run.name != run or not self._run.current:
             secret = self._secret().fold_in("run", run)
-            self._run = _Run(self._client, run, self._shelf(run), self._workplace, secret)
+            kept = self._shelf(run), self._ledger(run)
+            self._run = _Run(self._client, run, *kept, self._workplace, secret)
         return self._run
 
 
@@ -182,15 +163,18 @@ class _Run:
         client: ClientId,
         name: str,
         shelf: StateStore,
+        ledger: ReleaseLedger,
         make: Callable[[], Workplace],
         secret: SecretKey,
     ) -> None:
         self.name = name
-        self._secret = secret
+        self._secret, self._ledger = secret, ledger
         self._client, self._shelf, self._make = client, shelf, make
         written = shelf.read(_INDEX)
         self._written = _digest(written)
         self._index = Index() if written is None else self._read(written, Index)
+        kept = self._index.sums
+        self._sums = Sums.of(kept) if kept else NO_SUMS
         self._states: dict[int, Any] = {}
         self._place: Workplace | None = None
         self._totals: SecureTotals | None = None
@@ -231,9 +215,10 @@ class _Run:
             )
         place = self._ready()
         before = self._state(call.base, place)
-        after, body, down, up = self._done(call, place, before)
+        self._sums = self._sums.back_to(call.base)
+        after, body, down, up = self._done(call, data, place, before)
         made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
-        if call.kind == "stage" and call.function == KEEP:
+        if call.kind == "stage" and call.function == wire.KEEP:
             self._end(call, data, codec.encode(made))
         else:
             self._keep(call, data, before, after, place, codec.encode(made))
@@ -291,6 +276,7 @@ class _Run:
             bases,
             answer,
             place.fingerprint,
+            "" if self._sums is NO_SUMS else self._sums.to_text(),
         )
         self._put(new)
         self._states[call.sequence] = after
@@ -332,7 +318,9 @@ class _Run:
         self._place = place
         return place
 
-    def _done(self, call: Call, place: Workplace, state: Any) -> tuple[Any, bytes, int, int]:
+    def _done(
+        self, call: Call, data: bytes, place: Workplace, state: Any
+    ) -> tuple[Any, bytes, int, int]:
         """Return the state after a call, the body of the answer, and the bytes both ways."""
         place.limit()
         if call.kind == "stage":
@@ -343,11 +331,16 @@ class _Run:
             return state, self._opened(call, place), 0, 0
         if call.kind not in ("ask", "sum"):
             raise StaleError(f"A call of kind {call.kind!r} is not known to this version.")
-        fn = place.function(call.function, call.part)
-        message = decode_as(fn.message, call.body, *RECORDS)
-        opened, extra = self._message(message, place)
+        one = place.declared().sends(call)
+        fn = one.function
+        message = wire.decode_as(fn.message, call.body, *RECORDS)
+        opened, extra = self._message(call, one, message, place)
         words = (place.seed, call.round, call.exchange, self._client, fn.stream or fn.name)
-        key = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
+        key: Any = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
+        if fn.releases:
+            parts = codec.encode(state), data
+            key = self._ledger.key(self._client, self._secret, RandomKey(words), parts)
+            self._ledger.settle()
         try:
             after, reply = fn.call(state, place.block(fn.part), opened, key)
         except IntarsiaError as error:
@@ -357,32 +350,46 @@ class _Run:
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)
             return after, body, down, len(body)
-        sealed, up = self._sealed(call, fn, reply, place)
+        sealed, up = self._sealed(call, one, reply, place)
         return after, codec.encode(sealed), down, up
 
-    def _message(self, message: Any, place: Workplace) -> tuple[Any, int]:
-        """Return a message with the site's own entries of its totals, and the bytes beside them."""
+    def _message(self, call: Call, one: Sends, message: Any, place: Workplace) -> tuple[Any, int]:
+        """Return a message with the site's own entries of its totals, and the bytes beside them.
+
+        Raises
+        ------
+        RefusedError
+            If the algorithm does not declare them.
+        """
+        if place.sealing is not None:
+            place.declared().check_readable(one, message)
         own = getattr(message, "__dict__", {})
         sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}
         if not sealed:
             return message, 0
         totals, found, size = self._locked(place), {}, 0
         for name, record in sealed.items():
-            found[name], extra = totals.own(self._client, from_record(totals, record))
+            total = from_record(totals, record)
+            place.declared().check_message(one, name, total, self._sums, call)
+            found[name], extra = totals.own(self._client, total)
             size += extra
         return evolve(message, **found), size
 
     def _sealed(
-        self, call: Call, fn: ClientFunction, reply: Any, place: Workplace
-    ) -> tuple[SealedReply, int]:
+        self, call: Call, one: Sends, reply: Any, place: Workplace
+    ) -> tuple[wire.SealedReply, int]:
         """Return a reply with each field sealed, and its bytes."""
-        totals = self._locked(place)
+        totals, fn = self._locked(place), one.function
         self._number = call.sequence
         collector = totals.collector(fn, call.round, call.asked)
         up = collector.add(self._client, reply)
         total, sent = collector.total(), reply.__dict__
         kept = [(name, layout) for name, layout in layouts(fn.reply) if sent[name] is not None]
-        return SealedReply(
+        own = Summed(
+            *(call.sequence, call.round, fn.part, call.asked), frozenset(name for name, _ in kept)
+        )
+        self._sums = self._sums.add(fn.name, own)
+        return wire.SealedReply(
             {k: to_record(totals, total.by_field[k]) for k, it in kept if it is not Layout.COUNTS},
             {k: sent[k] for k, it in kept if it is Layout.COUNTS},
         ), up
@@ -391,27 +398,30 @@ class _Run:
         """Open a cell of a total to the server, or seal it under another name."""
         totals = self._locked(place)
         self._number = call.sequence
-        asked = codec.decode(call.body, ToOpen, ToSeal, *RECORDS)
+        asked = codec.decode(call.body, wire.ToOpen, wire.ToSeal, *RECORDS)
         total = totals.restored(asked.total)
+        name = asked.name if isinstance(asked, wire.ToSeal) else ""
+        place.declared().check_opening(total, asked.cells, self._sums, call, name)
         mine = dict.fromkeys(asked.cells, self._client)
-        if isinstance(asked, ToOpen):
+        if isinstance(asked, wire.ToOpen):
             opened = totals.opened_cells(mine, total)
             values, extra = zip(*(opened[cell] for cell in asked.cells), strict=True)
-            return codec.encode(Opened(values, extra))
+            return codec.encode(wire.Opened(values, extra))
         names = {
-            cell: Stream(self.name, call.sequence, call.round, "refresh", asked.name, cell)
+            cell: Stream(self.name, call.sequence, call.round, REFRESH, asked.name, cell)
             for cell in asked.cells
         }
         found = totals.sealed_anew(mine, total, names)
         pieces, extra = zip(*(found[cell] for cell in asked.cells), strict=True)
-        return codec.encode(Opened(tuple(totals.piece_record(one) for one in pieces), extra))
+        return codec.encode(wire.Opened(tuple(totals.piece_record(one) for one in pieces), extra))
 
     def _locked(self, place: Workplace) -> SecureTotals:
         if place.sealing is None:
             raise StaleError("A sealed total came in a run whose sums are not sealed.")
         if self._totals is None:
             self._totals = SecureTotals(
-                Geometry(place.schemas), place.sealing, self.name, number=lambda: self._number
+                *(place.declared().geometry, place.sealing, self.name),
+                number=lambda: self._number,
             )
         return self._totals
 

@@ -18,16 +18,16 @@ from typing import Any, Literal
 from intarsia import errors
 from intarsia.core.algorithm import ClientFunction
 from intarsia.engines import codec
-from intarsia.engines.sums.linear_combination import CombinationRecord
 from intarsia.engines.sums.sealed import SealedRecord
+from intarsia.engines.sums.secure import CombinationRecord
 from intarsia.errors import CodecError, IntarsiaError, SiteError
 
 # ask, sum: a client function; open, seal: a cell of a total; stage: a step of the set-up
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
 
 # What calls and answers mean: a run is of one version, at the server and at all sites. 1 named
-# functions by their modules.
-PROTOCOL = 2
+# functions by their modules; 2 had sealed pieces without nonces.
+PROTOCOL = 3
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
@@ -106,6 +106,10 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "StaleError": "The call goes on from a state that the site does not have.",
         "BusyError": "Another process works in the site's folder.",
         "TamperedError": "A sealed total was altered, or was sealed with another key.",
+        "SealedError": "The site has made all releases with noise that epsilon and delta allow; "
+        "start a new run.",
+        "RefusedError": "The site refused what the algorithm of the run does not declare; its own "
+        "log says what.",
         "RangeError": "A value of the site is too large to be sealed, or no number.",
         "TableError": "The site's table is not what the experiment needs.",
         "FederationError": "The site's table does not fit those of the others.",

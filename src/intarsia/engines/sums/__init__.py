@@ -1,8 +1,7 @@
 """Add what clients send: in the clear, or so that the server cannot read it.
 
 Read `plain` first: how contributions are laid out and who opens a total. `secure` does the same
-with masks or ciphertexts, `sealed` is a total in the server's hands, and `linear_combination` what
-the server can do with one: add and scale.
+with masks or ciphertexts, and `sealed` is a total in the server's hands.
 """
 
 from typing import TYPE_CHECKING

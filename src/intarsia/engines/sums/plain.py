@@ -45,6 +45,11 @@ class Geometry:
         """Return where a client's entries lie, in its order."""
         return self.indices[part, layout].positions[client]
 
+    def entries(self, client: ClientId, part: str) -> int:
+        """Return how many numbers at most are sent of one of a client's samples."""
+        schema = self._schemas[part]
+        return max(1, len(schema.features.own(client)) * schema.labels.outputs)
+
     def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
         """Return who holds a cell; selected samples are of the samples' cells."""
         if layout is Layout.BLOCKS:
@@ -113,15 +118,12 @@ class Collector(Protocol):
 
     def add(self, client: ClientId, reply: Any) -> int:
         """Take a client's reply; return the bytes that it had on the way."""
-        ...
 
     def seen(self) -> dict[str, Any]:
         """Return the fields of the last reply as the server got them."""
-        ...
 
     def total(self) -> SealedTotal:
         """Return the sealed total of the replies so far."""
-        ...
 
 
 class Totals(Protocol):
@@ -131,34 +133,27 @@ class Totals(Protocol):
 
     def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
         """Return a collector for one sum over the clients that are asked."""
-        ...
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total, as the client opens them, and the bytes sent.
 
         The bytes are those of the field beside what an open array would take.
         """
-        ...
 
     def reveal(self, field: SealedField) -> tuple[Any, int]:
         """Return a total opened to the server, and the bytes that crossed for it."""
-        ...
 
     def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
         """Return a total that owners sealed anew where it was costly to open, and the bytes."""
-        ...
 
     def held(self, field: SealedField) -> Any:
         """Return what the server holds of a total: numbers in the clear, else bytes by cell."""
-        ...
 
     def record(self, value: Any) -> Any:
         """Return what stands behind a field as something that the codec writes."""
-        ...
 
     def restored(self, record: Any) -> Any:
         """Return what `record` was given."""
-        ...
 
 
 def to_record(totals: Totals, field: SealedField) -> SealedRecord:
@@ -195,11 +190,9 @@ class PlainTotals:
             return {name: value[name] for name in mine if name in value}, 0
         if layout is Layout.SELECTED:
             cells = self._geometry.cells(client, field.part)
-            value = (
-                value[cells[0]]
-                if len(cells) == 1
-                else np.concatenate([value[cell] for cell in cells], axis=-1)
-            )
+            # of some cells nobody may have selected any
+            found = [value[cell] for cell in cells if cell in (value or {})] or [np.zeros(0)]
+            value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
             value = value[..., self._geometry.positions(client, field.part, layout)]
         # as it would come from a wire: the order in memory decides how sums round

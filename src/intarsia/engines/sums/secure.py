@@ -3,33 +3,121 @@
 Each client seals its contribution cell by cell (see
 `intarsia.privacy.secure_aggregation.protocol`). What the server can do with totals is a combination
 with public factors; the owners of a cell open its pieces and combine them. A combination of many
-totals would be costly to open, so that an owner seals its value anew from time to time.
+totals would be costly to open, so that an owner seals its value anew from time to time. They are
+written into checkpoints, and on the way to a site, as records of bytes by cell.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.algorithm import ClientFunction, Layout, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.engines import codec
-from intarsia.engines.sums.linear_combination import (
-    Combination,
-    CombinationRecord,
-    LockedCells,
-    Owners,
-    PieceRecord,
-)
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealing, Stream
 
+REFRESH = "refresh"  # in the place of a function: an owner sealed a combination anew
 _WAITING = 16  # pieces that are added at a time
+_TERMS = 4  # of a combination, above which an owner seals its value anew
+
+
+@dataclass(frozen=True, eq=False)
+class SecureCells:
+    """A sealed total: its pieces by cell."""
+
+    name: tuple[str, int, str, str]  # session, sequence, function, field: no other total has it
+    pieces: Mapping[int, Piece]
+    number: bool  # a single number, not an array
+    lead: tuple[int, ...]  # the axes before the last, where the last is laid out by an index
+
+
+class Combination:
+    """A sum of sealed totals with public factors: all that a server can compute of them."""
+
+    __slots__ = ("sealed_anew", "terms")
+
+    def __init__(self, terms: tuple[tuple[float, SecureCells], ...]) -> None:
+        self.terms = terms
+        self.sealed_anew: Combination | None = None  # the same values in one term, once asked for
+
+    def __add__(self, other: Combination) -> Combination:
+        # One term for each total: a mean that moves would else double its terms in each round.
+        found: dict[tuple[str, int, str, str], tuple[float, SecureCells]] = {}
+        for weight, cells in (*self.terms, *other.terms):
+            before = found.get(cells.name)
+            found[cells.name] = (weight if before is None else before[0] + weight, cells)
+        kept = tuple(term for term in found.values() if term[0] != 0.0)
+        return Combination(kept or ((0.0, self.terms[0][1]),))
+
+    def __sub__(self, other: Combination) -> Combination:
+        return self + other * -1.0
+
+    def __mul__(self, factor: float) -> Combination:
+        return Combination(tuple((weight * float(factor), cells) for weight, cells in self.terms))
+
+    def pieces(self, cell: int) -> list[tuple[float, Piece]]:
+        """Return the factors and pieces of a cell."""
+        return [(weight, one.pieces[cell]) for weight, one in self.terms if cell in one.pieces]
+
+    def restricted(self, cells: Collection[int]) -> Combination:
+        """Return the same with the pieces of some cells alone."""
+        return Combination(
+            tuple(
+                (weight, replace(one, pieces={k: p for k, p in one.pieces.items() if k in cells}))
+                for weight, one in self.terms
+            )
+        )
+
+
+@dataclass(frozen=True)
+class PieceRecord:
+    """A sealed piece in a checkpoint."""
+
+    session: str
+    numbers: tuple[int, ...]  # sequence, round, cell
+    texts: tuple[str, ...]  # function, field
+    shape: tuple[int, ...]
+    contributors: tuple[str, ...]
+    digits: int
+    nonces: tuple[bytes, ...]
+    content: bytes
+
+
+@dataclass(frozen=True)
+class CombinationRecord:
+    """A combination in a checkpoint."""
+
+    weights: tuple[float, ...]
+    names: tuple[tuple[str, int, str, str], ...]
+    numbers: tuple[bool, ...]
+    leads: tuple[tuple[int, ...], ...]
+    cells: tuple[tuple[PieceRecord, ...], ...]
+
+
+class Owners(Protocol):
+    """Who opens the cells of totals: clients, which have the keys."""
+
+    def is_there(self, client: ClientId) -> bool:
+        """Return whether a client can be asked."""
+
+    def opened_cells(
+        self, openers: Mapping[int, ClientId], total: Combination
+    ) -> Mapping[int, tuple[Any, int]]:
+        """Return each cell as its opener opens it, and its bytes beside it."""
+
+    def sealed_anew(
+        self, owners: Mapping[int, ClientId], total: Combination, streams: Mapping[int, Stream]
+    ) -> Mapping[int, tuple[Piece, int]]:
+        """Return each cell as its owner seals it under another name, and the bytes of it."""
 
 
 class _Plan:
@@ -50,7 +138,7 @@ class _Plan:
             waiting[:] = [adder.add(*waiting)]
 
 
-class LockedCollector:
+class SecureCollector:
     """Takes the replies to one sum: seals them, or takes what sites have sealed."""
 
     def __init__(
@@ -144,7 +232,7 @@ class LockedCollector:
 
     def _pieces(
         self, client: ClientId, layout: Layout | None, value: Any, own: Mapping[str, Any]
-    ) -> Iterator[tuple[int, Array]]:
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield what a client contributes to each of its cells; `own` are all fields."""
         if layout is Layout.BLOCKS:
             cells = self._geometry.own_blocks(client, self._fn.part)
@@ -171,90 +259,70 @@ class LockedCollector:
             if layout is not Layout.COUNTS:
                 stream, plan = self._stream, self._plans.get(name)
                 key = (stream.session, stream.sequence, stream.function, name)
-                cells = LockedCells(key, {}, False, ())
+                cells = SecureCells(key, {}, False, ())
                 if plan is not None:
                     added = {
                         cell: waiting[0] if len(waiting) == 1 else self._sealing.adder.add(*waiting)
                         for cell, waiting in plan.pieces.items()
                     }
-                    cells = LockedCells(key, added, plan.number, plan.lead)
+                    cells = SecureCells(key, added, plan.number, plan.lead)
                 value = Combination(((1.0, cells),))
             fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
         return SealedTotal(kind, fields)
 
 
 def sealed(
-    sealing: Sealing, client: ClientId, stream: Stream, values: Array, *, alone: bool
+    sealing: Sealing, client: ClientId, stream: Stream, values: NDArray[Any], *, alone: bool
 ) -> Piece:
     """Seal a client's contribution to a cell, to which it is `alone` in contributing.
 
     Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
     arrays may have any size, so that each number is sealed exactly as two digits: together they
     reach beyond the 60th power of 2. A bound that says nothing, -inf, passes as a number that no
-    total of others comes near.
+    total of others comes near. Words are sealed as they are.
 
     Raises
     ------
     RangeError
         If a value is larger than that, or not a number.
     """
+    if values.dtype == np.uint64:
+        return sealing.exact[client].seal_words(client, stream, values)
     if stream.cell > EVERYONE and values.size >= sealing.long:
-        sealer = (sealing.alone if alone else sealing.bulk)[client]
+        sealer = (sealing.exact if alone else sealing.bulk)[client]
         return sealer.seal(client, stream, values)
     piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
     if piece is None:
-        raise RangeError(_complaint(values, sealing.digits.room, stream))
+        room = sealing.digits.room
+        odd = values[~((np.abs(values) < room) | np.isneginf(values))]
+        raise RangeError(
+            f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
+            f"be a number within ±{room:.3g}; check the table for huge values and whether training "
+            "diverged, or raise privacy.range."
+        )
     return piece
 
 
-def _complaint(values: Array, room: float, stream: Stream) -> str:
-    """Return what is to be said of values of which some have no room."""
-    odd = values[~((np.abs(values) < room) | np.isneginf(values))]
-    return (
-        f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
-        f"be a number within ±{room:.3g}; check the table for huge values and whether training "
-        "diverged, or raise privacy.range."
-    )
-
-
-def array_of(value: Any) -> Array:
-    """Return a value as an array of numbers."""
+def array_of(value: Any) -> NDArray[Any]:
+    """Return a value as an array of numbers, or of words."""
+    if isinstance(value, np.ndarray) and value.dtype == np.uint64:
+        return np.ascontiguousarray(value)
     return np.asarray(value, np.float64, order="C")
 
 
-_TERMS = 4  # of a combination, above which an owner seals its value anew
-
-
 class SecureTotals:
-    """Lets clients seal what they contribute, and open what is theirs.
-
-    Parameters
-    ----------
-    geometry
-        Where each client's entries lie.
-    sealing
-        Each client's sealer, and the server's adder.
-    session
-        The name under which streams are drawn; None: drawn afresh.
-    owners
-        How owners of cells are asked to open them or to seal them anew; None: they are in this
-        process, and `sealing` has their keys.
-    number
-        Gives the number of the present exchange, where somebody counts them for all sites; None:
-        they are counted here.
-    """
+    """Lets clients seal what they contribute, and open what is theirs."""
 
     def __init__(
         self,
         geometry: Geometry,
         sealing: Sealing,
-        session: str | None = None,
-        owners: Owners | None = None,
-        number: Callable[[], int] | None = None,
+        session: str | None = None,  # the name under which streams are drawn; None: drawn afresh
+        owners: Owners | None = None,  # None: they are in this process, `sealing` has their keys
+        number: Callable[[], int] | None = None,  # of the present exchange; None: counted here
     ) -> None:
-        self.mode = sealing.mode
-        self._geometry = geometry
-        self._sealing = sealing
+        self.mode, self.adder = sealing.mode, sealing.adder
+        self._geometry, self._sealing = geometry, sealing
         self._session = secrets.token_hex(8) if session is None else session
         self._sequence = 0
         self._owners: Owners = self if owners is None else owners
@@ -269,11 +337,11 @@ class SecureTotals:
 
     def collector(
         self, fn: ClientFunction, round: int, asked: Collection[ClientId]
-    ) -> LockedCollector:
+    ) -> SecureCollector:
         """Return a collector for one sum over the clients that are asked."""
         self._begin_exchange()
         stream = self.stream(round, fn.name)
-        return LockedCollector(self._geometry, self._sealing, fn, stream, asked)
+        return SecureCollector(self._geometry, self._sealing, fn, stream, asked)
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
@@ -290,10 +358,11 @@ class SecureTotals:
         lead = total.terms[0][1].lead
         for cell, start, stop in self._geometry.runs(client, field.part, layout, None):
             value, more = self.opened(client, total, cell)
-            if value is None:  # no owner of these entries contributed
-                value = np.zeros((*lead, 0 if selected else stop - start))
             extra += more
-            found.append(value)
+            if value is not None:
+                found.append(value)
+            elif not selected:  # no owner of these entries contributed
+                found.append(np.zeros((*lead, stop - start)))
         if not found:
             return np.zeros((*lead, 0)), extra
         return (found[0] if len(found) == 1 else np.concatenate(found, axis=-1)), extra
@@ -348,13 +417,13 @@ class SecureTotals:
         self, total: Combination, name: str, round: int, owners: Mapping[int, ClientId]
     ) -> tuple[Combination, int]:
         self._begin_exchange()
-        streams = {cell: self.stream(round, "refresh", name, cell) for cell in owners}
+        streams = {cell: self.stream(round, REFRESH, name, cell) for cell in owners}
         found = self._owners.sealed_anew(owners, total, streams)
         pieces = {cell: piece for cell, (piece, _) in found.items()}
         size = sum(more for _, more in found.values())
         first = total.terms[0][1]
-        key = (self._session, self._sequence, "refresh", name)
-        return Combination(((1.0, LockedCells(key, pieces, first.number, first.lead)),)), size
+        key = (self._session, self._sequence, REFRESH, name)
+        return Combination(((1.0, SecureCells(key, pieces, first.number, first.lead)),)), size
 
     def opened_cells(
         self, openers: Mapping[int, ClientId], total: Combination
@@ -395,12 +464,12 @@ class SecureTotals:
 
     def restored(self, record: Any) -> Any:
         """Return the combination that `record` was given."""
-        found: list[tuple[float, LockedCells]] = []
+        found: list[tuple[float, SecureCells]] = []
         for weight, name, number, lead, cells in zip(
             record.weights, record.names, record.numbers, record.leads, record.cells, strict=True
         ):
             pieces = {one.numbers[2]: self.piece(one) for one in cells}
-            found.append((weight, LockedCells(name, pieces, number, lead)))
+            found.append((weight, SecureCells(name, pieces, number, lead)))
         return Combination(tuple(found))
 
     def share(self, client: ClientId, field: SealedField) -> SealedField:
@@ -449,6 +518,7 @@ class SecureTotals:
             piece.shape,
             piece.contributors,
             piece.digits,
+            piece.nonces,
             self._sealing.to_bytes(piece),
         )
 
@@ -457,25 +527,21 @@ class SecureTotals:
         sequence, round, cell = record.numbers
         function, field = record.texts
         stream = Stream(record.session, sequence, round, function, field, cell)
-        empty = Piece(stream, record.shape, record.contributors, None, record.digits)
+        empty = Piece(stream, record.shape, record.contributors, None, record.digits, record.nonces)
         return self._sealing.from_bytes(empty, record.content)
 
 
-def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> Array:
+def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> NDArray[Any]:
     """Return what a client opens of a piece."""
+    if piece.digits == 0:
+        return sealing.exact[client].open_words(piece)
     if piece.digits == 1:
         return sealing.bulk[client].open(piece)
     return sealing.exact[client].open_digits(piece, sealing.digits)
 
 
 def _check_name(stream: Stream, name: tuple[str, int, str, str], cell: int) -> None:
-    """Refuse the piece of one total in the place of another: a replay, or cells in other places.
-
-    Raises
-    ------
-    ReplayError
-        If the piece was sealed under another name.
-    """
+    """Refuse the piece of one total in the place of another: a replay, or cells in other places."""
     session, sequence, function, field = name
     if (
         stream.sequence != sequence

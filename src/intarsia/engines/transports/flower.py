@@ -36,15 +36,7 @@ _SLOWEST = 0.25
 
 
 class GridLine:
-    """Carries calls over a Flower Grid; a `remote.caller.Transport`.
-
-    Parameters
-    ----------
-    grid
-        That of the server app.
-    nodes
-        The id of each client's node.
-    """
+    """Carries calls over a server app's Grid to each client's node; a `remote.caller.Transport`."""
 
     def __init__(self, grid: Grid, nodes: Mapping[ClientId, int]) -> None:
         self._grid, self._nodes = grid, dict(nodes)
@@ -144,10 +136,7 @@ class Node:
 def client_app(site: Callable[[Node], Site]) -> ClientApp:
     """Return the app of a node.
 
-    Parameters
-    ----------
-    site
-        Makes the node's site; it may read the node's configuration, `node.context.node_config`.
+    `site` makes the node's site; it may read the node's configuration, `node.context.node_config`.
     """
     app = ClientApp()
 

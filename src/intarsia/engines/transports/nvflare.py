@@ -55,15 +55,9 @@ ConsumableBufferList.__repr__ = _chunks
 
 
 class Lines:
-    """Carries calls to the sites of a job.
+    """Carries calls to the sites of a job."""
 
-    Parameters
-    ----------
-    proxies
-        What the Collab API gives for each site.
-    """
-
-    def __init__(self, proxies: Sequence[Any]) -> None:
+    def __init__(self, proxies: Sequence[Any]) -> None:  # what the Collab API gives for each site
         self._proxies = {proxy.name: proxy for proxy in proxies}
 
     @property
@@ -85,15 +79,9 @@ class Lines:
 
 
 class ServerSide:
-    """The server's component of a job.
+    """The server's component of a job."""
 
-    Parameters
-    ----------
-    run
-        Name of the run, whose folder lies in the server's own.
-    """
-
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
@@ -170,27 +158,22 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> 
     shutil.rmtree(folder, ignore_errors=True)
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    pools = {"max_call_threads": _THREADS}
+
+    def component(name: str, path: str, **args: Any) -> dict[str, Any]:
+        return {"id": name, "path": path, "args": args}
+
+    threads = {"max_call_threads": _THREADS}
+    controller = component("controller", _CONTROLLER, server_obj_id="server", **threads)
+    executor = component("executor", _EXECUTOR, client_obj_id="site", **threads)
     server = {
         "format_version": 2,
-        "workflows": [
-            {"id": "controller", "path": _CONTROLLER, "args": {"server_obj_id": "server", **pools}}
-        ],
-        "components": [{"id": "server", "path": f"{_HERE}.ServerSide", "args": {"run": run}}],
+        "workflows": [controller],
+        "components": [component("server", f"{_HERE}.ServerSide", run=run)],
     }
     client = {
         "format_version": 2,
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {
-                    "id": "executor",
-                    "path": _EXECUTOR,
-                    "args": {"client_obj_id": "site", **pools},
-                },
-            }
-        ],
-        "components": [{"id": "site", "path": f"{_HERE}.SiteSide", "args": {}}],
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [component("site", f"{_HERE}.SiteSide")],
     }
     meta = {
         "name": run,
@@ -208,13 +191,7 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> 
 
 
 class Jobs:
-    """The jobs of a federation, as its administrator sees them.
-
-    Parameters
-    ----------
-    kit
-        The administrator's kit.
-    """
+    """The jobs of a federation, as its administrator, whose kit this has, sees them."""
 
     def __init__(self, kit: Path) -> None:
         self._kit = kit
@@ -326,32 +303,23 @@ def provisioned(
     work = folder / ".provisioning"
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     participants: list[dict[str, Any]] = [
-        {
-            "name": host,
-            "type": "server",
-            "org": "intarsia",
-            "fed_learn_port": ports[0],
-            "admin_port": ports[1],
-        },
-        *({"name": site, "type": "client", "org": "intarsia"} for site in sites),
-        {"name": ADMIN, "type": "admin", "org": "intarsia", "role": "project_admin"},
+        {"name": host, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
+        *({"name": site, "type": "client"} for site in sites),
+        {"name": ADMIN, "type": "admin", "role": "project_admin"},
     ]
-    built = "nvflare.lighter.impl"
+    builders = {
+        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
+        "static_file.StaticFileBuilder": {"config_folder": "config"},
+        "cert.CertBuilder": {},
+        "signature.SignatureBuilder": {},
+    }
     project = {
         "api_version": 3,
         "name": name,
-        "participants": participants,
+        "participants": [{**one, "org": "intarsia"} for one in participants],
         "builders": [
-            {
-                "path": f"{built}.workspace.WorkspaceBuilder",
-                "args": {"template_file": ["master_template.yml"]},
-            },
-            {
-                "path": f"{built}.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config"},
-            },
-            {"path": f"{built}.cert.CertBuilder"},
-            {"path": f"{built}.signature.SignatureBuilder"},
+            {"path": f"nvflare.lighter.impl.{path}", "args": args}
+            for path, args in builders.items()
         ],
     }
     (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")

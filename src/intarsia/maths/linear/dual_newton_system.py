@@ -127,34 +127,6 @@ def move_centre(
 
 
 @compiled
-def hinge_points(
-    y: Array,
-    z: Array,
-    centre: Array,
-    reach: Array,
-    rows: NDArray[np.int64],
-    alpha: Array,
-    curvature: Array,
-) -> Array:
-    """Do as `maths.proximal.dual_points` for the hinge, with an s (`reach`) of each sample."""
-    sums = np.zeros((y.shape[0], 4))
-    for c in range(y.shape[0]):
-        for i in rows:
-            slack = 1.0 - y[c, i] * z[c, i]
-            beta = centre[c, i] + reach[c, i] * slack
-            h = reach[c, i] if 0.0 < beta < 1.0 else 0.0
-            beta = min(max(beta, 0.0), 1.0)
-            alpha[c, i] = y[c, i] * beta
-            curvature[c, i] = h
-            sums[c, 0] += max(slack, 0.0)
-            sums[c, 1] += beta
-            sums[c, 2] += (beta - centre[c, i]) ** 2
-            if h > 0.0:
-                sums[c, 3] += 1.0
-    return sums
-
-
-@compiled
 def hinge_slopes(
     y: Array,
     z: Array,
@@ -164,7 +136,7 @@ def hinge_slopes(
     rows: NDArray[np.int64],
     steps: Array,
 ) -> Array:
-    """Do as `maths.proximal.slopes` for the hinge, with an s (`reach`) of each sample."""
+    """Do as `smoothed_losses.slopes` for the hinge, with an s (`reach`) of each sample."""
     total = np.zeros(steps.shape)
     for c in range(y.shape[0]):
         for i in rows:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.losses import dual_step
-from intarsia.maths.linear.products import row_product
+from intarsia.maths.linear.products import Arrays, add_row, arrays, inlined_sum, multiply_row
 
 
 def feature_squares(x: Values) -> Array:
@@ -28,9 +28,7 @@ def feature_squares(x: Values) -> Array:
 
 def weighted_norms(x: Values, weights: Array) -> Array:
     """Return Σ_j v_j x_ij² of each row, (samples,); `weights` is (features,)."""
-    if isinstance(x, csr_array):
-        return _sparse_norms(x.data, x.indices, x.indptr, weights)
-    return _dense_norms(x, weights)
+    return _weighted_norms(arrays(x), x.shape[0], weights)
 
 
 def ascend_weighted(
@@ -60,101 +58,70 @@ def ascend_weighted(
     sigma : σ, multiplies coupling and curvature
     samples : N, of all clients
     """
-    steps = np.zeros(alpha.shape)
-    move = np.zeros((alpha.shape[0], x.shape[1]))
     coupling = sigma / samples
-    given = (y, alpha, z, norms, row_scale, order, weights, coupling, loss, steps, move)
-    if isinstance(x, csr_array):
-        _ascend_sparse(x.data, x.indices, x.indptr, *given)
-    else:
-        _ascend_dense(x, *given)
-    return steps
+    curvature = coupling * norms * row_scale**2
+    given = (y, alpha, z, curvature, row_scale, order, coupling, loss)
+    return ascend_on_rows(arrays(x), *given, weights, x.shape[1])
 
 
 @reassociated
-def _dense_norms(x: Array, weights: Array) -> Array:
-    norms = np.zeros(x.shape[0])
-    for i in range(x.shape[0]):
+def _weighted_norms(x: Arrays, samples: int, weights: Array) -> Array:
+    norms = np.zeros(samples)
+    for i in range(samples):
         total = 0.0  # as in `products.row_norms`: the same order wherever the arrays lie
-        for j in range(x.shape[1]):
-            total += weights[j] * x[i, j] * x[i, j]
+        if isinstance(x, tuple):
+            data, indices, indptr = x
+            for k in range(indptr[i], indptr[i + 1]):
+                total += weights[indices[k]] * data[k] * data[k]
+        else:
+            for j in range(x.shape[1]):
+                total += weights[j] * x[i, j] * x[i, j]
         norms[i] = total
     return norms
 
 
+@inlined_sum
+def _add_weighted(x: Arrays, i: int, factor: float, weights: Array, w: Array) -> None:
+    if isinstance(x, tuple):
+        data, indices, indptr = x
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint32(indices[k])
+            w[j] += factor * weights[j] * data[k]
+    else:
+        for column in range(x.shape[1]):
+            w[column] += factor * weights[column] * x[i, column]
+
+
 @reassociated
-def _sparse_norms(
-    data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], weights: Array
+def ascend_on_rows(
+    x: Arrays,
+    y: Array,
+    alpha: Array,
+    z: Array,
+    curvature: Array,
+    row_scale: Array,
+    order: NDArray[np.int64],
+    coupling: float,
+    loss: int,
+    weights: Array | None,
+    features: int,
 ) -> Array:
-    norms = np.zeros(len(indptr) - 1)
-    for i in range(len(norms)):
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            total += weights[indices[k]] * data[k] * data[k]
-        norms[i] = total
-    return norms
+    """Return the steps of `sdca.ascend_slice`, or with weights of `ascend_weighted`.
 
-
-@reassociated
-def _ascend_dense(
-    x: Array,
-    y: Array,
-    alpha: Array,
-    z: Array,
-    norms: Array,
-    row_scale: Array,
-    order: NDArray[np.intp],
-    weights: Array,
-    coupling: float,
-    loss: int,
-    steps: Array,
-    move: Array,
-) -> None:
-    features = x.shape[1]
-    for i in order:
-        q = coupling * norms[i] * row_scale[i] ** 2
-        for c in range(y.shape[0]):
-            own = 0.0
-            for j in range(features):
-                own += x[i, j] * move[c, j]
-            score = z[c, i] + coupling * row_scale[i] * own
-            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], score, q)
-            if step != 0.0:
-                steps[c, i] += step
-                length = step * row_scale[i]
-                for j in range(features):
-                    move[c, j] += length * weights[j] * x[i, j]
-
-
-@reassociated
-def _ascend_sparse(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    y: Array,
-    alpha: Array,
-    z: Array,
-    norms: Array,
-    row_scale: Array,
-    order: NDArray[np.intp],
-    weights: Array,
-    coupling: float,
-    loss: int,
-    steps: Array,
-    move: Array,
-) -> None:
+    `curvature`, (samples,), is q of `losses.dual_step`.
+    """
+    steps, move = np.zeros(alpha.shape), np.zeros((alpha.shape[0], features))
     for turn in range(len(order)):
-        ask_for_row(data, indices, indptr, order, turn)
+        ask_for_row(x, order, turn)
         i = order[turn]
-        start, stop = indptr[i], indptr[i + 1]
-        q = coupling * norms[i] * row_scale[i] ** 2
         for c in range(y.shape[0]):
-            own = row_product(data, indices, start, stop, move[c])
+            own = multiply_row(x, i, move[c])
             score = z[c, i] + coupling * row_scale[i] * own
-            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], score, q)
+            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], score, curvature[i])
             if step != 0.0:
                 steps[c, i] += step
-                length = step * row_scale[i]
-                for k in range(np.uint64(start), np.uint64(stop)):
-                    j = np.uint32(indices[k])
-                    move[c, j] += length * weights[j] * data[k]
+                if weights is None:
+                    add_row(x, i, step * row_scale[i], move[c])
+                else:
+                    _add_weighted(x, i, step * row_scale[i], weights, move[c])
+    return steps

@@ -119,6 +119,25 @@ def minus_conjugate(loss: int, alpha: Array, y: Array, *, slack: float = 0.0) ->
     raise _unknown(loss)
 
 
+def best_step(loss: int, steps: Array, dual: Array) -> tuple[float, float]:
+    """Return the step in [0, 1] that maximises the dual along a line, and what it gains.
+
+    The dual is a quadratic of the step for all losses but the logistic, where the best of the
+    points is taken. `dual` is known at `steps`: the first is 0, the last two are 1/2 and 1.
+    """
+    if loss == LOGISTIC:
+        best = int(np.argmax(dual))
+        return float(steps[best]), float(dual[best] - dual[0])
+    start, middle, end = dual[0], dual[-2], dual[-1]
+    curvature = 4 * (start - 2 * middle + end)  # second derivative
+    slope = 4 * middle - 3 * start - end
+    if curvature >= 0:
+        step = 1.0 if end > start else 0.0
+    else:
+        step = float(np.clip(-slope / curvature, 0.0, 1.0))
+    return step, float(slope * step + 0.5 * curvature * step**2)
+
+
 def project(loss: int, alpha: Array, y: Array) -> Array:
     """Return the dual variables moved to the nearest point of their box, elementwise."""
     if loss == SQUARED:

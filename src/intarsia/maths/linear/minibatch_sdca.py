@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, reassociated
-from intarsia.maths.linear.losses import dual_step
-
-# The codes of maths.losses, as literals: compiled code takes them in as constants.
-_HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
+from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE, dual_step
 
 
 @compiled
@@ -29,11 +26,11 @@ def _rise(loss: int, alpha: float, y: float, step: float) -> tuple[float, float]
 
     It is exact but for the logistic loss, whose bend is that of the secant.
     """
-    if loss == _HINGE:
+    if loss == HINGE:
         return y * step, 0.0
-    if loss == _SQUARED_HINGE:
+    if loss == SQUARED_HINGE:
         return y * step - 0.5 * alpha * step, 0.5 * step * step
-    if loss == _LOGISTIC:
+    if loss == LOGISTIC:
         old = min(max(y * alpha, 1e-12), 1.0 - 1e-12)
         new = min(max(y * (alpha + step), 1e-12), 1.0 - 1e-12)
         start, end = math.log(old / (1.0 - old)), math.log(new / (1.0 - new))

@@ -6,22 +6,32 @@ one-vs-rest model), so scores are (outputs, samples) and weights are (outputs, f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import compiled, inlined, reassociated
 
+# A table as kernels read it: data, indices and indptr of one in CSR, or a dense array.
+Csr = tuple[Array, NDArray[Any], NDArray[np.int32]]
+Arrays = Csr | Array
+
 _FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
+
+
+def arrays(x: Any) -> Any:
+    """Return the `Arrays` of a table."""
+    return (x.data, x.indices, x.indptr) if issparse(x) else x
 
 
 def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
     """Return X w for each output, (outputs, samples), in the precision of the values."""
     if isinstance(x, csr_array):
-        return _sparse_scores(x.data, x.indices, x.indptr, w)
+        return _sparse_scores(arrays(x), w)
     if len(w) == 1:
         return np.asarray(x @ w[0])[None, :]
     return np.ascontiguousarray((x @ w.T).T)
@@ -29,10 +39,8 @@ def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
 
 def gather(x: Values, a: Array) -> Array:
     """Return Xᵀ a for each output, (outputs, features); rows of weight 0 are not read."""
-    if isinstance(x, csr_array):
-        return _sparse_gather(x.data, x.indices, x.indptr, a, x.shape[1])
-    if len(a) <= _FEW:
-        return _dense_gather(x, a)
+    if isinstance(x, csr_array) or len(a) <= _FEW:
+        return _gather(arrays(x), a, x.shape[1])
     return np.asarray(a @ x)
 
 
@@ -49,7 +57,7 @@ def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
     `frame` is (frame, features), as a transposed C-contiguous array for sparse values.
     """
     if isinstance(x, csr_array):
-        return _sparse_project(x.data, x.indices, x.indptr, rows, frame.T).T
+        return _sparse_project(arrays(x), rows, frame.T).T
     return np.asarray(frame @ x[rows].T)
 
 
@@ -77,12 +85,36 @@ def row_product(data: Array, places: NDArray[Any], start: int, stop: int, w: Arr
 
 
 @inlined
-def add_row(
+def _add_sparse(
     data: Array, places: NDArray[Any], start: int, stop: int, factor: float, w: Array
 ) -> None:
-    """Add factor · data[j] to w[places[j]] for start <= j < stop."""
     for j in range(np.uint64(start), np.uint64(stop)):
         w[np.uint32(places[j])] += factor * data[j]
+
+
+# Sums over dense rows may be taken in another order; those over sparse ones say theirs.
+inlined_sum = partial(compiled, reassociate=True, inline=True)
+
+
+@inlined_sum
+def multiply_row(x: Arrays, i: int, w: Array) -> float:
+    """Return the product of a row with w, (features,)."""
+    if isinstance(x, tuple):
+        return row_product(x[0], x[1], x[2][i], x[2][i + 1], w)
+    total = 0.0
+    for j in range(x.shape[1]):
+        total += x[i, j] * w[j]
+    return total
+
+
+@inlined_sum
+def add_row(x: Arrays, i: int, factor: float, w: Array) -> None:
+    """Add factor times a row to w, (features,)."""
+    if isinstance(x, tuple):
+        _add_sparse(x[0], x[1], x[2][i], x[2][i + 1], factor, w)
+    else:
+        for j in range(x.shape[1]):
+            w[j] += factor * x[i, j]
 
 
 @reassociated
@@ -97,53 +129,29 @@ def _sparse_norms(data: Array, indptr: NDArray[np.int32]) -> Array:
 
 
 @reassociated
-def _dense_gather(x: Array, a: Array) -> Array:
+def _gather(x: Arrays, a: Array, features: int) -> Array:
     outputs, samples = a.shape
-    features = x.shape[1]
     w = np.zeros((outputs, features))
     for c in range(outputs):
         for i in range(samples):
-            weight = a[c, i]
-            if weight != 0.0:
-                for j in range(features):
-                    w[c, j] += weight * x[i, j]
+            if a[c, i] != 0.0:
+                add_row(x, i, a[c, i], w[c])
     return w
 
 
 @compiled
-def _sparse_scores(
-    data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], w: Array
-) -> Array:
-    outputs, samples = w.shape[0], len(indptr) - 1
+def _sparse_scores(x: Csr, w: Array) -> Array:
+    outputs, samples = w.shape[0], len(x[2]) - 1
     z = np.empty((outputs, samples))
     for c in range(outputs):
         for i in range(samples):
-            z[c, i] = row_product(data, indices, indptr[i], indptr[i + 1], w[c])
+            z[c, i] = multiply_row(x, i, w[c])
     return z
 
 
 @reassociated
-def _sparse_gather(
-    data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], a: Array, features: int
-) -> Array:
-    outputs, samples = a.shape[0], len(indptr) - 1
-    w = np.zeros((outputs, features))
-    for c in range(outputs):
-        for i in range(samples):
-            weight = a[c, i]
-            if weight != 0.0:
-                add_row(data, indices, indptr[i], indptr[i + 1], weight, w[c])
-    return w
-
-
-@reassociated
-def _sparse_project(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    frame: Array,
-) -> Array:
+def _sparse_project(x: Csr, rows: NDArray[np.int64], frame: Array) -> Array:
+    data, indices, indptr = x
     size = frame.shape[1]
     found = np.zeros((len(rows), size))
     for k in range(len(rows)):

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import ask_for_row, compiled, reassociated
-from intarsia.maths.linear.products import add_row, row_product
+from intarsia.maths.linear.products import Csr, add_row, arrays, multiply_row
 
 Rows = NDArray[np.int64]
 
@@ -35,22 +35,21 @@ class PackedRows:
 def score_rows(x: Values, rows: Rows, w: Array) -> Array:
     """Return X w of some rows for each output, (outputs, rows)."""
     if isinstance(x, csr_array):
-        return _score(x.data, x.indices, x.indptr, rows, np.ascontiguousarray(w))
+        return _score(arrays(x), rows, np.ascontiguousarray(w))
     return np.ascontiguousarray(w @ x[rows].T)
 
 
 def score_pairs(x: Values, rows: Rows, v: Array, w: Array) -> tuple[Array, Array]:
     """Return X v and X w of some rows, each (outputs, rows), reading the rows once."""
     if isinstance(x, csr_array):
-        given = (x.data, x.indices, x.indptr, rows)
-        return _score_pairs(*given, np.ascontiguousarray(v), np.ascontiguousarray(w))
+        return _score_pairs(arrays(x), rows, np.ascontiguousarray(v), np.ascontiguousarray(w))
     return score_rows(x, rows, v), score_rows(x, rows, w)
 
 
 def gather_rows(x: Values, rows: Rows, a: Array) -> Array:
     """Return Xᵀ a of some rows, (outputs, features); a is (outputs, rows)."""
     if isinstance(x, csr_array):
-        return _gather(x.data, x.indices, x.indptr, rows, np.ascontiguousarray(a), x.shape[1])
+        return _gather(arrays(x), rows, np.ascontiguousarray(a), x.shape[1])
     return np.ascontiguousarray(a @ x[rows])
 
 
@@ -64,7 +63,7 @@ def pack_rows(x: Values, rows: Rows) -> PackedRows:
     np.cumsum(x.indptr[rows + 1] - x.indptr[rows], out=starts[1:])
     values = np.empty(starts[-1])
     places = np.empty(starts[-1], np.uint16 if features <= 2**16 else np.int32)
-    columns = _pack(x.data, x.indices, x.indptr, rows, starts, values, places, features)
+    columns = _pack(arrays(x), rows, starts, values, places, features)
     return PackedRows(values, places, starts, columns, features)
 
 
@@ -72,45 +71,36 @@ def score_packed(packed: PackedRows, w: Array) -> Array:
     """Return X w of packed rows, (outputs, rows)."""
     if packed.values.ndim == 2:
         return np.ascontiguousarray(w @ packed.values.T)
-    w = np.ascontiguousarray(w)
-    return _score_packed(packed.values, packed.places, packed.starts, packed.columns, w)
+    x = (packed.values, packed.places, packed.starts)
+    return _score_packed(x, packed.columns, np.ascontiguousarray(w))
 
 
 def gather_packed(packed: PackedRows, a: Array) -> Array:
     """Return Xᵀ a of packed rows, (outputs, features)."""
     if packed.values.ndim == 2:
         return np.ascontiguousarray(a @ packed.values)
-    given = (packed.values, packed.places, packed.starts, packed.columns)
-    return _gather_packed(*given, np.ascontiguousarray(a), packed.features)
+    x = (packed.values, packed.places, packed.starts)
+    return _gather_packed(x, packed.columns, np.ascontiguousarray(a), packed.features)
 
 
 @compiled
-def _score(
-    data: Array, indices: NDArray[np.int32], indptr: NDArray[np.int32], rows: Rows, w: Array
-) -> Array:
+def _score(x: Csr, rows: Rows, w: Array) -> Array:
     z = np.empty((w.shape[0], len(rows)))
     for c in range(w.shape[0]):
         for k in range(len(rows)):
-            ask_for_row(data, indices, indptr, rows, k)
-            i = rows[k]
-            z[c, k] = row_product(data, indices, indptr[i], indptr[i + 1], w[c])
+            ask_for_row(x, rows, k)
+            z[c, k] = multiply_row(x, rows[k], w[c])
     return z
 
 
 @compiled
-def _score_pairs(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    rows: Rows,
-    v: Array,
-    w: Array,
-) -> tuple[Array, Array]:
+def _score_pairs(x: Csr, rows: Rows, v: Array, w: Array) -> tuple[Array, Array]:
+    data, indices, indptr = x
     first, second = np.empty((v.shape[0], len(rows))), np.empty((v.shape[0], len(rows)))
     one, two = np.uint64(1), np.uint64(2)
     for c in range(v.shape[0]):
         for k in range(len(rows)):
-            ask_for_row(data, indices, indptr, rows, k)
+            ask_for_row(x, rows, k)
             # two sums each at a time, as in `row_product`
             a, b, p, q = 0.0, 0.0, 0.0, 0.0
             j, end = np.uint64(indptr[rows[k]]), np.uint64(indptr[rows[k] + 1])
@@ -130,40 +120,31 @@ def _score_pairs(
 
 
 @reassociated
-def _gather(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    rows: Rows,
-    a: Array,
-    features: int,
-) -> Array:
+def _gather(x: Csr, rows: Rows, a: Array, features: int) -> Array:
     w = np.zeros((a.shape[0], features))
     for c in range(a.shape[0]):
         for k in range(len(rows)):
-            ask_for_row(data, indices, indptr, rows, k)
-            weight = a[c, k]
-            if weight != 0.0:
-                add_row(data, indices, indptr[rows[k]], indptr[rows[k] + 1], weight, w[c])
+            ask_for_row(x, rows, k)
+            if a[c, k] != 0.0:
+                add_row(x, rows[k], a[c, k], w[c])
     return w
 
 
 @compiled
 def _pack(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
+    x: Csr,
     rows: Rows,
     starts: NDArray[np.int32],
     values: Array,
     places: NDArray[Any],
     features: int,
 ) -> NDArray[np.int32]:
+    data, indices, indptr = x
     place = np.full(features, -1, np.int32)
     columns = np.empty(features, np.int32)
     used = 0
     for k in range(len(rows)):
-        ask_for_row(data, indices, indptr, rows, k)
+        ask_for_row(x, rows, k)
         out = starts[k]
         for j in range(indptr[rows[k]], indptr[rows[k] + 1]):
             column = indices[j]
@@ -178,32 +159,21 @@ def _pack(
 
 
 @compiled
-def _score_packed(
-    values: Array,
-    places: NDArray[Any],
-    starts: NDArray[np.int32],
-    columns: NDArray[np.int32],
-    w: Array,
-) -> Array:
-    z = np.empty((w.shape[0], len(starts) - 1))
+def _score_packed(x: Csr, columns: NDArray[np.int32], w: Array) -> Array:
+    rows = len(x[2]) - 1
+    z = np.empty((w.shape[0], rows))
     own = np.empty(len(columns))
     for c in range(w.shape[0]):
         for k in range(len(columns)):
             own[k] = w[c, np.uint32(columns[k])]
-        for i in range(len(starts) - 1):
-            z[c, i] = row_product(values, places, starts[i], starts[i + 1], own)
+        for i in range(rows):
+            z[c, i] = multiply_row(x, i, own)
     return z
 
 
 @reassociated
-def _gather_packed(
-    values: Array,
-    places: NDArray[Any],
-    starts: NDArray[np.int32],
-    columns: NDArray[np.int32],
-    a: Array,
-    features: int,
-) -> Array:
+def _gather_packed(x: Csr, columns: NDArray[np.int32], a: Array, features: int) -> Array:
+    values, places, starts = x
     w = np.zeros((a.shape[0], features))
     own = np.empty(len(columns))
     for c in range(a.shape[0]):

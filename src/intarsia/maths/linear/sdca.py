@@ -26,8 +26,17 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.jit import ask_for_row, reassociated
+from intarsia.maths.linear.local_sdca import ascend_on_rows
 from intarsia.maths.linear.losses import dual_step, minus_conjugate, value
-from intarsia.maths.linear.products import add_row, gather, row_norms, row_product, scores
+from intarsia.maths.linear.products import (
+    Arrays,
+    add_row,
+    arrays,
+    gather,
+    multiply_row,
+    row_norms,
+    scores,
+)
 
 Array = NDArray[np.float64]
 Order = NDArray[np.int64]
@@ -124,10 +133,7 @@ def ascend(
     """
     y, alpha, w = np.atleast_2d(y, alpha, w)
     scale = 1.0 / (regularisation * y.shape[1])
-    if issparse(x):
-        _ascend_csr(x.data, x.indices, x.indptr, y, norms, alpha, w, order, scale, loss)
-    else:
-        _ascend_dense(x, y, norms, alpha, w, order, scale, loss)
+    _ascend(arrays(x), y, norms, alpha, w, order, scale, loss)
 
 
 def ascend_slice(
@@ -161,15 +167,9 @@ def ascend_slice(
     regularised_samples : λN, N counting the samples of all clients
     """
     y, alpha, z = np.atleast_2d(y, alpha, z)
-    steps = np.zeros(alpha.shape)
-    move = np.zeros((alpha.shape[0], x.shape[1]))
     coupling = sigma / regularised_samples
-    given = (y, alpha, z, curvature, row_scale, order, sigma, coupling, loss, steps, move)
-    if issparse(x):
-        _ascend_slice_csr(x.data, x.indices, x.indptr, *given)
-    else:
-        _ascend_slice_dense(x, *given)
-    return steps
+    given = (y, alpha, z, sigma * curvature, row_scale, order, coupling, loss)
+    return ascend_on_rows(arrays(x), *given, None, x.shape[1])
 
 
 def fit(
@@ -234,35 +234,8 @@ def _objectives(
 
 
 @reassociated
-def _ascend_dense(
-    x: Array,
-    y: Array,
-    norms: Array,
-    alpha: Array,
-    w: Array,
-    order: Order,
-    scale: float,
-    loss: int,
-) -> None:
-    features = x.shape[1]
-    for i in order:
-        for c in range(y.shape[0]):
-            z = 0.0
-            for j in range(features):
-                z += x[i, j] * w[c, j]
-            step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
-            if step != 0.0:
-                alpha[c, i] += step
-                move = step * scale
-                for j in range(features):
-                    w[c, j] += move * x[i, j]
-
-
-@reassociated
-def _ascend_csr(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
+def _ascend(
+    x: Arrays,
     y: Array,
     norms: Array,
     alpha: Array,
@@ -272,74 +245,11 @@ def _ascend_csr(
     loss: int,
 ) -> None:
     for turn in range(len(order)):
-        ask_for_row(data, indices, indptr, order, turn)
+        ask_for_row(x, order, turn)
         i = order[turn]
-        start, stop = indptr[i], indptr[i + 1]
         for c in range(y.shape[0]):
-            z = row_product(data, indices, start, stop, w[c])
+            z = multiply_row(x, i, w[c])
             step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
             if step != 0.0:
                 alpha[c, i] += step
-                add_row(data, indices, start, stop, step * scale, w[c])
-
-
-@reassociated
-def _ascend_slice_dense(
-    x: Array,
-    y: Array,
-    alpha: Array,
-    scores: Array,
-    curvature: Array,
-    row_scale: Array,
-    order: Order,
-    sigma: float,
-    coupling: float,
-    loss: int,
-    steps: Array,
-    move: Array,
-) -> None:
-    features = x.shape[1]
-    for i in order:
-        q = sigma * curvature[i]
-        for c in range(y.shape[0]):
-            own = 0.0
-            for j in range(features):
-                own += x[i, j] * move[c, j]
-            z = scores[c, i] + coupling * row_scale[i] * own
-            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], z, q)
-            if step != 0.0:
-                steps[c, i] += step
-                length = step * row_scale[i]
-                for j in range(features):
-                    move[c, j] += length * x[i, j]
-
-
-@reassociated
-def _ascend_slice_csr(
-    data: Array,
-    indices: NDArray[np.int32],
-    indptr: NDArray[np.int32],
-    y: Array,
-    alpha: Array,
-    scores: Array,
-    curvature: Array,
-    row_scale: Array,
-    order: Order,
-    sigma: float,
-    coupling: float,
-    loss: int,
-    steps: Array,
-    move: Array,
-) -> None:
-    for turn in range(len(order)):
-        ask_for_row(data, indices, indptr, order, turn)
-        i = order[turn]
-        start, stop = indptr[i], indptr[i + 1]
-        q = sigma * curvature[i]
-        for c in range(y.shape[0]):
-            own = row_product(data, indices, start, stop, move[c])
-            z = scores[c, i] + coupling * row_scale[i] * own
-            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], z, q)
-            if step != 0.0:
-                steps[c, i] += step
-                add_row(data, indices, start, stop, step * row_scale[i], move[c])
+                add_row(x, i, step * scale, w[c])

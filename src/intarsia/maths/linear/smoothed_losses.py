@@ -14,27 +14,25 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, inlined
+from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
 
 _EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
 
-# The codes of maths.losses, as literals: compiled code takes them in as constants.
-_HINGE, _SQUARED_HINGE, _LOGISTIC = 0, 1, 2
-
 
 @compiled
-def _point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple[float, float]:
+def dual_point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple[float, float]:
     """Return the dual point α and the curvature at a score."""
-    if loss == _HINGE:
+    if loss == HINGE:
         beta = centre + weight * (1.0 - y * z)
         if beta <= 0.0:
             return 0.0, 0.0
         if beta >= 1.0:
             return y, 0.0
         return y * beta, weight
-    if loss == _SQUARED_HINGE:
+    if loss == SQUARED_HINGE:
         slack = 1.0 - y * z
         return (2.0 * y * slack, 2.0) if slack > 0.0 else (0.0, 0.0)
-    if loss == _LOGISTIC:
+    if loss == LOGISTIC:
         margin = y * z
         if margin > 0.0:
             small = math.exp(-margin)
@@ -49,11 +47,11 @@ def _point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple
 def _value(loss: int, z: float, y: float) -> float:
     """Return l(z, y)."""
     slack = 1.0 - y * z
-    if loss == _HINGE:
+    if loss == HINGE:
         return max(slack, 0.0)
-    if loss == _SQUARED_HINGE:
+    if loss == SQUARED_HINGE:
         return max(slack, 0.0) ** 2
-    if loss == _LOGISTIC:
+    if loss == LOGISTIC:
         margin = y * z
         return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
     return 0.5 * (z - y) ** 2
@@ -63,11 +61,11 @@ def _value(loss: int, z: float, y: float) -> float:
 def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
     """Return -l*(-α) for an α in its box."""
     beta = y * alpha
-    if loss == _HINGE:
+    if loss == HINGE:
         return beta
-    if loss == _SQUARED_HINGE:
+    if loss == SQUARED_HINGE:
         return beta - 0.25 * beta * beta
-    if loss == _LOGISTIC:
+    if loss == LOGISTIC:
         total = 0.0
         if beta > 0.0:
             total -= beta * math.log(beta)
@@ -96,19 +94,20 @@ def dual_points(
     Parameters
     ----------
     y, z, centre : (outputs, samples)
-    weight : (outputs,), of the smoothing
+    weight : (outputs,), of the smoothing; or (outputs, samples), of each sample's
     rows : positions of the samples to look at
     alpha, curvature : (outputs, samples), overwritten at `rows`
     """
     sums = np.zeros((y.shape[0], 4))
     for c in range(y.shape[0]):
         for i in rows:
-            a, h = _point(loss, z[c, i], y[c, i], centre[c, i], weight[c])
+            s = weight[c] if weight.ndim == 1 else weight[c, i]
+            a, h = dual_point(loss, z[c, i], y[c, i], centre[c, i], s)
             alpha[c, i] = a
             curvature[c, i] = h
             sums[c, 0] += _value(loss, z[c, i], y[c, i])
             sums[c, 1] += _minus_conjugate(loss, a, y[c, i])
-            if loss == _HINGE:
+            if loss == HINGE:
                 sums[c, 2] += (y[c, i] * a - centre[c, i]) ** 2
             if h > 0.0:
                 sums[c, 3] += 1.0
@@ -130,12 +129,12 @@ def curvatures(loss: int, alpha: Array, weight: Array | float) -> Array:
 @inlined
 def _curvature(loss: int, alpha: float, weight: float) -> float:
     size = abs(alpha)
-    if loss == _HINGE:
+    if loss == HINGE:
         return weight if _EDGE < size < 1.0 - _EDGE else 0.0
-    if loss == _LOGISTIC:
+    if loss == LOGISTIC:
         return max(size * (1.0 - size), 0.0)
     if size > 0.0:
-        return 2.0 if loss == _SQUARED_HINGE else 1.0
+        return 2.0 if loss == SQUARED_HINGE else 1.0
     return 0.0
 
 
@@ -203,6 +202,67 @@ def curved_samples(
 
 
 @compiled
+def telling_samples(
+    loss: int,
+    alpha: Array,
+    weight: Array,
+    start: int,
+    stop: int,
+    order: NDArray[np.int64],
+    most: int,
+    norms: Array,
+) -> tuple[NDArray[np.int64], Array]:
+    """Return about `most` samples of a cell with curvature, ascending, and their curvatures.
+
+    A sample is taken with a probability in proportion to its curvature times its squared norm, at
+    most 1, so that rare columns are not missed; its curvature is divided by that. Those taken lie
+    evenly in `order`.
+
+    Parameters
+    ----------
+    alpha, weight, start, stop, order
+        As for `curved_samples`.
+    norms : (samples,)
+        Squared norms, the same at all owners of a sample.
+    """
+    outputs, size = len(alpha), stop - start
+    tells = np.zeros(size)
+    for c in range(outputs):
+        for i in range(size):
+            h = _curvature(loss, alpha[c, start + i], weight[c])
+            tells[i] = max(tells[i], h * max(norms[start + i], 1e-300))
+    level = 0.0  # above it all are taken
+    curved = tells[tells > 0.0]
+    if len(curved) > most:
+        curved.sort()
+        rest = curved.sum()
+        for k in range(most):
+            level = rest / (most - k)
+            largest = curved[len(curved) - 1 - k]
+            if largest <= level:
+                break
+            rest -= largest
+    chosen, share = np.zeros(size, np.bool_), np.ones(size)
+    passed = 0.5
+    for i in order:
+        if tells[i] >= level:
+            chosen[i] = tells[i] > 0.0
+            continue
+        share[i] = tells[i] / level
+        passed += share[i]
+        if passed >= 1.0:
+            passed -= 1.0
+            chosen[i] = True
+    selected = np.flatnonzero(chosen)
+    found = np.empty((outputs, len(selected)))
+    for k in range(len(selected)):
+        i = selected[k]
+        for c in range(outputs):
+            found[c, k] = _curvature(loss, alpha[c, start + i], weight[c]) / share[i]
+    return selected + start, found
+
+
+@compiled
 def move_points(
     y: Array,
     z: Array,
@@ -245,6 +305,6 @@ def slopes(
         for i in rows:
             q = direction[c, i]
             for k in range(steps.shape[1]):
-                a, _ = _point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
+                a, _ = dual_point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
                 total[c, k] += a * q
     return total

@@ -1,8 +1,8 @@
 """Compare and match: distributions, points, clusters, and the neurons of networks.
 
-`distribution_distances` has the distances to class anchors; `assignment`, `covariance_roots` and
-`inverse_roots` serve it. `neuron_matching` matches classifiers, one client's turn in it is
-`neuron_assignment`, and the result is in `matched_classifiers`. `kmeans` clusters models.
+`distribution_distances` has the distances to class anchors; `covariance_roots`, `inverse_roots` and
+`learner_operations` serve it. `neuron_matching` matches classifiers; one turn of a client is
+`neuron_assignment`, the result `matched_classifiers`. `kmeans` clusters models.
 """
 
 from typing import TYPE_CHECKING

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ConvergenceError
 from intarsia.maths.matching.inverse_roots import inverse_roots_of_classes
+from intarsia.maths.matching.learner_operations import define_operation, stack_of
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _STEP = 8  # classes of so many rows more are decomposed together, filled up with zeros
@@ -53,15 +54,6 @@ def root_trace(
         rows, y, rows[..., :0] if others is None else others, classes, smoothing
     )
     return found
-
-
-# `torch.library.custom_op` does the same, and imports torch's compiler at its first call (3 s)
-_LIBRARY = torch.library.Library("intarsia", "DEF")
-_LIBRARY.define(
-    "covariance_roots(Tensor rows, Tensor y, Tensor others, int classes, float smoothing)"
-    " -> (Tensor, Tensor)"
-)
-_roots = torch.ops.intarsia.covariance_roots
 
 
 def _decomposed(
@@ -104,21 +96,11 @@ def _on_cpu(
     rows: Tensor, y: Tensor, others: Tensor, classes: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Return the same by a compiled function, which takes a third of the time on a CPU."""
-    learners = y.shape[:-1].numel()
-    traces, slopes, found = inverse_roots_of_classes(
-        rows.reshape(learners, *rows.shape[-2:]).contiguous().numpy(),
-        others.reshape(learners, *others.shape[-2:]).contiguous().numpy(),
-        y.reshape(learners, y.shape[-1]).contiguous().numpy(),
-        classes,
-        smoothing,
-    )
+    arrays = (stack_of(rows, 2), stack_of(others, 2), stack_of(y, 1))
+    traces, slopes, found = inverse_roots_of_classes(*arrays, classes, smoothing)
     if not found:
         raise diverging()
     return torch.from_numpy(traces).view(y.shape[:-1]), torch.from_numpy(slopes).view(rows.shape)
-
-
-_LIBRARY.impl("covariance_roots", _decomposed, "CompositeExplicitAutograd")
-_LIBRARY.impl("covariance_roots", _on_cpu, "CPU")
 
 
 def _shaped(
@@ -129,29 +111,14 @@ def _shaped(
     return rows.new_empty(y.shape[:-1]), slopes
 
 
-torch.library.register_fake("intarsia::covariance_roots", _shaped, lib=_LIBRARY)
-
-
-def _stacked(
-    info: object,
-    axes: tuple[int | None, ...],
-    rows: Tensor,
-    y: Tensor,
-    others: Tensor,
-    classes: int,
-    smoothing: float,
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """Return the result of learners that torch.vmap has stacked."""
-    given = list(zip((rows, y, others), axes, strict=False))
-    count = next(values.shape[axis] for values, axis in given if axis is not None)
-    stacked = [
-        values.expand(count, *values.shape) if axis is None else values.movedim(axis, 0)
-        for values, axis in given
-    ]
-    return _roots(*stacked, classes, smoothing), (0, 0)
-
-
-torch.library.register_vmap("intarsia::covariance_roots", _stacked, lib=_LIBRARY)
+_roots, _LIBRARY = define_operation(
+    "intarsia",
+    "covariance_roots(Tensor rows, Tensor y, Tensor others, int classes, float smoothing)"
+    " -> (Tensor, Tensor)",
+    _decomposed,
+    _shaped,
+    _on_cpu,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intarsia.maths.matching.assignment import assigned
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from intarsia.errors import ConvergenceError
 from intarsia.maths.matching.covariance_roots import diverging, root_trace
 from intarsia.maths.matching.inverse_roots import distances_of_classes
+from intarsia.maths.matching.learner_operations import define_operation, stack_of
 from intarsia.maths.training.torch_import import Tensor, torch
 
 _SMOOTHING = 1e-4  # ε: √(λ + ε) - √ε stands for a root, whose slope is infinite at 0
@@ -119,11 +123,7 @@ def _roots(points: Tensor, rows: Classed, smoothing: float, others: Tensor | Non
         return root * (values - rows.mine @ rows.means(values))
 
     trace, slopes = root_trace(
-        centred(fixed),
-        rows.y,
-        rows.classes,
-        smoothing,
-        None if others is None else centred(others),
+        centred(fixed), rows.y, rows.classes, smoothing, None if others is None else centred(others)
     )
     # The sum is 0, and its derivative are the slopes. These have no mean, as X has none: how the
     # points' means change has no part in it.
@@ -136,6 +136,59 @@ def by_transport(points: Tensor, rows: Classed, samples: Tensor) -> Tensor:
     partner = assigned(points.detach(), samples.detach(), rows.y, rows.classes)
     theirs = samples.gather(-2, partner[..., None].expand(samples.shape))
     return (rows.own * (points - theirs).square().sum(-1)).sum(-1)
+
+
+def assigned(points: Tensor, others: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return which other each point is assigned to, (rows,): a permutation in each class.
+
+    It minimises Σ ‖x - y‖². A row of no class (`y` = `classes`) is assigned to itself. Several
+    learners may stand in front of all axes.
+
+    Parameters
+    ----------
+    points, others
+        (rows, k), without gradients.
+    y
+        The class of both, (rows,).
+
+    Raises
+    ------
+    ConvergenceError
+        If a distance is not finite.
+    """
+    found: Tensor = _assigned(points, others, y, classes)
+    return found
+
+
+def _solve_assignment(points: Tensor, others: Tensor, y: Tensor, classes: int) -> Tensor:
+    rows, width = points.shape[-2:]
+    costs = torch.cdist(points.reshape(-1, rows, width), others.reshape(-1, rows, width)).square()
+    label = y.reshape(-1, rows).cpu().numpy()
+    found = np.tile(np.arange(rows), (len(label), 1))
+    for learner, cost in enumerate(costs.cpu().numpy()):
+        for number in range(classes):
+            own = np.flatnonzero(label[learner] == number)
+            among = cost[np.ix_(own, own)]
+            if not np.isfinite(among).all():
+                raise ConvergenceError(
+                    "A distance between embedded rows and samples of an anchor is not finite: "
+                    "training diverges; lower algorithm.rate, or standardise the features."
+                )
+            if len(own):
+                found[learner, own] = own[linear_sum_assignment(among)[1]]
+    return torch.from_numpy(found).to(points.device).view(y.shape)
+
+
+def _shape_assignment(points: Tensor, others: Tensor, y: Tensor, classes: int) -> Tensor:
+    return torch.empty_like(y, memory_format=torch.contiguous_format)
+
+
+_assigned, _ASSIGNMENT = define_operation(
+    "intarsia_assignment",
+    "assigned(Tensor points, Tensor others, Tensor y, int classes) -> Tensor",
+    _solve_assignment,
+    _shape_assignment,
+)
 
 
 def by_energy(points: Tensor, rows: Classed, samples: Tensor) -> Tensor:
@@ -153,20 +206,13 @@ def _lengths(points: Tensor, others: Tensor) -> Tensor:
     return (away + _SMOOTHING).sqrt() - _SMOOTHING**0.5
 
 
-# ---- the distance to anchors without factors as an operation of its own, as in `covariance_roots`
-
-_LIBRARY = torch.library.Library("intarsia_alignment", "DEF")
-_LIBRARY.define(
-    "distances(Tensor points, Tensor y, Tensor means, float deviation, float smoothing)"
-    " -> (Tensor, Tensor, Tensor)"
-)
-_distances = torch.ops.intarsia_alignment.distances
-
-
 def _in_torch(
     points: Tensor, y: Tensor, means: Tensor, deviation: float, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Σ_c W₂² to N(v_c, e I), (...,), and its slopes along points and means."""
+    """Return Σ_c W₂² to N(v_c, e I), (...,), and its slopes along points and means.
+
+    It is an operation of its own, as in `covariance_roots`.
+    """
     classes = means.shape[-2]
     rows = classed(y, (y < classes).to(points.dtype), classes)
     centres, root = rows.means(points), rows.own.sqrt()[..., None]
@@ -183,14 +229,8 @@ def _on_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same by a compiled function."""
     everyone = means.expand(*y.shape[:-1], *means.shape[-2:])
-    learners = y.shape[:-1].numel()
-    distance, slopes, shifts, found = distances_of_classes(
-        points.reshape(learners, *points.shape[-2:]).contiguous().numpy(),
-        y.reshape(learners, y.shape[-1]).contiguous().numpy(),
-        everyone.reshape(learners, *means.shape[-2:]).contiguous().numpy(),
-        deviation,
-        smoothing,
-    )
+    arrays = (stack_of(points, 2), stack_of(y, 1), stack_of(everyone, 2))
+    distance, slopes, shifts, found = distances_of_classes(*arrays, deviation, smoothing)
     if not found:
         raise diverging()
     return (
@@ -211,26 +251,11 @@ def _shaped(
     )
 
 
-def _stacked(
-    info: object,
-    axes: tuple[int | None, ...],
-    points: Tensor,
-    y: Tensor,
-    means: Tensor,
-    deviation: float,
-    smoothing: float,
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-    """Return the result of learners that torch.vmap has stacked."""
-    given = list(zip((points, y, means), axes, strict=False))
-    count = next(values.shape[axis] for values, axis in given if axis is not None)
-    stacked = [
-        values.expand(count, *values.shape) if axis is None else values.movedim(axis, 0)
-        for values, axis in given
-    ]
-    return _distances(*stacked, deviation, smoothing), (0, 0, 0)
-
-
-_LIBRARY.impl("distances", _in_torch, "CompositeExplicitAutograd")
-_LIBRARY.impl("distances", _on_cpu, "CPU")
-torch.library.register_fake("intarsia_alignment::distances", _shaped, lib=_LIBRARY)
-torch.library.register_vmap("intarsia_alignment::distances", _stacked, lib=_LIBRARY)
+_distances, _LIBRARY = define_operation(
+    "intarsia_alignment",
+    "distances(Tensor points, Tensor y, Tensor means, float deviation, float smoothing)"
+    " -> (Tensor, Tensor, Tensor)",
+    _in_torch,
+    _shaped,
+    _on_cpu,
+)

@@ -1,8 +1,8 @@
 """Train networks by gradients: one client in a plain loop, or many clients vectorised.
 
 Read `local_training` first: the record that says what trains, and the plain loop. `vectorised`
-trains many such records in one batched step, with `stacked_learners` and `vectorised_gradients`
-below it. `optimisers` has the optimisers, `layers` compiled normalisation.
+trains many such records in one batched step, with `stacked_learners` below it. `optimisers` has the
+optimisers, `layers` what several networks are built of.
 """
 
 from typing import TYPE_CHECKING

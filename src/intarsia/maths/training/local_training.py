@@ -2,7 +2,7 @@
 
 A `LocalTraining` says how; a `Learner` is one client's side: its parameters, its rows, the key of
 its random stream. `train_alone` is the plain loop, the reference: a module, torch.optim and one
-step after the other. `cohort.train` runs the same record for many learners at once.
+step after the other. `vectorised.train` runs the same record for many learners at once.
 
 The objective of a step is
 
@@ -29,14 +29,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import drawing_from
-from intarsia.maths.training.optimisers import (
-    SGD,
-    Adam,
-    Moving,
-    OptimiserState,
-    at_rate,
-    optimiser_over,
-)
+from intarsia.maths.training.optimisers import SGD, Adam, Moving, OptimiserState, optimiser_over
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _BLOCK = 8  # steps whose numbers are drawn at once; another number gives other streams
@@ -247,8 +240,8 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
     model = _module_of(training, learner.parameters)
     parameters = dict(model.named_parameters())
     state = own_state(training, learner)
-    optimiser = optimiser_over(
-        at_rate(training.optimiser, rate),
+    take_step = optimiser_over(
+        training.optimiser,
         (
             Moving(
                 values=parameters[name],
@@ -258,6 +251,7 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
             )
             for name in training.trained
         ),
+        rate,
     )
     losses: list[Tensor] = []
     # what draws numbers by itself, such as dropout, draws from a stream of the client's too
@@ -271,7 +265,7 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
                 if parameters[name].grad is None:  # the objective does not read it
                     parameters[name].grad = torch.zeros_like(parameters[name])
             with torch.no_grad():
-                optimiser.step()
+                take_step()
             losses.append(value.detach())
     return Trained(
         parameters=initial_parameters(model),

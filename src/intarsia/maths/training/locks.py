@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from intarsia.maths.training.torch_import import Tensor, functional_call, nn, torch
+from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _TURN = threading.RLock()
 
@@ -31,4 +31,4 @@ def drawing_from(seed: int, device: Any = None) -> Iterator[None]:
 def applied(module: nn.Module, parameters: Mapping[str, Tensor], *given: Any) -> Any:
     """Return what a module gives with these parameters, which it holds only meanwhile."""
     with _TURN:
-        return functional_call(module, dict(parameters), given)
+        return torch.func.functional_call(module, dict(parameters), given)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.torch_import import Tensor, adam, sgd, torch
@@ -71,81 +70,62 @@ class Moving:
     decay: float  # × values, added to the gradient
 
 
-class Optimiser(Protocol):
-    """What moves values by their gradients, which stand in their `grad`."""
+def optimiser_over(
+    choice: Adam | SGD, moving: Iterable[Moving], rate: float | None
+) -> Callable[[], None]:
+    """Return what takes a step: it moves values by their gradients, which stand in their `grad`.
 
-    def step(self) -> None:
-        """Take a step."""
-        ...
-
-
-def at_rate(choice: Adam | SGD, rate: float | None) -> Adam | SGD:
-    """Return an optimiser with another rate, the same one for None.
-
-    A rate that falls from round to round needs no new `LocalTraining`, nor what belongs to it.
+    The rate is the optimiser's, or another: one that falls from round to round needs no new
+    `LocalTraining`, nor what belongs to it. Every value moves by itself, so that `values` may be
+    the parameters of many clients, stacked.
     """
-    return choice if rate is None else replace(choice, rate=rate)
-
-
-def optimiser_over(choice: Adam | SGD, moving: Iterable[Moving]) -> Optimiser:
-    """Return an optimiser over the values.
-
-    Every value moves by itself, so that `values` may be the parameters of many clients, stacked.
-    """
+    choice = choice if rate is None else replace(choice, rate=rate)
     groups: dict[float, list[Moving]] = {}
     for one in moving:
         groups.setdefault(one.decay, []).append(one)
     # torch's functions, not its classes: these import its compiler, which takes 2 s
-    return _AdamOver(choice, groups) if isinstance(choice, Adam) else _SGDOver(choice, groups)
+    if isinstance(choice, SGD):
+        return lambda: _step_sgd(choice, groups)
+    steps = {
+        decay: [torch.tensor(float(one.steps), device=one.values.device) for one in group]
+        for decay, group in groups.items()
+    }
+    return lambda: _step_adam(choice, groups, steps)
 
 
-class _AdamOver:
-    def __init__(self, choice: Adam, groups: Mapping[float, list[Moving]]) -> None:
-        self._choice = choice
-        self._groups = [
-            (
-                decay,
-                group,
-                [torch.tensor(float(one.steps), device=one.values.device) for one in group],
-            )
-            for decay, group in groups.items()
-        ]
-
-    def step(self) -> None:
-        for decay, group, steps in self._groups:
-            adam(
-                [one.values for one in group],
-                [one.values.grad for one in group],
-                [one.moments[0] for one in group],
-                [one.moments[1] for one in group],
-                [],
-                steps,
-                fused=True,  # on a CPU it wants gradients in the parameters' own layout
-                amsgrad=False,
-                lr=self._choice.rate,
-                beta1=self._choice.betas[0],
-                beta2=self._choice.betas[1],
-                eps=self._choice.epsilon,
-                weight_decay=decay,
-                maximize=False,
-            )
+def _step_adam(
+    choice: Adam, groups: Mapping[float, list[Moving]], steps: Mapping[float, list[Tensor]]
+) -> None:
+    for decay, group in groups.items():
+        adam(
+            [one.values for one in group],
+            [one.values.grad for one in group],
+            [one.moments[0] for one in group],
+            [one.moments[1] for one in group],
+            [],
+            steps[decay],
+            fused=True,  # on a CPU it wants gradients in the parameters' own layout
+            amsgrad=False,
+            lr=choice.rate,
+            beta1=choice.betas[0],
+            beta2=choice.betas[1],
+            eps=choice.epsilon,
+            weight_decay=decay,
+            maximize=False,
+        )
 
 
-class _SGDOver:
-    def __init__(self, choice: SGD, groups: Mapping[float, list[Moving]]) -> None:
-        self._choice, self._groups = choice, groups
-
-    def step(self) -> None:
-        for decay, group in self._groups.items():
-            sgd(
-                [one.values for one in group],
-                [one.values.grad for one in group],
-                [one.moments[0] if one.moments else None for one in group],
-                weight_decay=decay,
-                momentum=self._choice.momentum,
-                lr=self._choice.rate,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-                foreach=False,
-            )
+def _step_sgd(choice: SGD, groups: Mapping[float, list[Moving]]) -> None:
+    for decay, group in groups.items():
+        sgd(
+            [one.values for one in group],
+            [one.values.grad for one in group],
+            [one.moments[0] if one.moments else None for one in group],
+            weight_decay=decay,
+            momentum=choice.momentum,
+            lr=choice.rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            foreach=False,
+        )

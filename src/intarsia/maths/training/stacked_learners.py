@@ -21,7 +21,7 @@ from intarsia.maths.training.local_training import (
     batch_order,
     own_state,
 )
-from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, at_rate, optimiser_over
+from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, optimiser_over
 from intarsia.maths.training.torch_import import Tensor, torch
 
 Axes = dict[str, int | None]  # 0: stacked, None: one for all
@@ -159,7 +159,7 @@ class Chunk:
         losses = self.weight.new_zeros(self.weight.shape[:2])
         for first, last, active in _stretches(self.counts):
             computing = self.weight.shape[1] if self.filled else active
-            optimiser, parts = self._optimiser(training, active, first, rate)
+            take_step, parts = self._optimiser(training, active, first, rate)
             for step in range(first, last):
                 given = self.given(
                     self.places[step], self.weight[step], streams[:active], computing
@@ -171,13 +171,13 @@ class Chunk:
                     if fused:  # on a CPU it reads a gradient as if it lay like its parameter
                         slope = slope.contiguous()
                     values.grad = slope if place is None else slope[place]
-                optimiser.step()
+                take_step()
         return [self._result(training, number, losses) for number in range(len(self.learners))]
 
     def _optimiser(
         self, training: LocalTraining, active: int, done: int, rate: float | None
-    ) -> tuple[Any, list[tuple[str, int | None, Tensor]]]:
-        """Return an optimiser over views of the first learners' parameters, and these views.
+    ) -> tuple[Callable[[], None], list[tuple[str, int | None, Tensor]]]:
+        """Return what takes a step over views of the first learners' parameters, and these views.
 
         Learners whose optimisers have taken different numbers of steps move one by one.
         """
@@ -197,7 +197,7 @@ class Chunk:
                     )
                 )
                 parts.append((name, None if alike else key, view))
-        return optimiser_over(at_rate(training.optimiser, rate), moving), parts
+        return optimiser_over(training.optimiser, moving, rate), parts
 
     def _result(self, training: LocalTraining, number: int, losses: Tensor) -> Trained:
         learner = self.learners[number]

@@ -8,9 +8,6 @@ try:
     import torch as torch
     from torch import Tensor as Tensor
     from torch import nn as nn
-    from torch.func import functional_call as functional_call
-    from torch.func import grad_and_value as grad_and_value
-    from torch.func import vmap as vmap
     from torch.optim.adam import adam as adam
     from torch.optim.sgd import sgd as sgd
 except ModuleNotFoundError as error:

@@ -15,28 +15,35 @@ All train on the same batches and agree up to rounding, whatever the chunks.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
 import shutil
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.local_training import (
+    Batch,
     Learner,
     LocalTraining,
+    Parameters,
     Trained,
     check_learner,
+    objective,
+    parameter_slots,
+    place_parameters,
     train_alone,
 )
-from intarsia.maths.training.stacked_learners import Chunk, Given, Layout
-from intarsia.maths.training.torch_import import nn, torch
-from intarsia.maths.training.vectorised_gradients import batched, compiled, objective_of
+from intarsia.maths.training.stacked_learners import Chunk, Given, Gradients, Layout
+from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 Engine = Literal["auto", "loop", "vmap", "compiled"]
+Objective = Callable[[Parameters, Parameters, Parameters, Batch], Tensor]
 
 _CHUNK_BYTES = 1 << 28  # of the stacked parameters, moments and rows, and of what is drawn
 _PLACE_BYTES = 12  # of a row's place in a batch, and its weight
@@ -309,3 +316,107 @@ def _sentence(error: RuntimeError) -> str:
         return said
     frame = frames[-1]
     return f"{frame.line} ({Path(frame.filename).name}:{frame.lineno}): {said}"
+
+
+class _Objective(nn.Module):
+    """The objective as a module, so that torch puts the learner's parameters into its model."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        super().__init__()
+        self.training_record = training
+        self.model = training.model
+
+    def forward(self, trained: Parameters, references: Parameters, batch: Batch) -> Tensor:
+        return objective(self.training_record, self.model, trained, references, batch)
+
+
+def objective_of(training: LocalTraining) -> Objective:
+    """Return one learner's objective as a function of what it is given."""
+    module = _Objective(training)
+
+    def value(
+        trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
+    ) -> Tensor:
+        model = {f"model.{name}": values for name, values in {**trained, **frozen}.items()}
+        found: Tensor = torch.func.functional_call(module, model, (trained, references, batch))
+        return found
+
+    return value
+
+
+def batched(training: LocalTraining, layout: Layout) -> Gradients:
+    """Return the gradients of all learners: one batched objective, one backward pass."""
+    objectives: Any
+    if training.stacked:
+        objectives = _stacked_objectives(training)
+    else:
+        objectives = torch.func.vmap(objective_of(training), in_dims=layout.axes)
+
+    def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
+        trained, *others = given
+        leaves = {name: values.detach().requires_grad_() for name, values in trained.items()}
+        values = objectives(leaves, *others)
+        # no learner's value depends on another's parameters: the sum's gradient is that of each
+        slopes = torch.autograd.grad(
+            values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(leaves, slopes, strict=True)), values.detach()
+
+    return gradients
+
+
+@lru_cache(maxsize=64)
+def _stacked_objectives(training: LocalTraining) -> Objective:
+    """Return the objectives of a training that takes learners stacked, (learners,)."""
+    model = copy.deepcopy(training.model)
+    slots = parameter_slots(model)
+
+    def values(
+        trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
+    ) -> Tensor:
+        place_parameters(slots, {**trained, **frozen})
+        return objective(training, model, trained, references, batch)
+
+    return values
+
+
+def compiled(training: LocalTraining, layout: Layout) -> Gradients:
+    """Return the same as one compiled function, which is kept for the training.
+
+    Layers that cannot be compiled for sizes that vary, such as normalisation by groups after a
+    convolution, are compiled anew for each size.
+    """
+    fixed, key = _fixed(training), layout.key
+
+    def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
+        found: tuple[Mapping[str, Tensor], Tensor]
+        if key not in fixed:
+            try:
+                found = _compiled(training, key, True)(*given)
+            # what torch raises of a layer that cannot be compiled for sizes that vary; an error of
+            # the training itself, or of memory, is another
+            except torch._dynamo.exc.TorchRuntimeError:
+                fixed.add(key)
+        if key in fixed:
+            found = _compiled(training, key, False)(*given)
+        return found
+
+    return gradients
+
+
+@lru_cache(maxsize=64)
+def _fixed(training: LocalTraining) -> set[Any]:
+    """Return the layouts that are compiled anew for each size."""
+    return set()
+
+
+@lru_cache(maxsize=32)
+def _compiled(training: LocalTraining, key: Any, dynamic: bool) -> Any:
+    layout = Layout(*(dict(axes) for axes in key))
+    gradient = torch.func.grad_and_value(objective_of(training))
+    function = torch.func.vmap(gradient, in_dims=layout.axes)
+    # torch counts all compiled forms of a function together, unless told not to, and stops at 8
+    known = inspect.signature(torch.compile).parameters
+    apart = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    # dynamic: the widths of ragged axes differ from chunk to chunk
+    return torch.compile(function, dynamic=dynamic, fullgraph=True, **apart)

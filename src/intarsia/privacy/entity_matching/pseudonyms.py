@@ -15,7 +15,7 @@ server
 client
     Its own rows. Whoever has the key and sees other clients' pseudonyms (all clients see the public
     index sets) can test guesses: hash the id of a person and look for it. Clients that must not
-    learn each other's rows use `privacy.intersection` where they are two.
+    learn each other's rows use `psi` where they are two.
 server and a client together
     The same as that client: the key is as safe as the least careful of the clients.
 outsider

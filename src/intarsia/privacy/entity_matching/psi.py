@@ -47,37 +47,24 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from numpy.typing import NDArray
-from private_set_intersection.python import (
-    DataStructure,
-    Request,
-    Response,
-    ServerSetup,
-    client,
-    server,
-)
+from private_set_intersection import python as library
 
-from intarsia.errors import (
-    ExperimentError,
-    FederationError,
-    KeyMaterialError,
-    TableError,
-    TamperedError,
-    first_line,
-)
+from intarsia import errors
+from intarsia.errors import TableError, TamperedError, first_line
 from intarsia.privacy.entity_matching.pseudonyms import KEY_BYTES, WIDTH, pseudonyms, subkey
 
 T = TypeVar("T")
 Positions = NDArray[np.intp]
 Structure = Literal["raw", "gcs"]
 
-_STRUCTURES = {"raw": DataStructure.RAW, "gcs": DataStructure.GCS}
+_STRUCTURES = {"raw": library.DataStructure.RAW, "gcs": library.DataStructure.GCS}
 _ROWS = "shared rows"
 _SEAL = 32  # bytes of HMAC-SHA256
 
 
 def drawn_key() -> bytes:
     """Return a fresh key of one client; it serves for one intersection and is shown to nobody."""
-    return bytes(client.CreateWithNewKey(True).GetPrivateKeyBytes())
+    return bytes(library.client.CreateWithNewKey(True).GetPrivateKeyBytes())
 
 
 def request(ids: NDArray[Any], key: bytes, link: bytes) -> bytes:
@@ -90,7 +77,7 @@ def request(ids: NDArray[Any], key: bytes, link: bytes) -> bytes:
     TableError
         If an id repeats, or the ids are neither text nor whole numbers.
     """
-    made = client.CreateFromKey(_sound(key), True).CreateRequest(_texts(ids))
+    made = library.client.CreateFromKey(_sound(key), True).CreateRequest(_texts(ids))
     return _sealed("request", made.SerializeToString(), b"", link)
 
 
@@ -124,14 +111,14 @@ def setup(
         If the request is not what the first client sent.
     """
     if structure not in _STRUCTURES:
-        raise ExperimentError(f"structure is {structure!r}; expected 'raw' or 'gcs'.")
+        raise errors.ExperimentError(f"structure is {structure!r}; expected 'raw' or 'gcs'.")
     if not 0 < false_positives < 1:
-        raise ExperimentError(
+        raise errors.ExperimentError(
             f"false_positives is {false_positives}; expected a probability between 0 and 1, such "
             "as 1e-9."
         )
-    asked = len(_parsed(Request, "request", request, b"", link).encrypted_elements)
-    made = server.CreateFromKey(_sound(key), True).CreateSetupMessage(
+    asked = len(_parsed(library.Request, "request", request, b"", link).encrypted_elements)
+    made = library.server.CreateFromKey(_sound(key), True).CreateSetupMessage(
         false_positives, max(1, asked), _texts(ids), _STRUCTURES[structure]
     )
     return _sealed("setup", made.SerializeToString(), request, link)
@@ -145,9 +132,9 @@ def response(request: bytes, key: bytes, link: bytes) -> bytes:
     TamperedError
         If the request is not what the first client sent.
     """
-    message = _parsed(Request, "request", request, b"", link)
+    message = _parsed(library.Request, "request", request, b"", link)
     made = _library(
-        lambda: server.CreateFromKey(_sound(key), True).ProcessRequest(message), "request"
+        lambda: library.server.CreateFromKey(_sound(key), True).ProcessRequest(message), "request"
     )
     return _sealed("response", made.SerializeToString(), request, link)
 
@@ -162,15 +149,16 @@ def shared(
     TamperedError
         If the messages are not what the second client sent to this request.
     """
-    known = _parsed(ServerSetup, "setup", setup, request, link)
-    entries = _parsed(Response, "response", response, request, link)
+    known = _parsed(library.ServerSetup, "setup", setup, request, link)
+    entries = _parsed(library.Response, "response", response, request, link)
     if len(entries.encrypted_elements) != len(ids):
         raise TamperedError(
             f"The response has {len(entries.encrypted_elements)} entries for {len(ids)} ids; "
             "expected one for each: exchange the messages again."
         )
     found = _library(
-        lambda: client.CreateFromKey(_sound(key), True).GetIntersection(known, entries), "response"
+        lambda: library.client.CreateFromKey(_sound(key), True).GetIntersection(known, entries),
+        "response",
     )
     return np.sort(np.asarray(found, np.intp))
 
@@ -195,7 +183,7 @@ def announced(ids: NDArray[Any], request: bytes, announcement: bytes, link: byte
     rows = np.frombuffer(content, f"S{WIDTH}")
     found = np.flatnonzero(np.isin(pseudonyms(ids, subkey(link, _ROWS)), rows))
     if len(found) != len(rows):
-        raise FederationError(
+        raise errors.FederationError(
             f"The other client announces {len(rows)} shared rows, of which this client has "
             f"{len(found)}; its table changed, or ids were matched by mistake: exchange the "
             'messages again, with structure = "raw".'
@@ -243,7 +231,7 @@ def _texts(ids: NDArray[Any]) -> list[str]:
 
 def _sound(key: bytes) -> bytes:
     if len(key) != KEY_BYTES:
-        raise KeyMaterialError(
+        raise errors.KeyMaterialError(
             f"The key for an intersection has {len(key)} bytes; expected {KEY_BYTES}: draw one "
             "with drawn_key."
         )

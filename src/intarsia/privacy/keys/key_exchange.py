@@ -35,16 +35,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from intarsia.errors import KeyMaterialError, TamperedError
-from intarsia.privacy.keys.crypto import (
-    KEY_BYTES,
-    agree,
-    decrypt,
-    derive,
-    encrypt,
-    joined_texts,
-    new_private_key,
-    public_key,
-)
+from intarsia.privacy.keys import crypto
+from intarsia.privacy.keys.crypto import KEY_BYTES, agree
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.privacy.keys.shared_key import SharedKey, fingerprint
 
@@ -126,8 +118,8 @@ class Card:
         if "".join(heard.split()).lower() != "".join(self.fingerprint.split()):
             raise KeyMaterialError(
                 f"The card of {self.name!r} has another fingerprint than {heard!r}; the card was "
-                "replaced on its way, or the fingerprint misread: let the client read it again, "
-                "and do not go on with this card if it differs."
+                "replaced on its way, or the fingerprint misread: let somebody at the client read "
+                "it again, and do not go on with this card if it differs."
             )
         return self
 
@@ -150,12 +142,12 @@ class Identity:
     @classmethod
     def create(cls, name: str, federation: str) -> Self:
         """Return a fresh identity."""
-        return cls(name, federation, new_private_key())
+        return cls(name, federation, crypto.new_private_key())
 
     @property
     def card(self) -> Card:
         """Return the public half."""
-        return Card(self.name, self.federation, public_key(self.private))
+        return Card(self.name, self.federation, crypto.public_key(self.private))
 
     @property
     def fingerprint(self) -> str:
@@ -167,24 +159,12 @@ class Identity:
         return self.card.text()
 
     def store(self, path: Path) -> None:
-        """Write the identity to a file that only its owner can read.
-
-        Raises
-        ------
-        KeyMaterialError
-            If the file cannot be written.
-        """
+        """Write the identity to a file of its owner's alone; KeyMaterialError if it cannot be."""
         write_private(path, _KIND, {"name": self.name, "federation": self.federation}, self.private)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the identity in a file.
-
-        Raises
-        ------
-        KeyMaterialError
-            If others than its owner may read the file, or it is not as it was written.
-        """
+        """Return the identity in a file; KeyMaterialError if others may read it, or it changed."""
         public, private = read_private(path, _KIND)
         return cls(public["name"], public["federation"], private)
 
@@ -195,16 +175,9 @@ def keeper(names: Iterable[str]) -> str:
 
 
 def wrap(shared: SharedKey, me: Identity, cards: Iterable[Card]) -> dict[str, bytes]:
-    """Return the shared key wrapped for each card but one's own, by name.
+    """Return the keeper's shared key wrapped for each card but its own, by name.
 
-    Parameters
-    ----------
-    shared
-        The key, drawn or rotated by the keeper.
-    me
-        The keeper.
-    cards
-        The confirmed cards of the clients; one's own may be among them.
+    `cards` are the confirmed ones of the clients; the keeper's may be among them.
 
     Raises
     ------
@@ -227,16 +200,9 @@ def wrap(shared: SharedKey, me: Identity, cards: Iterable[Card]) -> dict[str, by
 
 
 def unwrap(wrapped: bytes, me: Identity, sender: Card, *, newer_than: int = 0) -> SharedKey:
-    """Return the shared key that the sender wrapped for `me`.
+    """Return the shared key that the sender, whose card is confirmed, wrapped for `me`.
 
-    Parameters
-    ----------
-    wrapped
-        What the server forwarded.
-    sender
-        The confirmed card of the keeper.
-    newer_than
-        The generation in use, 0 if there is none.
+    `newer_than` is the generation in use, 0 if there is none.
 
     Raises
     ------
@@ -273,12 +239,12 @@ def wrap_secret(
         "sender": me.name,
         "version": _VERSION,
     }
-    ephemeral = new_private_key()
+    ephemeral = crypto.new_private_key()
     raw = json.dumps(header, ensure_ascii=False).encode()
     first, second = agree(ephemeral, receiver.public), agree(me.private, receiver.public)
-    publics = (public_key(ephemeral), me.card.public, receiver.public)
-    key = derive(first + second, "wrap", raw, *publics)
-    return joined_texts(raw) + publics[0] + encrypt(key, secret, raw)
+    publics = (crypto.public_key(ephemeral), me.card.public, receiver.public)
+    key = crypto.derive(first + second, "wrap", raw, *publics)
+    return crypto.joined_texts(raw) + publics[0] + crypto.encrypt(key, secret, raw)
 
 
 def unwrap_secret(
@@ -312,8 +278,8 @@ def _unwrapped(wrapped: bytes, purpose: str, me: Identity, sender: Card) -> tupl
             "again."
         ) from error
     second = agree(me.private, sender.public)
-    key = derive(first + second, "wrap", raw, ephemeral, sender.public, me.card.public)
-    secret = decrypt(key, sealed, raw)
+    key = crypto.derive(first + second, "wrap", raw, ephemeral, sender.public, me.card.public)
+    secret = crypto.decrypt(key, sealed, raw)
     # From here on the header is the sender's, as wrap_secret made it, if perhaps for another use.
     header: Mapping[str, Any] = json.loads(raw)
     expected = {
@@ -334,8 +300,7 @@ def _unwrapped(wrapped: bytes, purpose: str, me: Identity, sender: Card) -> tupl
 
 
 def _parts(wrapped: bytes) -> tuple[bytes, bytes, bytes]:
-    length = int.from_bytes(wrapped[:4], "little")
-    end = 4 + length
+    end = 4 + int.from_bytes(wrapped[:4], "little")
     if len(wrapped) < end + KEY_BYTES:
         raise TamperedError(
             f"A wrapped secret has {len(wrapped)} bytes, fewer than its header announces; it was "

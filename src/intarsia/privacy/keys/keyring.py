@@ -13,19 +13,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from intarsia.errors import KeyMaterialError
-from intarsia.privacy.keys.key_exchange import (
-    Card,
-    Identity,
-    unwrap,
-    unwrap_secret,
-    wrap,
-    wrap_secret,
-)
+from intarsia.privacy.keys import key_exchange
+from intarsia.privacy.keys.key_exchange import Card, Identity
 from intarsia.privacy.keys.secret_file import read_private, write_private
 from intarsia.privacy.keys.shared_key import SharedKey, fingerprint
+
+if TYPE_CHECKING:  # else in the functions: keys do without the library for ciphertexts
+    from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 
 CKKS_KEY: Final = "CKKS key"  # the kind of the file
 _BUNDLE: Final = "intarsia wrapped keys"
@@ -49,38 +46,27 @@ class CkksSecret:
     @property
     def range(self) -> float:
         """Return the largest |total| that the key was made for."""
-        from intarsia.privacy.secure_aggregation.ckks import CkksKeys
-
-        return CkksKeys.from_secret_bytes(self.secret).parameters.range
+        return self._parameters().range
 
     @property
     def error(self) -> float:
         """Return how far a total of as many clients as the key was made for may be off."""
+        found = self._parameters()
+        return found.error(found.addends)
+
+    def _parameters(self) -> CkksParameters:
         from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 
-        found = CkksKeys.from_secret_bytes(self.secret).parameters
-        return found.error(found.addends)
+        return CkksKeys.from_secret_bytes(self.secret).parameters
 
     @classmethod
     def load(cls, path: Path) -> CkksSecret:
-        """Return the key in a file.
-
-        Raises
-        ------
-        KeyMaterialError
-            If others than its owner may read the file, or it is not as it was written.
-        """
+        """Return the key in a file; KeyMaterialError if others may read it, or it changed."""
         public, secret = read_private(path, CKKS_KEY)
         return cls(secret, public["federation"], public.get("generation", 0))
 
     def store(self, path: Path) -> None:
-        """Write the key to a file that only its owner can read, in place of an older one.
-
-        Raises
-        ------
-        KeyMaterialError
-            If the file cannot be written.
-        """
+        """Write the key to a file of its owner's alone; KeyMaterialError if it cannot be."""
         public = {"federation": self.federation, "generation": self.generation}
         write_private(path, CKKS_KEY, public, self.secret)
 
@@ -218,22 +204,13 @@ class KeyFolder:
                 "draw the next one with --rotate."
             )
         shared = SharedKey.draw(me.federation) if present is None else present.rotate()
-        wrapped = wrap(shared, me, others)
+        wrapped = key_exchange.wrap(shared, me, others)
         former = self.ckks() if range is None else None
         if former is not None:
             range = former.range
         ckks = None if range is None else _ckks(shared, range, len(others) + 1, error)
         bundles = {
-            card.name: _bundle(
-                me,
-                card,
-                shared.generation,
-                wrapped[card.name],
-                None
-                if ckks is None
-                else wrap_secret(ckks.secret, _PURPOSE, shared.generation, me, card),
-            )
-            for card in others
+            card.name: _bundle(me, card, wrapped[card.name], shared, ckks) for card in others
         }
         return Drawn(shared, ckks, bundles)
 
@@ -247,14 +224,7 @@ class KeyFolder:
         drawn.shared.store(self.shared_file)
 
     def accept(self, bundle: bytes, sender: Card) -> Drawn:
-        """Open a bundle that a keeper made for this client, and take its keys into use.
-
-        Parameters
-        ----------
-        bundle
-            What was forwarded.
-        sender
-            The confirmed card of the keeper.
+        """Open a bundle that the sender, a keeper, made for this client; take its keys into use.
 
         Raises
         ------
@@ -276,10 +246,12 @@ class KeyFolder:
                     f"{expected!r}; take the file and the card that belong together."
                 )
         newer_than = 0 if present is None else present.generation
-        shared = unwrap(content["shared"], me, sender, newer_than=newer_than)
+        shared = key_exchange.unwrap(content["shared"], me, sender, newer_than=newer_than)
         ckks = None
         if content["ckks"] is not None:
-            secret = unwrap_secret(content["ckks"], _PURPOSE, shared.generation, me, sender)
+            secret = key_exchange.unwrap_secret(
+                content["ckks"], _PURPOSE, shared.generation, me, sender
+            )
             ckks = CkksSecret(secret, me.federation, shared.generation)
         found = Drawn(shared, ckks, {})
         self.keep(found)
@@ -294,7 +266,12 @@ def _ckks(shared: SharedKey, range: float, clients: int, error: float | None) ->
     return CkksSecret(secret, shared.federation, shared.generation)
 
 
-def _bundle(me: Identity, card: Card, generation: int, shared: bytes, ckks: bytes | None) -> bytes:
+def _bundle(
+    me: Identity, card: Card, wrapped: bytes, shared: SharedKey, ckks: CkksSecret | None
+) -> bytes:
+    generation, second = shared.generation, None
+    if ckks is not None:
+        second = key_exchange.wrap_secret(ckks.secret, _PURPOSE, generation, me, card)
     content = {
         "kind": _BUNDLE,
         "version": _VERSION,
@@ -302,8 +279,8 @@ def _bundle(me: Identity, card: Card, generation: int, shared: bytes, ckks: byte
         "sender": me.name,
         "receiver": card.name,
         "generation": generation,
-        "shared": base64.b64encode(shared).decode(),
-        "ckks": None if ckks is None else base64.b64encode(ckks).decode(),
+        "shared": base64.b64encode(wrapped).decode(),
+        "ckks": None if second is None else base64.b64encode(second).decode(),
     }
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
 

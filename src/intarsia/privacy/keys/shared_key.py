@@ -34,24 +34,15 @@ def fingerprint(kind: str, *material: str | bytes) -> str:
 class SharedKey:
     """A federation's key of one generation.
 
-    Parameters
-    ----------
-    secret
-        32 random bytes; never shown.
-    federation
-        The name of the federation, which every derived key depends on.
-    generation
-        1 for the first key, one more at each rotation.
-
     Raises
     ------
     KeyMaterialError
         If the secret has another length, or the generation is below 1.
     """
 
-    secret: bytes = field(repr=False)
-    federation: str
-    generation: int = 1
+    secret: bytes = field(repr=False)  # 32, random
+    federation: str  # its name, which every derived key depends on
+    generation: int = 1  # of the first key, one more at each rotation
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
@@ -84,24 +75,12 @@ class SharedKey:
         return replace(self, secret=new_secret(), generation=self.generation + 1)
 
     def store(self, path: Path) -> None:
-        """Write the key to a file that only its owner can read, in place of an older one.
-
-        Raises
-        ------
-        KeyMaterialError
-            If the file cannot be written.
-        """
+        """Write the key to a file of its owner's alone; KeyMaterialError if it cannot be."""
         public = {"federation": self.federation, "generation": self.generation}
         write_private(path, _KIND, public, self.secret)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the key in a file.
-
-        Raises
-        ------
-        KeyMaterialError
-            If others than its owner may read the file, or it is not as it was written.
-        """
+        """Return the key in a file; KeyMaterialError if others may read it, or it changed."""
         public, secret = read_private(path, _KIND)
         return cls(secret, public["federation"], public["generation"])

@@ -45,15 +45,11 @@ from numpy.typing import NDArray
 
 from intarsia.errors import KeyMaterialError, RangeError, SealedError, TamperedError
 from intarsia.privacy.keys.crypto import Keystream, pseudorandom
-from intarsia.privacy.secure_aggregation.ckks_ciphertexts import (
-    Arithmetic,
-    Ciphertexts,
-    Secret,
-    new_secret,
-)
+from intarsia.privacy.secure_aggregation import ckks_ciphertexts, protocol
+from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Arithmetic, Ciphertexts
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 from intarsia.privacy.secure_aggregation.masking import StreamLedger
-from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealer, Stream, joined
+from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealer, Stream
 
 _MAGIC = b"INTC\x01"
 _DIGEST = hashlib.sha256().digest_size
@@ -177,7 +173,7 @@ class CkksKeys:
     @classmethod
     def create(cls, parameters: CkksParameters) -> CkksKeys:
         """Make keys, at one client."""
-        return cls(parameters, new_secret(parameters))
+        return cls(parameters, ckks_ciphertexts.new_secret(parameters))
 
     def secret_bytes(self) -> bytes:
         """Return what the other clients need; whoever has it opens every total."""
@@ -217,14 +213,8 @@ class CkksKeys:
 class CkksSealer:
     """A client's side: seals its contributions and opens totals.
 
-    Parameters
-    ----------
-    keys
-        The clients' keys.
-    clients
-        The names of all clients; as many as the keys' parameters have addends at most.
-    token_key
-        At least 16 secret bytes that the clients share, for the checks.
+    `clients` are all of them, and `token_key` 16 secret bytes or more that they share, for the
+    checks.
 
     Raises
     ------
@@ -254,25 +244,17 @@ class CkksSealer:
         self._clients = frozenset(clients)
         self._token_key = token_key
         self._arithmetic = Arithmetic(keys.parameters)
-        self._secret = Secret(self._arithmetic, keys.secret)
+        self._secret = ckks_ciphertexts.Secret(self._arithmetic, keys.secret)
         self._ledger = StreamLedger()
         self._factors: tuple[str | None, Values] = (None, np.zeros(0))
 
     def seal(self, client: str, stream: Stream, values: Values) -> Piece:
-        """Seal a client's contribution.
-
-        Raises
-        ------
-        RangeError
-            If a value is not finite, or beyond range / addends.
-        SealedError
-            If the client is unknown.
-        ReplayError
-            If it has used the stream, or a later one, before.
-        """
+        """Seal a client's contribution; see `Sealer.seal`."""
         array = np.asarray(values, np.float64)
         flat = array.reshape(-1)
-        self._check_range(flat)
+        known = self.parameters
+        if flat.size and not max(flat.max(), -flat.min()) <= known.limit:  # nor for nan
+            raise RangeError(protocol.complaint(flat, known.range, known.addends))
         if client not in self._clients:
             raise SealedError(
                 f"Client {client!r} is not among the {len(self._clients)} clients of these sealed "
@@ -291,13 +273,7 @@ class CkksSealer:
         return Piece(stream, array.shape, (client,), Ciphertexts(tuple(parts)))
 
     def open(self, piece: Piece) -> Values:
-        """Return the total of a piece's contributors: of their values as they were rounded.
-
-        Raises
-        ------
-        TamperedError
-            If the piece is not the sum of what they sealed.
-        """
+        """Return the total of what the contributors rounded; TamperedError if it is another."""
         self._check_contributors(piece)
         parts = ciphertext_parts(piece, self.parameters)
         tokens = [self._tokens(name, piece.stream, piece.shape) for name in piece.contributors]
@@ -325,25 +301,6 @@ class CkksSealer:
     def size(self, piece: Piece) -> int:
         """Return the length of a piece's bytes, within one in a hundred, without making them."""
         return size(self._arithmetic, piece)
-
-    def _check_range(self, flat: Values) -> None:
-        limit = self.parameters.limit
-        if flat.size == 0 or max(flat.max(), -flat.min()) <= limit:  # false for nan
-            return
-        odd = flat[~np.isfinite(flat)]
-        if len(odd):
-            raise RangeError(
-                f"{len(odd)} of {len(flat)} values to be sealed are not finite (the first is "
-                f"{odd[0]}), and must be within ±{limit:.6g} (privacy.range over the clients); "
-                "check the table for huge values and whether training diverged."
-            )
-        worst = float(flat[np.argmax(np.abs(flat))])
-        raise RangeError(
-            f"The value {worst:.6g} cannot be sealed: with privacy.range = "
-            f"{self.parameters.range:.6g} and {self.parameters.addends} clients each value must "
-            f"be within ±{limit:.6g}; set privacy.range to at least "
-            f"{abs(worst) * self.parameters.addends:.3g}."
-        )
 
     def _check_contributors(self, piece: Piece) -> None:
         known = len(set(piece.contributors)) == len(piece.contributors) > 0
@@ -402,29 +359,15 @@ class CkksSealer:
 
 
 class CkksAdder:
-    """The server's side: adds ciphertexts, and has no key to open them.
+    """The server's side: adds ciphertexts, and has no key to open them."""
 
-    Parameters
-    ----------
-    public_bytes
-        What `CkksKeys.public_bytes` returned.
-    """
-
-    def __init__(self, public_bytes: bytes) -> None:
+    def __init__(self, public_bytes: bytes) -> None:  # what `CkksKeys.public_bytes` returned
         self.parameters = CkksParameters.from_bytes(public_bytes)
         self._arithmetic = Arithmetic(self.parameters)
 
     def add(self, *pieces: Piece) -> Piece:
-        """Return the sum of pieces of the same total.
-
-        Raises
-        ------
-        SealedError
-            If the pieces belong to different totals, or a client is in two.
-        TamperedError
-            If a piece was cut or altered.
-        """
-        piece = joined(pieces, None)
+        """Return the sum of pieces of the same total; see `Aggregator.add`."""
+        piece = protocol.joined(pieces, None)
         contents = (Ciphertexts(ciphertext_parts(p, self.parameters)) for p in pieces)
         return replace(piece, content=reduce(self._arithmetic.added, contents))
 
@@ -447,13 +390,6 @@ class CkksOrMasks:
     A ciphertext takes a millisecond to make and 128 KiB however few values are in it, and that it
     can be added to is worth nothing where nobody adds to it. Both schemes have the same trust
     model: the clients share the keys of both.
-
-    Parameters
-    ----------
-    ckks
-        For what several clients add up.
-    masks
-        The sealer of the rest.
     """
 
     def __init__(self, ckks: CkksSealer, masks: Sealer) -> None:

@@ -23,6 +23,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from intarsia.errors import ExperimentError, KeyMaterialError
+from intarsia.privacy.secure_aggregation.protocol import check_range
 
 _DEGREE = 8192  # 8,192 values in a ciphertext; 128-bit security up to a modulus of 218 bits
 # Primes of the modulus by bits. With more than one, SEAL keeps the last for its own use, and
@@ -34,35 +35,19 @@ _DEVIATIONS = 9  # of a normal error beyond which no value ever is: 2e-19 of the
 # constant, random, alternating and single values); a value is taken for lost at 32 · 2^-53.
 _ROUNDING = 2.0**-48
 _FINEST = 2.0**-27  # step of the grid that is aimed at where the range allows it
-_SMALLEST, _LARGEST = 2.0**-20, 2.0**61  # below, a check would be lost in its noise
+_SMALLEST = 2.0**-20  # range: below, a check would be lost in its noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class CkksParameters:
-    """How values become ciphertexts; known to the server.
+    """How values become ciphertexts; known to the server."""
 
-    Parameters
-    ----------
-    poly_modulus_degree
-        Values in a ciphertext, one of them for its check.
-    coeff_mod_bit_sizes
-        Bits of the primes whose product is the modulus.
-    scale_bits
-        log₂ of the factor by which values are multiplied before they are rounded to integers.
-    grid_bits
-        Sealed values, and so opened totals, are multiples of 2^-grid_bits.
-    range
-        The largest absolute value of a total.
-    addends
-        The largest number of contributions to a total; each is at most range / addends.
-    """
-
-    poly_modulus_degree: int
-    coeff_mod_bit_sizes: tuple[int, ...]
-    scale_bits: int
-    grid_bits: int
-    range: float
-    addends: int
+    poly_modulus_degree: int  # values in a ciphertext, one of them for its check
+    coeff_mod_bit_sizes: tuple[int, ...]  # bits of the primes whose product is the modulus
+    scale_bits: int  # log₂ of the factor of values before they are rounded to integers
+    grid_bits: int  # sealed values, and so opened totals, are multiples of 2^-grid_bits
+    range: float  # the largest absolute value of a total
+    addends: int  # largest number of contributions to a total, each at most range / addends
 
     @property
     def scale(self) -> float:
@@ -145,15 +130,7 @@ class CkksParameters:
 def parameters(range: float, addends: int, *, error: float | None = None) -> CkksParameters:
     """Return the cheapest parameters that keep every total within an error.
 
-    Parameters
-    ----------
-    range
-        The largest absolute value of a total.
-    addends
-        The largest number of contributions to a total.
-    error
-        The largest error of an opened total; by default 2^-27 for each addend, or range · 2^-46
-        where float64 allows no less.
+    By default that is 2^-27 for each addend, or range · 2^-46 where float64 allows no less.
 
     Raises
     ------
@@ -161,15 +138,7 @@ def parameters(range: float, addends: int, *, error: float | None = None) -> Ckk
         If the range is not between 2^-20 and 2^61, there is no addend, or no modulus gives the
         error.
     """
-    if not _SMALLEST <= range <= _LARGEST:
-        raise ExperimentError(
-            f"privacy.range is {range}; it is the largest absolute value that a sum over the "
-            f"clients may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
-        )
-    if addends < 1:
-        raise ExperimentError(
-            f"A sealed sum over {addends} clients was asked for; it needs at least one."
-        )
+    check_range(range, addends, _SMALLEST)
     least = 4 * _ROUNDING * range  # of a step: twice what float64 may be off by, and some noise
     wanted = addends * max(_FINEST, least) if error is None else error
     for sizes in _MODULI:

@@ -8,12 +8,11 @@ r. It is linear: the checks of several contributions add up to the check of thei
 not know r meets the check of another vector (differences below P) with probability about 2^-64
 (universal hashing: Carter and Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
 
-Real numbers as words modulo 2^64, set up so that no total of the clients' values can wrap.
-
-With the range R (largest |total|) a word has f = 62 - ⌈log₂ R⌉ bits after the point, so that a
-total within the range is an integer of at most 62 bits. Each of n addends may be at most R/n.
-Rounding adds half a unit for each addend: a total is off by at most n·2^-(f+1), and by the rounding
-of float64 to 53 bits where it is written out. With the default range that is n·2^-41.
+So that no total of the clients' values can wrap, with the range R (largest |total|) a word has
+f = 62 - ⌈log₂ R⌉ bits after the point: a total within the range is an integer of at most 62 bits.
+Each of n addends may be at most R/n. Rounding adds half a unit for each addend: a total is off by
+at most n·2^-(f+1), and by the rounding of float64 to 53 bits where it is written out. With the
+default range that is n·2^-41.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import ExperimentError, RangeError
+from intarsia.errors import RangeError
 from intarsia.maths.jit import compiled
+from intarsia.privacy.secure_aggregation.protocol import check_range, complaint
 
 Reals = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -38,12 +38,8 @@ _EXCESS = 59
 def check(words: Words, factors: Words) -> int:
     """Return Σ rⱼ xⱼ modulo the prime, for words read as signed integers.
 
-    Parameters
-    ----------
-    words
-        At most 2^29 of them, since partial sums are kept in 64 bits.
-    factors
-        One for each word, and perhaps more.
+    There are 2^29 words at most, since partial sums are kept in 64 bits, and as many factors or
+    more.
     """
     return int(_check(words, factors))
 
@@ -52,14 +48,7 @@ def check(words: Words, factors: Words) -> int:
 def counters(start: Words, places: Words, blocks: int, out: Words) -> None:
     """Write the counters start + place + 0, 1, … modulo 2^128, `blocks` for each place.
 
-    Parameters
-    ----------
-    start
-        (2,) low and high half.
-    places
-        (places, 2) low and high halves.
-    out
-        (places · blocks, 2), overwritten.
+    `start` is (2,), low and high half, `places` (places, 2) and `out` (places · blocks, 2).
     """
     for c in range(len(places)):
         low = start[0] + places[c, 0]
@@ -80,18 +69,8 @@ def seal_values(
 ) -> bool:
     """Write the words of values and the halves of their check, under a mask.
 
-    Return whether all values are within ±limit; where one is not, the words are of no use.
-
-    Parameters
-    ----------
-    values, scale, limit
-        As for `encode_words`.
-    factors
-        As for `check`.
-    masks
-        (1, at least as many words)
-    words
-        Two more than values, overwritten.
+    Return whether all values are within ±limit; where one is not, the words are of no use. They
+    are two more than the values, and `masks` is (1, at least as many words).
     """
     within = encode_words(values, scale, limit, words)
     _seal(factors, masks, words)
@@ -129,19 +108,25 @@ def seal_digits(
 
 
 @compiled
+def seal_words(values: Words, factors: Words, masks: Words, words: Words) -> None:
+    """Write words as they are and the halves of their check, under a mask."""
+    words[: len(values)] = values
+    _seal(factors, masks, words)
+
+
+@compiled
+def open_words(words: Words, masks: Words, factors: Words, values: Words) -> bool:
+    """Write what `seal_words` sealed; return whether its check is right."""
+    right, clear = _open(words, masks, factors)
+    values[:] = clear
+    return right
+
+
+@compiled
 def open_values(words: Words, masks: Words, factors: Words, step: float, values: Reals) -> bool:
     """Write the values of a total that `seal_values` sealed; return whether its check is right.
 
-    Parameters
-    ----------
-    words
-        Those of the values and two more.
-    masks
-        (contributors, at least as many words), overwritten
-    factors
-        As for `check`.
-    step, values
-        As for `decode_words`.
+    `masks`, (contributors, at least as many words), are overwritten.
     """
     right, clear = _open(words, masks, factors)
     decode_words(clear, step, values)
@@ -293,19 +278,12 @@ def _limb_sums(words: Words, factors: Words) -> tuple[np.uint64, np.uint64, np.u
 
 
 _TOTAL_BITS = 62  # of 63: rounding and the sign need room
-_SMALLEST, _LARGEST = 2.0**-64, 2.0**61
+_SMALLEST = 2.0**-64  # range
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint:
     """How values become words.
-
-    Parameters
-    ----------
-    range
-        The largest absolute value of a total.
-    addends
-        The number of values that a total may have; each may be at most range / addends.
 
     Raises
     ------
@@ -313,19 +291,11 @@ class FixedPoint:
         If the range is not between 2^-64 and 2^61, or there is no addend.
     """
 
-    range: float = 2.0**22
-    addends: int
+    range: float = 2.0**22  # the largest absolute value of a total
+    addends: int  # the number of values of a total, each at most range / addends
 
     def __post_init__(self) -> None:
-        if not _SMALLEST <= self.range <= _LARGEST:
-            raise ExperimentError(
-                f"privacy.range is {self.range}; it is the largest absolute value that a sum over "
-                f"the clients may have, and must be from {_SMALLEST:.3g} to {_LARGEST:.3g}."
-            )
-        if self.addends < 1:
-            raise ExperimentError(
-                f"A sealed sum over {self.addends} clients was asked for; it needs at least one."
-            )
+        check_range(self.range, self.addends, _SMALLEST)
 
     @cached_property
     def fractional_bits(self) -> int:
@@ -355,21 +325,11 @@ class FixedPoint:
         RangeError
             If a value is not finite, or beyond the limit of an addend.
         """
-        flat = np.asarray(values, np.float64, order="C")
-        words = np.empty(flat.shape, np.uint64)
-        self.encode_into(flat.reshape(-1), words.reshape(-1))
+        whole = np.asarray(values, np.float64, order="C")
+        words, flat = np.empty(whole.shape, np.uint64), whole.reshape(-1)
+        if not encode_words(flat, 1.0 / self.step, self.limit, words.reshape(-1)):
+            raise RangeError(complaint(flat, self.range, self.addends))
         return words
-
-    def encode_into(self, values: NDArray[np.float64], words: NDArray[np.uint64]) -> None:
-        """Write the words of values over `words`; both are vectors of one length.
-
-        Raises
-        ------
-        RangeError
-            If a value is not finite, or beyond the limit of an addend.
-        """
-        if not encode_words(values, 1.0 / self.step, self.limit, words):
-            raise RangeError(self.complaint(values))
 
     def decode(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the values of words or of their totals modulo 2^64, in their shape."""
@@ -377,18 +337,3 @@ class FixedPoint:
         values = np.empty(flat.shape)
         decode_words(flat.reshape(-1), self.step, values.reshape(-1))
         return values
-
-    def complaint(self, values: NDArray[np.float64]) -> str:
-        """Return what is to be said of values of which some are beyond the limit of an addend."""
-        odd = values[~np.isfinite(values)]
-        if len(odd):
-            return (
-                f"{len(odd)} of {len(values)} values to be sealed are not finite (the first is "
-                f"{odd[0]}); check the table for huge values and whether training diverged."
-            )
-        worst = float(values[np.argmax(np.abs(values))])
-        return (
-            f"The value {worst:.6g} cannot be sealed: with privacy.range = {self.range:.6g} and "
-            f"{self.addends} clients each value must be within ±{self.limit:.6g}; set "
-            f"privacy.range to at least {abs(worst) * self.addends:.3g}."
-        )

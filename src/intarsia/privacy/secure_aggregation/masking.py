@@ -9,10 +9,11 @@ What protects whom
 * The server and outsiders see words that are indistinguishable from random ones without the shared
   key, which only clients have. The key of the streams belongs to a session. The place of one in the
   counter, 128 bits, is the sum of two keyed hashes: of session, sequence, round, function, field
-  and cell, and of session and client. Two of 2^30 streams of 2^13 blocks overlap with probability
-  2^-56. A ledger refuses a stream
-  that the client has used. The session must be drawn afresh for each start of a run, by a client:
-  a server that could bring back an old session after a restart would see two values under one mask.
+  and cell, and of session, client and nonce. Two of 2^30 streams of 2^13 blocks overlap with
+  probability 2^-56. A ledger refuses a stream that the client has used. The nonce is drawn from the
+  system for each sealer and goes with the piece: a server that names an old session or an old
+  exchange to a client that lost its state, or went back to an old one, sees no two values under one
+  mask.
 * A server that alters totals is found out: a contribution carries Σ rⱼ xⱼ modulo a prime of 64
   bits, with factors r known to clients only, under masks
   (`intarsia.privacy.secure_aggregation.fixed_point`).
@@ -34,36 +35,21 @@ learns nothing of a single contribution while enough others are honest; here, it
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import (
-    ExperimentError,
-    KeyMaterialError,
-    RangeError,
-    ReplayError,
-    TamperedError,
-)
-from intarsia.privacy.keys.crypto import (
-    BLOCK_BYTES,
-    KEY_BYTES,
-    BlockCipher,
-    Keystream,
-    pseudorandom,
-)
+from intarsia import errors
+from intarsia.errors import ReplayError, SealedError, TamperedError
+from intarsia.privacy.keys import crypto
+from intarsia.privacy.keys.crypto import BLOCK_BYTES, BlockCipher, Keystream, pseudorandom
 from intarsia.privacy.keys.shared_key import SharedKey
-from intarsia.privacy.secure_aggregation.fixed_point import (
-    FixedPoint,
-    counters,
-    open_digits,
-    open_values,
-    seal_digits,
-    seal_values,
-)
-from intarsia.privacy.secure_aggregation.protocol import Digits, Piece, Stream, Values, joined
+from intarsia.privacy.secure_aggregation import fixed_point, protocol
+from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
+from intarsia.privacy.secure_aggregation.protocol import Digits, Piece, Stream, Values
 
 Words = NDArray[np.uint64]
 _Bytes = NDArray[np.uint8]
@@ -73,20 +59,15 @@ _BLOCK_WORDS = 2  # of the cipher
 _CHECK_WORDS = 2  # the halves of the check, so that 2^32 of them add up without wrapping
 _LONG = 2**15  # words
 _STARTS = 64  # totals whose places in the counter are kept
+_PLACES = 4096  # sets of contributors whose places are kept
+_NONCE_BYTES = 16
 _ROOMS = 256  # lengths and numbers of contributors for which views are kept
 
 
 class MaskedSealer:
-    """A client's side of masked sums, with the shared key.
+    """A client's side of masked sums, with the shared key or what it derives for masks.
 
-    Parameters
-    ----------
-    key
-        The key that all clients share, or the 32 bytes that it derives for masks.
-    fixed
-        How values become words, the same at all clients.
-    clients
-        The number of clients in the federation.
+    An instance keeps ciphers and room for their output: it serves one thread.
 
     Raises
     ------
@@ -94,20 +75,16 @@ class MaskedSealer:
         If bytes are given and they are not 32.
     ExperimentError
         If `fixed` is set up for fewer addends than there are clients.
-
-    Notes
-    -----
-    An instance keeps ciphers and room for their output: it serves one thread.
     """
 
     def __init__(self, key: SharedKey | bytes, fixed: FixedPoint, clients: int) -> None:
         masks = key if isinstance(key, bytes) else key.derive("masks")
-        if len(masks) != KEY_BYTES:
-            raise KeyMaterialError(
-                f"The key for masks has {len(masks)} bytes; it must have {KEY_BYTES}."
+        if len(masks) != crypto.KEY_BYTES:
+            raise errors.KeyMaterialError(
+                f"The key for masks has {len(masks)} bytes; it must have {crypto.KEY_BYTES}."
             )
         if not 1 <= clients <= fixed.addends:
-            raise ExperimentError(
+            raise errors.ExperimentError(
                 f"Sums over {clients} clients were asked of a fixed-point format for "
                 f"{fixed.addends} addends; make it for the number of clients, at least one."
             )
@@ -116,25 +93,18 @@ class MaskedSealer:
         self._scale = 1.0 / fixed.step
         self._clients = clients
         self._ledger = StreamLedger()
+        self._nonce = (os.urandom(_NONCE_BYTES),)
         self._session: _Session | None = None
 
     def seal(self, client: str, stream: Stream, values: Values) -> Piece:
-        """Return the words of a client's values under its masks.
-
-        Raises
-        ------
-        RangeError
-            If a value is not finite, or so large that a total could leave the range.
-        ReplayError
-            If the client has used the stream before.
-        """
+        """Return the words of a client's values under its masks; see `Sealer.seal`."""
         values = np.asarray(values, np.float64, order="C")
         flat, fixed = values.reshape(-1), self._fixed
         words, factors, masks = self._masked(client, stream, len(flat))
-        if not seal_values(flat, self._scale, fixed.limit, factors, masks, words):
-            raise RangeError(fixed.complaint(flat))
+        if not fixed_point.seal_values(flat, self._scale, fixed.limit, factors, masks, words):
+            raise errors.RangeError(protocol.complaint(flat, fixed.range, fixed.addends))
         self._ledger.enter(client, stream)
-        return Piece(stream, values.shape, (client,), words)
+        return Piece(stream, values.shape, (client,), words, nonces=self._nonce)
 
     def seal_digits(
         self, client: str, stream: Stream, values: Values, digits: Digits
@@ -143,22 +113,24 @@ class MaskedSealer:
         flat = values.reshape(-1)
         words, factors, masks = self._masked(client, stream, 2 * len(flat))
         given = (digits.size, digits.unit, digits.room, digits.bound, self._scale)
-        if not seal_digits(flat, *given, factors, masks, words):
+        if not fixed_point.seal_digits(flat, *given, factors, masks, words):
             return None
         self._ledger.enter(client, stream)
-        return Piece.made(stream, (2, *values.shape), (client,), words, 2)
+        return Piece.made(stream, (2, *values.shape), (client,), words, 2, self._nonce)
+
+    def seal_words(self, client: str, stream: Stream, values: Words) -> Piece:
+        """Return a client's words as they are under its masks; nobody else's are added to them."""
+        flat = values.reshape(-1)
+        words, factors, masks = self._masked(client, stream, len(flat))
+        fixed_point.seal_words(flat, factors, masks, words)
+        self._ledger.enter(client, stream)
+        return Piece.made(stream, values.shape, (client,), words, 0, self._nonce)
 
     def open(self, piece: Piece) -> Values:
-        """Return the total of the piece's contributors.
-
-        Raises
-        ------
-        TamperedError
-            If the piece is not the sum of what they sealed.
-        """
+        """Return the total of the piece's contributors; TamperedError if it was altered."""
         words, factors, masks = self._unmasked(piece)
         values = np.empty(piece.shape)
-        if not open_values(words, masks, factors, self._fixed.step, values.reshape(-1)):
+        if not fixed_point.open_values(words, masks, factors, self._fixed.step, values.reshape(-1)):
             raise _altered(piece)
         return values
 
@@ -173,7 +145,17 @@ class MaskedSealer:
         values = np.empty(piece.shape[1:])
         factor, least = digits.size / digits.unit, digits.bound / 2
         flat = values.reshape(-1)
-        if not open_digits(words, masks, factors, self._fixed.step, factor, least, flat):
+        if not fixed_point.open_digits(
+            words, masks, factors, self._fixed.step, factor, least, flat
+        ):
+            raise _altered(piece)
+        return values
+
+    def open_words(self, piece: Piece) -> Words:
+        """Return what `seal_words` sealed; TamperedError if it was altered."""
+        words, factors, masks = self._unmasked(piece)
+        values = np.empty(piece.shape, np.uint64)
+        if not fixed_point.open_words(words, masks, factors, values.reshape(-1)):
             raise _altered(piece)
         return values
 
@@ -183,7 +165,8 @@ class MaskedSealer:
         session = self._session
         if session is None or session.name != stream.session:
             session = self._session = _Session(self._key, stream.session)
-        masks = session.masks(session.start(stream), (client,), count + _CHECK_WORDS)
+        start = session.start(stream)
+        masks = session.masks(start, (client,), self._nonce, count + _CHECK_WORDS)
         return np.empty(count + _CHECK_WORDS, np.uint64), session.factors(count), masks
 
     def _unmasked(self, piece: Piece) -> tuple[Words, Words, Words]:
@@ -196,6 +179,12 @@ class MaskedSealer:
                 f"A total of {stream} names the contributors {list(names)}; it must name 1 "
                 f"to {self._clients} different clients."
             )
+        nonces = piece.nonces
+        if len(nonces) != len(names) or any(type(one) is not bytes for one in nonces):
+            raise TamperedError(
+                f"A total of {stream} by {list(names)} has {len(nonces)} nonces; it must have one "
+                "of each contributor: it was altered, resume the run."
+            )
         words = _words_of(piece)
         count = len(words)
         session = self._session
@@ -206,10 +195,10 @@ class MaskedSealer:
         if len(names) > most:
             words = words.copy()
         while len(names) > most:
-            for masks in session.masks(start, names[:most], count):
+            for masks in session.masks(start, names[:most], nonces[:most], count):
                 words -= masks[:count]
-            names = names[most:]
-        return words, session.factors(count), session.masks(start, names, count)
+            names, nonces = names[most:], nonces[most:]
+        return words, session.factors(count), session.masks(start, names, nonces, count)
 
 
 def _altered(piece: Piece) -> TamperedError:
@@ -224,17 +213,14 @@ class MaskedAdder:
     """The server's side of masked sums: it has no key."""
 
     def add(self, *pieces: Piece) -> Piece:
-        """Return the sum of pieces of the same total.
-
-        Raises
-        ------
-        SealedError
-            If the pieces belong to different totals, or a client is in two.
-        TamperedError
-            If the content of a piece does not fit its shape.
-        """
+        """Return the sum of pieces of the same total; see `Aggregator.add`."""
         total = _words_of(pieces[0]).copy()
-        found = joined(pieces, total)
+        found = protocol.joined(pieces, total)
+        if found.digits == 0 and len(pieces) > 1:
+            raise SealedError(
+                f"Words of {list(found.contributors)} were to be added up in {found.stream}; they "
+                "are no numbers: let one client alone send those of a cell."
+            )
         for piece in pieces[1:]:
             total += _words_of(piece)
         return found
@@ -304,7 +290,7 @@ class _Session:
         self._start_hash = blake2b(key=pseudorandom(key, "start", name), digest_size=BLOCK_BYTES)
         self._cipher = BlockCipher(pseudorandom(key, "streams", name))
         self._starts: dict[int, tuple[Stream, Words]] = {}
-        self._places: dict[tuple[str, ...], Words] = {}
+        self._places: dict[tuple[tuple[str, ...], tuple[bytes, ...]], Words] = {}
         self._rooms: dict[tuple[int, int], _Room] = {}
         self._factors = np.zeros(0, np.uint64)
         self._counters = np.zeros((0, 2), np.uint64)
@@ -324,17 +310,21 @@ class _Session:
         self._starts[id(stream)] = stream, found
         return found
 
-    def masks(self, start: Words, clients: tuple[str, ...], count: int) -> Words:
+    def masks(
+        self, start: Words, clients: tuple[str, ...], nonces: tuple[bytes, ...], count: int
+    ) -> Words:
         """Return the masks of clients, (clients, count or more), until it is called again."""
-        places = self._places.get(clients)
+        places = self._places.get((clients, nonces))
         if places is None:
-            places = self._places[clients] = self._placed(clients)
+            if len(self._places) >= _PLACES:
+                self._places.clear()
+            places = self._places[clients, nonces] = self._placed(clients, nonces)
         blocks = (count + 1) // _BLOCK_WORDS
         room = self._rooms.get((len(clients), blocks))
         if room is None:
             room = self._rooms[len(clients), blocks] = self._room(len(clients), blocks)
         here, clear, encrypted, words = room
-        counters(start, places, blocks, here)
+        fixed_point.counters(start, places, blocks, here)
         self._cipher.write(clear, encrypted)
         return words
 
@@ -361,9 +351,12 @@ class _Session:
             self._factors = stream.view(np.uint64)
         return self._factors
 
-    def _placed(self, clients: tuple[str, ...]) -> Words:
+    def _placed(self, clients: tuple[str, ...], nonces: tuple[bytes, ...]) -> Words:
         """Return how far the places of clients are from that, (clients, 2)."""
-        found = [pseudorandom(self._key, "place", self.name, name)[:16] for name in clients]
+        found = [
+            pseudorandom(self._key, "place", self.name, name, nonce)[:16]
+            for name, nonce in zip(clients, nonces, strict=True)
+        ]
         return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 2)
 
 

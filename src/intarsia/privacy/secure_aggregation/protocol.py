@@ -8,21 +8,27 @@ it with the keys that the clients share.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, Protocol
+from itertools import pairwise, zip_longest
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import SealedError
+from intarsia.errors import CodecError, ExperimentError, SealedError
+
+if TYPE_CHECKING:
+    from intarsia.privacy.secure_aggregation.ckks import CkksAdder
 
 Values = NDArray[np.float64]
-
+_LARGEST = 2.0**61  # range of a mode
 
 _NUMBERS = struct.Struct("<qqq")
+_WORDS = b"w"  # first byte of a piece under masks where there may be ciphertexts
+_CIPHERTEXTS = b"c"  # of one in ciphertexts
 
 
 @lru_cache(maxsize=4096)
@@ -55,7 +61,10 @@ class Piece:
     shape: tuple[int, ...]
     contributors: tuple[str, ...]  # sorted
     content: Any  # the scheme's own: words under masks, or ciphertexts
-    digits: int = 1  # 2: the first axis holds a high and a low part of each value
+    # 2: the first axis holds a high and a low part of each value; 0: words in place of values
+    digits: int = 1
+    # of each contributor, what its masks are drawn with beside the stream; none in ciphertexts
+    nonces: tuple[bytes, ...] = ()
 
     @classmethod
     def made(
@@ -65,11 +74,17 @@ class Piece:
         contributors: tuple[str, ...],
         content: Any,
         digits: int,
+        nonces: tuple[bytes, ...],
     ) -> Piece:
         """Return a piece, without the checks of `__init__`: short ones are made by the thousand."""
         piece = object.__new__(cls)
         piece.__dict__.update(
-            stream=stream, shape=shape, contributors=contributors, content=content, digits=digits
+            stream=stream,
+            shape=shape,
+            contributors=contributors,
+            content=content,
+            digits=digits,
+            nonces=nonces,
         )
         return piece
 
@@ -85,9 +100,10 @@ class Sealer(Protocol):
         RangeError
             If a value is not finite, or so large that a total could leave the range.
         SealedError
-            If the client has used the stream before.
+            If the client is unknown.
+        ReplayError
+            If it has used the stream, or a later one, before.
         """
-        ...
 
     def open(self, piece: Piece) -> Values:
         """Return the total of the piece's contributors.
@@ -97,7 +113,6 @@ class Sealer(Protocol):
         TamperedError
             If the piece is not the sum of what they sealed.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +141,6 @@ class ExactSealer(Sealer, Protocol):
         SealedError
             If the client has used the stream before.
         """
-        ...
 
     def open_digits(self, piece: Piece, digits: Digits) -> Values:
         """Return the total of what `seal_digits` sealed.
@@ -135,6 +149,25 @@ class ExactSealer(Sealer, Protocol):
         ------
         TamperedError
             If the piece is not the sum of what the contributors sealed.
+        """
+
+    def seal_words(self, client: str, stream: Stream, values: NDArray[np.uint64]) -> Piece:
+        """Seal words as they are, to which no other client's may be added.
+
+        Raises
+        ------
+        SealedError
+            If the client has used the stream before.
+        """
+        ...
+
+    def open_words(self, piece: Piece) -> NDArray[np.uint64]:
+        """Return what `seal_words` sealed.
+
+        Raises
+        ------
+        TamperedError
+            If the piece is not what the contributor sealed.
         """
         ...
 
@@ -149,8 +182,9 @@ class Aggregator(Protocol):
         ------
         SealedError
             If the pieces belong to different totals, or a client is in two.
+        TamperedError
+            If the content of a piece does not fit its shape, or was cut or altered.
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,13 +194,65 @@ class Sealing:
     mode: str
     digits: Digits  # of the exact sealers
     adder: Aggregator  # the server's
-    exact: Mapping[str, ExactSealer]  # by client, for what is short or must be exact
-    bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `alone` seals too
-    alone: Mapping[str, Sealer]  # for long arrays that no other client's are added to
+    # By client, none at a server: for what is short, must be exact, or nobody else's is added to.
+    exact: Mapping[str, ExactSealer]
+    bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `exact` seals too
     long: int  # values of a client's cell from which it is a long array
-    to_bytes: Callable[[Piece], bytes]  # the content of a piece, for a wire or a checkpoint
-    from_bytes: Callable[[Piece, bytes], Piece]  # a piece with the content that was written
-    size: Callable[[Piece], int]  # about len(to_bytes(piece)), without writing
+    ckks: CkksAdder | None = None  # reads and writes ciphertexts, in the mode that has some
+
+    def to_bytes(self, piece: Piece) -> bytes:
+        """Return the content of a piece, for a wire or a checkpoint."""
+        if self.ckks is not None and not isinstance(piece.content, np.ndarray):
+            return _CIPHERTEXTS + self.ckks.to_bytes(piece)
+        head = b"" if self.ckks is None else _WORDS
+        return head + struct.pack("<Q", len(piece.content)) + bytes(piece.content.tobytes())
+
+    def from_bytes(self, piece: Piece, data: bytes) -> Piece:
+        """Return a piece with the content that was written."""
+        if self.ckks is not None:
+            if data[:1] != _WORDS:
+                return self.ckks.from_bytes(data[1:])
+            data = data[1:]
+        words = np.frombuffer(data, np.uint64, offset=8).copy()
+        if len(data) < 8 or struct.unpack_from("<Q", data)[0] != len(words):
+            raise CodecError(f"{len(data)} bytes are no piece under masks; take an intact copy.")
+        return replace(piece, content=words)
+
+    def size(self, piece: Piece) -> int:
+        """Return about len(to_bytes(piece)), without writing."""
+        if self.ckks is not None and not isinstance(piece.content, np.ndarray):
+            return self.ckks.size(piece)
+        return 8 + int(piece.content.nbytes)
+
+
+def complaint(values: Values, range: float, addends: int) -> str:
+    """Return what is to be said of values of which some are beyond range / addends."""
+    odd, limit = values[~np.isfinite(values)], range / addends
+    if len(odd):
+        return (
+            f"{len(odd)} of {len(values)} values to be sealed are not finite (the first is "
+            f"{odd[0]}), and must be within ±{limit:.6g} (privacy.range over the clients); check "
+            "the table for huge values and whether training diverged."
+        )
+    worst = float(values[np.argmax(np.abs(values))])
+    return (
+        f"The value {worst:.6g} cannot be sealed: with privacy.range = {range:.6g} and {addends} "
+        f"clients each value must be within ±{limit:.6g}; set privacy.range to at least "
+        f"{abs(worst) * addends:.3g}."
+    )
+
+
+def check_range(range: float, addends: int, smallest: float) -> None:
+    """Raise ExperimentError if sums of so many values up to a range cannot be had."""
+    if not smallest <= range <= _LARGEST:
+        raise ExperimentError(
+            f"privacy.range is {range}; it is the largest absolute value that a sum over the "
+            f"clients may have, and must be from {smallest:.3g} to {_LARGEST:.3g}."
+        )
+    if addends < 1:
+        raise ExperimentError(
+            f"A sealed sum over {addends} clients was asked for; it needs at least one."
+        )
 
 
 def joined(pieces: Sequence[Piece], content: Any) -> Piece:
@@ -185,17 +271,26 @@ def joined(pieces: Sequence[Piece], content: Any) -> Piece:
                 f"A piece of {first.stream} with shape {first.shape} cannot be added to one of "
                 f"{other.stream} with shape {other.shape}; add pieces of one total only."
             )
-    contributors, twice = _all(*(piece.contributors for piece in pieces))
+    contributors, nonces, twice = _all(
+        tuple(piece.contributors for piece in pieces), tuple(piece.nonces for piece in pieces)
+    )
     if twice:
         raise SealedError(
             f"The contribution of {list(twice)} to {first.stream} was added twice; add each "
             "client's contribution once."
         )
-    return Piece.made(first.stream, first.shape, contributors, content, first.digits)
+    return Piece.made(first.stream, first.shape, contributors, content, first.digits, nonces)
 
 
 @lru_cache(maxsize=4096)
-def _all(*contributors: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the contributors of some pieces in order, and those that are in two."""
-    names = sorted(name for some in contributors for name in some)
-    return tuple(names), tuple(a for a, b in pairwise(names) if a == b)
+def _all(
+    contributors: tuple[tuple[str, ...], ...], nonces: tuple[tuple[bytes, ...], ...]
+) -> tuple[tuple[str, ...], tuple[bytes, ...], tuple[str, ...]]:
+    """Return the contributors of some pieces in order, their nonces, and those that are in two."""
+    found: list[tuple[str, bytes | None]] = []
+    for some, own in zip(contributors, nonces, strict=True):
+        found += zip_longest(some, own[: len(some)])
+    found.sort(key=itemgetter(0))
+    names = tuple(name for name, _ in found)
+    drawn = tuple(nonce for _, nonce in found if nonce is not None)
+    return names, drawn, tuple(a for a, b in pairwise(names) if a == b)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from intarsia.errors import CodecError, ExperimentError, KeyMaterialError
-from intarsia.privacy.secure_aggregation.protocol import Digits, ExactSealer, Piece, Sealing
+from intarsia.errors import ExperimentError, KeyMaterialError
+from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters, parameters
+from intarsia.privacy.secure_aggregation.protocol import Digits, ExactSealer, Sealer, Sealing
 from intarsia.privacy.settings import Privacy
 
 if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
     from intarsia.privacy.keys.shared_key import SharedKey
-    from intarsia.privacy.secure_aggregation.ckks import CkksAdder
     from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 
 
-_WORDS = b"w"  # first byte of a piece under masks
-_CIPHERTEXTS = b"c"  # of one in ciphertexts
 _MOST = 2.0**50  # of the low digit's room, in the high one: below it stands -inf
 _LONG = 4096  # a ciphertext costs the same however few values are in it
 
@@ -53,36 +48,29 @@ def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: s
     shared = _shared(settings, folder, name)
     if settings.mode == "masked":
         return Keys(shared)
-    from intarsia.privacy.keys.keyring import CkksSecret
+    from intarsia.privacy.keys.keyring import CkksSecret, KeyFolder
     from intarsia.privacy.secure_aggregation.ckks import CkksKeys
-    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
 
-    path = None if folder is None else folder / "ckks.key"
-    if path is not None and path.exists():
-        return Keys(shared, CkksSecret.load(path).secret)
-    exchanged = Path(settings.key).with_name("ckks.key") if settings.key else None
-    if exchanged is not None and exchanged.exists():
-        return Keys(shared, _exchanged(exchanged, shared))
+    kept = None if folder is None else KeyFolder(folder).ckks()
+    if kept is not None:
+        return Keys(shared, kept.secret)
+    beside = KeyFolder(Path(settings.key).parent)
+    found = beside.ckks() if settings.key else None
+    if found is not None:
+        if (found.federation, found.generation) != (shared.federation, shared.generation):
+            raise KeyMaterialError(
+                f"The CKKS keys in {beside.ckks_file} are of generation {found.generation} in "
+                f"{found.federation!r}, but the shared key beside them of generation "
+                f"{shared.generation} in {shared.federation!r}; accept the keys of one exchange, "
+                "or remove the older file."
+            )
+        return Keys(shared, found.secret)
     fitting = parameters(settings.range, len(clients), error=settings.error or None)
     secret = CkksKeys.create(fitting).secret_bytes()
-    if path is not None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        CkksSecret(secret, name, shared.generation).store(path)
+    if folder is not None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        CkksSecret(secret, name, shared.generation).store(KeyFolder(folder).ckks_file)
     return Keys(shared, secret)
-
-
-def _exchanged(path: Path, shared: SharedKey) -> bytes:
-    """Return the CKKS secret key that was exchanged with the shared key."""
-    from intarsia.privacy.keys.keyring import CkksSecret
-
-    found = CkksSecret.load(path)
-    if (found.federation, found.generation) != (shared.federation, shared.generation):
-        raise KeyMaterialError(
-            f"The CKKS keys in {path} are of generation {found.generation} in {found.federation!r},"
-            f" but the shared key beside them of generation {shared.generation} in "
-            f"{shared.federation!r}; accept the keys of one exchange, or remove the older file."
-        )
-    return found.secret
 
 
 def check_key(settings: Privacy) -> None:
@@ -113,8 +101,8 @@ def _shared(settings: Privacy, folder: Path | None, name: str) -> SharedKey:
     return drawn
 
 
-def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing:
-    """Return the clients' sealers and the server's adder.
+def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys | None) -> Sealing:
+    """Return the clients' sealers and the server's adder; None: the adder alone.
 
     Raises
     ------
@@ -124,63 +112,46 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys) -> Sealing
     from intarsia.privacy.secure_aggregation.masking import MaskedAdder, MaskedSealer
 
     fixed, digits = _formats(settings, len(clients))
-    # One for all clients: they hold the same keys, and a ledger remembers each client's streams.
-    # With one for each, every client would find the caches filled with another's tables.
-    exact: ExactSealer = MaskedSealer(secrets.shared, fixed, len(clients))
-    masked = dict.fromkeys(clients, exact)
+    exact: dict[str, ExactSealer] = {}
+    if secrets is not None:
+        # One for all clients: they hold the same keys, and a ledger remembers each client's
+        # streams. With one for each, every client would find the caches filled with another's
+        # tables.
+        exact = dict.fromkeys(clients, MaskedSealer(secrets.shared, fixed, len(clients)))
     if settings.mode == "masked":
-        return Sealing(
-            mode="masked",
-            digits=digits,
-            adder=MaskedAdder(),
-            exact=masked,
-            bulk=masked,
-            alone=masked,
-            long=_LONG,
-            to_bytes=_words_to_bytes,
-            from_bytes=_from_words,
-            size=_words_size,
-        )
-    from intarsia.privacy.secure_aggregation.ckks import (
-        CkksAdder,
-        CkksKeys,
-        CkksOrMasks,
-        CkksOrMasksAdder,
-        CkksSealer,
-    )
-    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
+        return Sealing("masked", digits, MaskedAdder(), exact, exact, _LONG)
+    from intarsia.privacy.secure_aggregation import ckks
 
-    found = CkksKeys.from_secret_bytes(secrets.ckks)
-    if found.parameters.range != settings.range:
+    bulk: dict[str, Sealer] = {}
+    if secrets is None:
+        known = parameters(settings.range, len(clients), error=settings.error or None)
+    else:
+        found = ckks.CkksKeys.from_secret_bytes(secrets.ckks)
+        known = found.parameters
+        _check_parameters(settings, known, len(clients))
+        token = secrets.shared.derive("tokens")
+        sealer = ckks.CkksSealer(found, clients=clients, token_key=token)
+        bulk = {name: ckks.CkksOrMasks(sealer, masks) for name, masks in exact.items()}
+    adder = ckks.CkksAdder(known.to_bytes())
+    either = ckks.CkksOrMasksAdder(adder, MaskedAdder())
+    return Sealing("ckks", digits, either, exact, bulk, _LONG, adder)
+
+
+def _check_parameters(settings: Privacy, known: CkksParameters, clients: int) -> None:
+    if known.range != settings.range:
         raise ExperimentError(
             f"privacy.range is {settings.range:g} but the CKKS keys were made for "
-            f"{found.parameters.range:g}; set privacy.range to that, or make new keys."
+            f"{known.range:g}; set privacy.range to that, or make new keys."
         )
     wanted = settings.error
     if settings.epsilon > 0 and not wanted:  # what the guarantee was computed with
-        wanted = parameters(settings.range, len(clients)).error(len(clients))
-    if 0 < wanted < found.parameters.error(len(clients)):
+        wanted = parameters(settings.range, clients).error(clients)
+    if 0 < wanted < known.error(clients):
         raise ExperimentError(
-            f"privacy.error is {wanted:g} but with the CKKS keys a total over "
-            f"{len(clients)} clients may be off by {found.parameters.error(len(clients)):.2g}; set "
-            "privacy.error to at least that, or make new keys."
+            f"privacy.error is {wanted:g} but with the CKKS keys a total over {clients} clients "
+            f"may be off by {known.error(clients):.2g}; set privacy.error to at least that, or "
+            "make new keys."
         )
-    token = secrets.shared.derive("tokens")
-    adder = CkksAdder(found.public_bytes())
-    sealer = CkksSealer(found, clients=clients, token_key=token)
-    to_bytes, from_bytes, size_of = _forms(adder)
-    return Sealing(
-        mode="ckks",
-        digits=digits,
-        adder=CkksOrMasksAdder(adder, MaskedAdder()),
-        exact=masked,
-        bulk=dict.fromkeys(clients, CkksOrMasks(sealer, exact)),
-        alone=masked,
-        long=_LONG,
-        to_bytes=to_bytes,
-        from_bytes=from_bytes,
-        size=size_of,
-    )
 
 
 def adding(settings: Privacy, clients: Sequence[str]) -> Sealing | None:
@@ -191,23 +162,7 @@ def adding(settings: Privacy, clients: Sequence[str]) -> Sealing | None:
     ExperimentError
         If the range cannot be had.
     """
-    if settings.mode == "plain":
-        return None
-    from intarsia.privacy.secure_aggregation.masking import MaskedAdder
-
-    _, digits = _formats(settings, len(clients))
-    masked = MaskedAdder()
-    if settings.mode == "masked":
-        return Sealing(
-            "masked", digits, masked, {}, {}, {}, _LONG, _words_to_bytes, _from_words, _words_size
-        )
-    from intarsia.privacy.secure_aggregation.ckks import CkksAdder, CkksOrMasksAdder
-    from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
-
-    fitting = parameters(settings.range, len(clients), error=settings.error or None)
-    adder = CkksAdder(fitting.to_bytes())
-    either = CkksOrMasksAdder(adder, masked)
-    return Sealing("ckks", digits, either, {}, {}, {}, _LONG, *_forms(adder))
+    return None if settings.mode == "plain" else sealing(settings, clients, None)
 
 
 def _formats(settings: Privacy, clients: int) -> tuple[FixedPoint, Digits]:
@@ -217,46 +172,6 @@ def _formats(settings: Privacy, clients: int) -> tuple[FixedPoint, Digits]:
     fixed = FixedPoint(range=settings.range, addends=clients)
     size = 2.0 ** math.floor(math.log2(fixed.limit))
     digits = Digits(
-        size=size,
-        unit=fixed.step,
-        room=size * _MOST / (2 * clients),
-        bound=-size * _MOST,
+        size=size, unit=fixed.step, room=size * _MOST / (2 * clients), bound=-size * _MOST
     )
     return fixed, digits
-
-
-def _forms(
-    adder: CkksAdder,
-) -> tuple[Callable[[Piece], bytes], Callable[[Piece, bytes], Piece], Callable[[Piece], int]]:
-    """Return how pieces are written, read and measured that are ciphertexts, or words."""
-
-    def to_bytes(piece: Piece) -> bytes:
-        if isinstance(piece.content, np.ndarray):
-            return _WORDS + _words_to_bytes(piece)
-        return _CIPHERTEXTS + adder.to_bytes(piece)
-
-    def from_bytes(piece: Piece, data: bytes) -> Piece:
-        if data[:1] == _WORDS:
-            return _from_words(piece, data[1:])
-        return adder.from_bytes(data[1:])
-
-    def bytes_of(piece: Piece) -> int:
-        words = isinstance(piece.content, np.ndarray)
-        return _words_size(piece) if words else adder.size(piece)
-
-    return to_bytes, from_bytes, bytes_of
-
-
-def _words_to_bytes(piece: Piece) -> bytes:
-    return struct.pack("<Q", len(piece.content)) + bytes(piece.content.tobytes())
-
-
-def _from_words(piece: Piece, data: bytes) -> Piece:
-    words = np.frombuffer(data, np.uint64, offset=8).copy()
-    if len(data) < 8 or struct.unpack_from("<Q", data)[0] != len(words):
-        raise CodecError(f"{len(data)} bytes are no piece under masks; take an intact copy.")
-    return replace(piece, content=words)
-
-
-def _words_size(piece: Piece) -> int:
-    return 8 + int(piece.content.nbytes)

@@ -1,0 +1,486 @@
+"""Take protections out of the code one by one, and name those that no test misses.
+
+Each mutation replaces a text at one place in a copy of the tree and runs the test files that should
+notice. One whose tests pass is a survivor: a protection that may be lost without anybody knowing.
+
+    python benchmarks/security_mutations.py             # all; the survivors are printed at the end
+    python benchmarks/security_mutations.py --only gcm  # those whose name has the text
+    python benchmarks/security_mutations.py --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOTALS = "tests/attacks/test_replaced_totals.py"
+OPENING = "tests/attacks/test_opening.py"
+REPLIES = "tests/attacks/test_malformed_replies.py"
+GRADES = "tests/attacks/test_labels_by_grades.py"
+PAD = "tests/attacks/test_two_time_pad.py"
+KEYS = "tests/attacks/test_weakened_keys.py"
+APART = "tests/attacks/test_round_apart.py"
+FRAME = "tests/attacks/test_public_frame.py"
+CALLER = "tests/attacks/test_site_as_server.py"
+SERVER = "tests/engines/remote/test_server.py"
+MASKS = "tests/privacy/secure_aggregation/test_masking.py"
+CKKS = "tests/privacy/secure_aggregation/test_ckks.py"
+SUMS = "tests/engines/sums/test_secure.py"
+EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
+CRYPTO = "tests/privacy/keys/test_crypto.py"
+PSI = "tests/privacy/entity_matching/test_psi.py"
+CODEC = "tests/engines/test_codec.py"
+
+DECLARED = "engines/remote/declared.py"
+SITE = "engines/remote/site.py"
+ANSWERS = "engines/remote/replies.py"
+SEALS = "privacy/secure_aggregation/masking.py"
+CIPHERS = "privacy/secure_aggregation/ckks.py"
+WRAPS = "privacy/keys/key_exchange.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A text that protects, what stands in its place, and which tests should notice."""
+
+    name: str
+    file: str  # below src/intarsia
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
+    return [
+        Mutation(name, file, before, after, tuple(tests.split()))
+        for name, before, after, tests in cases
+    ]
+
+
+MUTATIONS = [
+    *_of(
+        DECLARED,
+        (
+            "call kind",
+            "call.function, call.part, call.kind))",
+            'call.function, call.part, "sum"))',
+            SERVER,
+        ),
+        ("asked without the client", "known = self._client in asked and ", "known = ", SERVER),
+        (
+            "asked of strangers",
+            "self._clients.issuperset(asked)\n        if not known",
+            "True\n        if not known",
+            SERVER,
+        ),
+        (
+            "numbers for a total",
+            "if value is None or PUBLIC not in _names(origin):",
+            "if False:",
+            TOTALS,
+        ),
+        (
+            "undeclared field",
+            "if origin is None:\n            raise",
+            "if False:\n            raise",
+            TOTALS,
+        ),
+        ("part of a total", "if total.part != one.function.part:", "if False:", TOTALS),
+        (
+            "scaled total",
+            "if exact and (len(terms) != 1 or terms[0][0] != 1.0):",
+            "if False:",
+            TOTALS,
+        ),
+        ("two terms", "len(terms) != 1 or terms[0][0] != 1.0", "terms[0][0] != 1.0", TOTALS),
+        ("layout of a total", "if known.layout is not total.layout:", "if False:", TOTALS),
+        (
+            "earlier total",
+            "if exact and cells.name[1] < sums.last(self._functions[known.name]):",
+            "if False:",
+            TOTALS,
+        ),
+        (
+            "cells dropped",
+            "missing = [cell for cell in own if cell not in cells.pieces] if field_sent else ()",
+            "missing = ()",
+            TOTALS,
+        ),
+        (
+            "cells of others in a message",
+            "if any(cell not in own for _, cells in terms for cell in cells.pieces):",
+            "if False:",
+            TOTALS,
+        ),
+        (
+            "sealed anew undeclared",
+            "if name and not any(names <= some for some in self._combined):",
+            "if False:",
+            OPENING,
+        ),
+        (
+            "opened cells of others",
+            'if others:\n                raise RefusedError(\n                    f"The cells',
+            'if False:\n                raise RefusedError(\n                    f"The cells',
+            OPENING,
+        ),
+        ("another run", "if session != call.run:", "if False:", TOTALS),
+        ("large factors", "if not abs(weight) <= MOST:", "if False:", TOTALS),
+        (
+            "undeclared totals",
+            "if not set(known) <= set(names) or any(one not in self._functions for one in known):",
+            "if False:",
+            f"{TOTALS} {OPENING}",
+        ),
+        ("contributors", "if whole and names != expected:", "if False:", f"{TOTALS} {OPENING}"),
+        ("count goes not back", "if one.sequence <= sequence)", "if one.sequence)", TOTALS),
+        (
+            "forgotten exchanges",
+            "return sequence <= self.forgotten.get(function, 0)",
+            "return True",
+            TOTALS,
+        ),
+    ),
+    *_of(
+        SITE,
+        (
+            "readable fields unchecked",
+            "place.declared().check_readable(one, message)",
+            "pass",
+            TOTALS,
+        ),
+        (
+            "messages unchecked",
+            "place.declared().check_message(one, name, total, self._sums, call)",
+            "pass",
+            TOTALS,
+        ),
+        (
+            "openings unchecked",
+            "place.declared().check_opening(total, asked.cells, self._sums, call, name)",
+            "pass",
+            OPENING,
+        ),
+        ("sums uncounted", "self._sums = self._sums.add(fn.name, own)", "pass", TOTALS),
+        (
+            "replayed calls",
+            "if call.sequence < index.sequence or (again and digest != index.digest):",
+            "if False:",
+            SERVER,
+        ),
+        ("stale states", "if call.base not in index.versions:", "if False:", SERVER),
+        ("names of runs", 'set(run) - set("0123456789abcdef")', "False", SERVER),
+        (
+            "sums in the clear",
+            'if call.kind == "ask" or place.sealing is None:',
+            "if True:",
+            f"{SERVER} {TOTALS}",
+        ),
+        (
+            "one secret for all runs",
+            'secret = self._secret().fold_in("run", run)',
+            "secret = self._secret()",
+            FRAME,
+        ),
+    ),
+    *_of(
+        ANSWERS,
+        (
+            "left out",
+            'raise malformed(client, fn.name, place + field, "it was left out")',
+            "continue",
+            REPLIES,
+        ),
+        (
+            "undeclared fields",
+            "if field not in declared or (declared[field] is Layout.COUNTS) is not counted:",
+            "if False:",
+            REPLIES,
+        ),
+        ("cells left out of a reply", "if set(own) - there:", "if False:", REPLIES),
+        (
+            "shape of a piece",
+            "if layout is not None and shape != (*cells.lead, own[cell]):",
+            "if False:",
+            REPLIES,
+        ),
+        ("a cell twice", "if one.numbers[2] in seen:", "if False:", REPLIES),
+        (
+            "factor of a reply",
+            "if value.weights != (1.0,) or len(value.cells) != 1:",
+            "if len(value.cells) != 1:",
+            REPLIES,
+        ),
+        (
+            "layout of a reply",
+            'if record.layout != ("" if layout is None else layout.value) or record.part'
+            " != fn.part:",
+            "if False:",
+            REPLIES,
+        ),
+        (
+            "size of a plain reply",
+            "if value.ndim == 0 or value.shape[-1] != size:",
+            "if False:",
+            REPLIES,
+        ),
+        ("content of a piece", "totals.adder.add(piece)", "pass", REPLIES),
+        (
+            "classes of an answer",
+            "if type(value) is not kind or (type(value) is int and value < 0):",
+            "if False:",
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "engines/sums/secure.py",
+        (
+            "pieces of another client at the server",
+            "piece.stream != stream or piece.contributors != (client,)",
+            "piece.stream != stream",
+            REPLIES,
+        ),
+        (
+            "pieces of another stream at the server",
+            "piece.stream != stream or piece.contributors",
+            "piece.contributors",
+            REPLIES,
+        ),
+        ("names of pieces", "_check_name(piece.stream, one.name, cell)", "pass", SUMS),
+    ),
+    *_of(
+        "protocols/evaluation.py",
+        ("few rows at the client", "if not _enough(held, least):", "if False:", GRADES),
+        (
+            "few rows at the server",
+            "if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
+            "if schema.labelled_at(name).any()",
+            GRADES,
+        ),
+        (
+            "sum of y of classes",
+            "raw, error = 0.0 * raw, 0.0 * error",
+            "error = 0.0 * error",
+            GRADES,
+        ),
+        (
+            "squares of y of classes",
+            "raw, error = 0.0 * raw, 0.0 * error",
+            "raw = 0.0 * raw",
+            GRADES,
+        ),
+        ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
+    ),
+    *_of(
+        "training/setup.py",
+        (
+            "training rows graded",
+            'part: Literal["train", "test"] = "test" if "test" in schemas else "train"',
+            'part: Literal["train", "test"] = "train"',
+            GRADES,
+        ),
+    ),
+    *_of(
+        SEALS,
+        ("nonce of zeros", "os.urandom(_NONCE_BYTES)", "bytes(_NONCE_BYTES)", f"{PAD} {MASKS}"),
+        (
+            "nonce not in the mask",
+            '"place", self.name, name, nonce)',
+            '"place", self.name, name)',
+            f"{PAD} {MASKS}",
+        ),
+        (
+            "integrity key of zeros",
+            'pseudorandom(self._key, "check", self.name)',
+            'pseudorandom(bytes(32), "check", self.name)',
+            KEYS,
+        ),
+        ("streams twice", "self._ledger.refuse_used(client, stream)", "pass", MASKS),
+        (
+            "total not checked",
+            "if not fixed_point.open_values("
+            "words, masks, factors, self._fixed.step, values.reshape(-1)):",
+            "if fixed_point.open_values("
+            "words, masks, factors, self._fixed.step, values.reshape(-1)) is None:",
+            MASKS,
+        ),
+    ),
+    *_of(
+        CIPHERS,
+        (
+            "factors of zeros",
+            'pseudorandom(self._token_key, "factors", session)',
+            'pseudorandom(bytes(32), "factors", session)',
+            KEYS,
+        ),
+        (
+            "tokens of zeros",
+            'pseudorandom(self._token_key, "token"',
+            'pseudorandom(bytes(32), "token"',
+            KEYS,
+        ),
+        ("check of ciphertexts", "abs(difference) <= 2 * bound", "True", CKKS),
+        ("noise shows", "off <= bound and ", "", CKKS),
+    ),
+    *_of(
+        "privacy/secure_aggregation/setup.py",
+        (
+            "token key of zeros",
+            'token = secrets.shared.derive("tokens")',
+            "token = bytes(32)",
+            KEYS,
+        ),
+    ),
+    *_of(
+        "privacy/keys/crypto.py",
+        (
+            "gcm nonce of zeros",
+            "nonce = os.urandom(_NONCE_BYTES)",
+            "nonce = bytes(_NONCE_BYTES)",
+            KEYS,
+        ),
+        (
+            "gcm without addresses",
+            "AESGCM(key).encrypt(nonce, clear, associated)",
+            "AESGCM(key).encrypt(nonce, clear, b'')",
+            CRYPTO,
+        ),
+    ),
+    *_of(
+        WRAPS,
+        (
+            "sender of a wrap on both sides",
+            'first + second, "wrap"',
+            'first, "wrap"',
+            f"{KEYS} {EXCHANGE}",
+        ),
+        (
+            "ephemeral key fixed",
+            "ephemeral = crypto.new_private_key()",
+            "ephemeral = bytes(31) + b'1'",
+            KEYS,
+        ),
+        (
+            "purpose of a wrap",
+            '"purpose": purpose,\n        "receiver": me.name,',
+            '"receiver": me.name,',
+            EXCHANGE,
+        ),
+        ("generation of a key", "if generation <= newer_than:", "if False:", EXCHANGE),
+        ("strangers' cards", "if strangers:", "if False:", EXCHANGE),
+    ),
+    *_of(
+        "privacy/entity_matching/psi.py",
+        (
+            "own rows under the key of both",
+            "names = pseudonyms(ids, own_key).copy()",
+            "names = pseudonyms(ids, subkey(link, _ROWS)).copy()",
+            KEYS,
+        ),
+        (
+            "messages not bound",
+            "bound = hashlib.sha256(request).digest() + content",
+            "bound = content",
+            PSI,
+        ),
+        (
+            "seals not compared",
+            "if not hmac.compare_digest(message[:_SEAL], _seal(name, content, request, link)):",
+            "if False:",
+            PSI,
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "least_clients at the site",
+            "privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)",
+            "pass",
+            APART,
+        ),
+    ),
+    *_of(
+        "deployment/run.py",
+        (
+            "keeps_apart off",
+            "apart=privacy_guarantee.keeps_apart(description, plan.algorithm, plan.options),",
+            "apart=False,",
+            APART,
+        ),
+    ),
+    *_of(
+        "engines/remote/server.py",
+        (
+            "rounds begin again",
+            "if self._apart and self._opened:",
+            "if False:",
+            "tests/training/test_rounds_begun_again.py",
+        ),
+        ("malformed openings", "if not right or np.shape(value) != wanted:", "if False:", REPLIES),
+    ),
+    *_of(
+        "engines/codec.py",
+        (
+            "arrays of objects",
+            "if dtype.kind not in _KINDS or not dtype.itemsize:",
+            "if not dtype.itemsize:",
+            CODEC,
+        ),
+    ),
+]
+
+
+def mutated(tree: Path, one: Mutation) -> bool:
+    """Run the tests of a mutation in a copy of the tree; return whether it survives."""
+    path = tree / "src" / "intarsia" / one.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(one.before) < 1:
+        raise SystemExit(f"{one.name}: {one.before!r} is not in {one.file}; bring the list up.")
+    path.write_text(text.replace(one.before, one.after), encoding="utf-8")
+    tests = [name for name in one.tests if (tree / name).exists()]
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow and not gpu", *tests],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree / "src")},
+            capture_output=True,
+            check=False,
+        )
+    finally:
+        path.write_text(text, encoding="utf-8")
+    return found.returncode == 0
+
+
+def main() -> None:
+    """Print what becomes of each mutation, and the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="mutations whose name has this text")
+    parser.add_argument("--list", action="store_true", help="name them and stop")
+    given = parser.parse_args()
+    wanted = [one for one in MUTATIONS if given.only in one.name]
+    if given.list:
+        print(*(f"{one.name}: {one.file}, {' '.join(one.tests)}" for one in wanted), sep="\n")
+        return
+    survivors: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in ("src", "tests", "experiments"):
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tree / name)
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        for one in wanted:
+            survives = mutated(tree, one)
+            survivors += [one.name] * survives
+            print(f"{'SURVIVES' if survives else 'noticed':9s}{one.name}", flush=True)
+    print(f"{len(wanted)} mutations, {len(survivors)} survivors: {', '.join(survivors) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The hyperparameters of `flic`, and what they say of its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.core.settings import (
+    Count,
+    CountOrZero,
+    FractionBelowOne,
+    NotNegative,
+    PositiveFraction,
+)
+from intarsia.errors import ExperimentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flic(NetworkOptions):
+    """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
+
+    variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
+    scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
+    mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
+    alignment_weight: NotNegative = 1e-3  # λ1
+    calibration_weight: NotNegative = 1e-3  # λ2
+    local_epochs: Count = 10  # M
+    pretraining_epochs: CountOrZero = 100  # of φ, before the first round
+    shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
+    shared_from: Count = 1  # the round in which α starts to train
+    final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
+    pretraining_batch: Count = 100
+    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
+    dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
+    anchor_variance: NotNegative = 1.0  # e
+    anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
+    anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
+    anchor_average: Literal["factors", "barycentre"] = "factors"  # of learned covariances
+    barycentre_steps: Count = 5  # of its iteration in a round, each of which is an exchange
+    # the distance of the second term
+    alignment: Literal["gaussian", "sample", "transport", "energy"] = "gaussian"
+    meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
+    label_bins: CountOrZero = 0  # of numbers that the second term takes together; 0: each row alone
+    alignment_epochs: CountOrZero = 0  # on the second term after each round, also of absent clients
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
+            raise ExperimentError(
+                'algorithm.anchor_average is "barycentre" with covariances that are fixed, and '
+                'alike at all clients; set anchor_covariance = "learned", or leave it out.'
+            )
+        if self.anchor_covariance == "learned" and self.alignment == "sample":
+            raise ExperimentError(
+                'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
+                'reach the means of the anchors only; set alignment = "gaussian".'
+            )
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return replace(
+            super().architecture,
+            layer=self.variant == "hl",
+            anchors=True,
+            covariances=self.anchor_covariance == "learned",
+            mixing=self.mixing if self.scheme == "l2gd" else 0.0,
+        )
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Return which parameters all clients share: those of the anchors, and the scheme's."""
+        own = {
+            "fedrep": ("shared.*",),
+            "fedavg-ft": ("shared.*", "classifier.*"),
+            "l2gd": ("common.*",),
+        }
+        return ("anchors.*", *own[self.scheme])

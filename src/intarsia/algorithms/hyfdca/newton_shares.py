@@ -1,0 +1,407 @@
+"""Newton's system by secret sharing: no client sees a row of another, in whatever frame.
+
+    H = 1/N Σ_i h_i x_i x_iᵀ = Σ_A X_Aᵀ D X_A + Σ_{A<B} (X_Aᵀ D X_B + its transpose),  D = h / N
+
+X_A are the rows of client A, values divided by their number of holders. The owners of a feature
+group share a secret basis P, and all that follows is of X P, of P d' = d and of the ridge λ PᵀP.
+The server deals what is random, and solves for d':
+
+1. Each client that has samples in common with others turns √D X_A P into fixed-point words, takes
+   the words U_A off, of which the server gave it the seed, and sends the rest sealed to its
+   co-owners: G_A = √D X_A P - U_A. The server cannot open it, and to a co-owner it is random.
+2. Of a pair the client whose turn comes first computes (√D X_A P)ᵀ G_B, the other G_Aᵀ U_B. The
+   server gave the latter U_Aᵀ U_B + M beside it, for words M that it alone knows. These shares,
+   what each client has of its own, and words of the server's over that, add up in a sealed sum.
+3. The server opens the sum, which to the client that opens it for the server is random, takes off
+   its words, and solves. Clients get the coefficients d' of their own features.
+
+The server sees H and the gradient in the secret basis of each feature group: totals over all
+samples, never a row. Clients see nothing but d. The words cancel modulo 2^64, so that the result
+has the same bits whatever they are. Turns are such that co-owners of a sample have different ones;
+of four turns the rows cross in one exchange.
+
+Trust: a server that deals wrong words spoils a step, which the certificate shows; it reads nothing
+by it. A server together with one client can read the rows of those that share samples with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.algorithms.hyfdca.newton_client import Overlap, Partner, Point, counts_by_cell
+from intarsia.core import algorithm as fl
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
+from intarsia.maths.linear.products import project_rows
+from intarsia.maths.linear.word_products import (
+    ROOM,
+    add_block,
+    add_own,
+    joined_words,
+    multiply_words,
+    pack,
+    product_values,
+    product_words,
+    split_words,
+    unpack,
+    write_words,
+)
+
+_TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
+
+
+@dataclass(frozen=True)
+class Dealer:
+    """What the server knows to deal words, from the public index sets; and its secret."""
+
+    secret: bytes  # drawn from the system: the result does not depend on it
+    features: int
+    cells: int  # of samples
+    holders: int  # most of a sample
+    widest: int  # features of the largest feature cell
+    overlaps: Mapping[ClientId, Overlap]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """A client's state while the system is found."""
+
+    point: Point
+    rows: Array  # (selected, features) in the secret basis
+    own: NDArray[np.uint64]  # those of shared cells, weighted: (outputs, samples, features) by cell
+    drawn: NDArray[np.uint64]  # the dealer's words, likewise
+
+    @property
+    def options(self) -> Any:
+        """Return the hyperparameters."""
+        return self.point.options
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The seed of the words that hide a client's rows, and the size of the Hessian."""
+
+    seed: bytes
+    scale: Array  # (outputs,)
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """A client's rows with curvature less its words: cell by cell, (outputs, samples, features)."""
+
+    first: fl.PerSelected | None  # at the clients whose turn it is
+    second: fl.PerSelected | None
+    third: fl.PerSelected | None
+    fourth: fl.PerSelected | None
+    counts: fl.Counts
+    selected: Array  # (sample cells of the federation,) samples with curvature of shared cells
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Co-owners' masked rows by turn, and what the dealer has for the client."""
+
+    part: int  # whose rows these are: those of four turns
+    scale: Array  # (outputs,) of the Hessian
+    slope: Array  # (outputs,) size of the gradient
+    blind: bytes | None  # seed of words over the client's own part; None: it sent that before
+    shares: Mapping[str, NDArray[np.uint64]]  # by co-owner, (outputs, its features, own features)
+    first: fl.PerSelected | None = None
+    second: fl.PerSelected | None = None
+    third: fl.PerSelected | None = None
+    fourth: fl.PerSelected | None = None
+
+
+@dataclass(frozen=True)
+class SystemShare:
+    """A client's share of half the Hessian and of the gradient, as halves of words."""
+
+    system: Array  # (2, outputs, features · (features + 3) / 2)
+
+
+def deal_overlaps(schema: Schema) -> Dealer:
+    """Return who has which samples in common with whom, and a secret of the dealer's own."""
+    index = schema.samples
+    common: dict[ClientId, dict[ClientId, list[int]]] = {name: {} for name in schema.clients}
+    for number, cell in enumerate(index.cells):
+        for one in cell.owners:
+            for other in cell.owners:
+                if other != one:
+                    common[one].setdefault(other, []).append(number)
+    turns: dict[ClientId, int] = {}
+    for name in schema.clients:
+        taken = {turns[other] for other in common[name] if other in turns}
+        turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
+    features = {name: schema.features.own(name).astype(np.int64) for name in schema.clients}
+    overlaps: dict[ClientId, Overlap] = {}
+    for name in schema.clients:
+        cells = np.array(list(index.cells_of[name]), np.int64)
+        partners = tuple(
+            Partner(other, turns[other], features[other], np.isin(cells, shared))
+            for other, shared in common[name].items()
+        )
+        sizes = len(schema.features), len(index.cells)
+        overlaps[name] = Overlap(turns[name], features[name], cells, partners, *sizes)
+    return Dealer(
+        secret=fl.SecretKey.draw().to_file(),
+        features=len(schema.features),
+        cells=len(index.cells),
+        holders=max((len(cell.owners) for cell in index.cells), default=1),
+        widest=max((cell.stop - cell.start for cell in schema.features.cells), default=1),
+        overlaps=overlaps,
+    )
+
+
+def solve_shared(
+    clients: fl.Clients, dealer: Dealer, bounds: Array, rng: fl.RandomKey
+) -> dict[ClientId, Array]:
+    """Return the Newton direction's coefficients for each client's features, (outputs, features).
+
+    Parameters
+    ----------
+    bounds
+        (outputs, 2) of the gradient's square, and of the Hessian's trace over the clients.
+    rng
+        The server's key of this round: it names the words, and makes none of them.
+    """
+    secret = fl.SecretKey(dealer.secret).fold_in(*rng.words)
+    slope = _power(2 * np.sqrt(bounds[:, 0]))
+    scale = _power(bounds[:, 1] * dealer.holders / 2**ROOM)
+    overlaps, outputs = dealer.overlaps, len(bounds)
+    seeds = {name: secret.fold_in("rows", name).to_file() for name in overlaps}
+    blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
+    # step 1
+    sharing = [name for name, one in overlaps.items() if one.partners]
+    rows: dict[int, Any] = {}
+    counts = np.zeros(dealer.cells)
+    for number in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}):
+        asked = [name for name in sharing if overlaps[name].turn // len(_TURNS) == number]
+        masked = clients.sum(mask_rows, {name: Mask(seeds[name], scale) for name in asked})
+        # discloses how many samples of each overlap group have curvature: as many words are dealt
+        counts += clients.reveal(masked.selected)
+        rows[number] = masked
+    # step 2
+    shares, taken = _deal_products(dealer, seeds, counts.astype(np.int64), outputs, secret)
+    for name, own in overlaps.items():
+        _blind(taken, own.features, blinds[name], dealer.features)
+    total = None
+    for number in rows or (0,):
+        messages: dict[ClientId, Factors] = {}
+        for name, own in overlaps.items():
+            met = [one for one in own.partners if one.turn // len(_TURNS) == number]
+            blind = blinds[name] if total is None else None
+            if not met and blind is None:
+                continue
+            fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
+            given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
+            found = {field: getattr(rows[number], field) for field in fields}
+            messages[name] = Factors(number, scale, slope, blind, given, **found)
+        part = clients.sum(multiply_rows, messages).system
+        total = part if total is None else total + part
+    # step 3
+    # discloses Newton's system, in the secret basis of each feature group
+    words = joined_words(clients.reveal(total)) - taken
+    y = np.empty((outputs, dealer.features))
+    for c, values in enumerate(product_values(words)):
+        hessian, gradient = unpack(values, dealer.features)
+        y[c] = np.linalg.solve(hessian, gradient) * (slope[c] / scale[c])
+    return {name: np.ascontiguousarray(y[:, own.features]) for name, own in overlaps.items()}
+
+
+def _power(bound: Array) -> Array:
+    """Return the least power of 2 that is not below each bound; 1 for a bound of 0."""
+    return np.asarray(np.exp2(np.ceil(np.log2(np.where(bound > 0, bound, 1.0)))))
+
+
+def _deal_products(
+    dealer: Dealer,
+    seeds: Mapping[ClientId, bytes],
+    counts: NDArray[np.int64],
+    outputs: int,
+    secret: fl.SecretKey,
+) -> tuple[dict[tuple[ClientId, ClientId], NDArray[np.uint64]], NDArray[np.uint64]]:
+    """Return UᵀV plus words of each pair by their turns, and the sum of those words."""
+    size = dealer.features
+    taken = np.zeros((outputs, size * (size + 3) // 2), np.uint64)
+    shares: dict[tuple[ClientId, ClientId], NDArray[np.uint64]] = {}
+    meeting: dict[int, list[ClientId]] = {}
+    for name, own in dealer.overlaps.items():
+        for one in own.partners:
+            if own.turn < one.turn:
+                shape = outputs, len(own.features), len(one.features)
+                drawn = secret.fold_in("pair", name, one.name).words(int(np.prod(shape)))
+                shares[name, one.name] = block = drawn.reshape(shape)
+                for c in range(outputs):
+                    add_block(taken[c], size, block[c], own.features, one.features)
+        for number in own.cells[_shared(own)]:
+            meeting.setdefault(int(number), []).append(name)
+    for number, names in meeting.items():
+        if not counts[number]:
+            continue
+        drawn_by = {
+            name: _row_words(seeds[name], number, outputs, counts[number], dealer.overlaps[name])
+            for name in names
+        }
+        turns = {name: dealer.overlaps[name].turn for name in names}
+        for first in names:
+            for second in names:
+                if turns[first] < turns[second]:
+                    for c in range(outputs):
+                        found = multiply_words(drawn_by[first][c], drawn_by[second][c])
+                        shares[first, second][c] += found
+    return shares, taken
+
+
+def _shared(overlap: Overlap) -> NDArray[np.bool_]:
+    """Return which of a client's cells others hold, too, (own cells,)."""
+    found = np.zeros(len(overlap.cells), bool)
+    for one in overlap.partners:
+        found |= one.cells
+    return found
+
+
+def _row_words(
+    seed: bytes, cell: int, outputs: int, count: int, overlap: Overlap
+) -> NDArray[np.uint64]:
+    """Return the words that hide a client's rows of a cell, (outputs, samples, features)."""
+    shape = outputs, int(count), len(overlap.features)
+    key = fl.SecretKey(seed).fold_in(int(cell))
+    return key.words(int(np.prod(shape))).reshape(shape)
+
+
+def _blind(total: NDArray[np.uint64], features: NDArray[np.int64], seed: bytes, size: int) -> None:
+    """Add the words of a seed to what a client has of its own in the system."""
+    count = len(features) * (len(features) + 3) // 2
+    words = fl.SecretKey(seed).words(len(total) * count).reshape(len(total), count)
+    for c in range(len(total)):
+        add_own(total[c], size, words[c], features)
+
+
+def _cells_of(point: Point) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each of the client's shared cells that has samples with curvature.
+
+    It comes as its place among the client's cells, its number, and where its samples start and
+    stop among those with curvature.
+    """
+    assert point.overlap is not None
+    stops = np.cumsum(counts_by_cell(point, point.selected))
+    for at in np.flatnonzero(_shared(point.overlap)):
+        start, stop = int(stops[at - 1]) if at else 0, int(stops[at])
+        if start < stop:
+            yield int(at), int(point.overlap.cells[at]), start, stop
+
+
+def _basis_rows(point: Point, block: Block) -> Array:
+    """Return the client's rows with curvature in the secret basis, (samples, features)."""
+    return np.ascontiguousarray(project_rows(block.x, point.selected, point.frame).T)
+
+
+@fl.client_function
+def mask_rows(
+    point: Point, block: Block, message: Mask, rng: fl.RandomKey
+) -> tuple[Sharing, MaskedRows]:
+    """Send the weighted rows less the dealer's words to the co-owners of their samples."""
+    assert point.overlap is not None
+    overlap, outputs = point.overlap, len(message.scale)
+    counts = counts_by_cell(point, point.selected)
+    rows = _basis_rows(point, block)
+    factors = np.sqrt(point.curvature / (point.samples * message.scale[:, None]))
+    shared = _shared(overlap)
+    entries = np.where(shared, counts, 0) * (outputs * len(overlap.features))
+    own, drawn = np.empty(entries.sum(), np.uint64), np.empty(entries.sum(), np.uint64)
+    at = 0
+    for _, number, start, stop in _cells_of(point):
+        shape = outputs, stop - start, len(overlap.features)
+        here = slice(at, at := at + int(np.prod(shape)))
+        words = own[here].reshape(shape)
+        for c in range(outputs):
+            write_words(rows[start:stop], factors[c, start:stop], words[c])
+        drawn[here] = _row_words(message.seed, number, outputs, stop - start, overlap).ravel()
+    selected = np.zeros(overlap.all_cells)
+    kept = shared & np.array(point.kept_samples)
+    selected[overlap.cells[kept]] = counts[kept]
+    fields: dict[str, Any] = dict.fromkeys(_TURNS)
+    fields[_TURNS[overlap.turn % len(_TURNS)]] = own - drawn
+    masked = MaskedRows(**fields, counts=entries, selected=selected)
+    return Sharing(point, rows, own, drawn), masked
+
+
+@fl.client_function
+def multiply_rows(
+    state: Point | Sharing, block: Block, message: Factors, rng: fl.RandomKey
+) -> tuple[Point | Sharing, SystemShare]:
+    """Send this client's share of the system, from what its co-owners sent of their rows."""
+    point = state.point if isinstance(state, Sharing) else state
+    assert point.overlap is not None
+    overlap, outputs = point.overlap, len(message.scale)
+    size = overlap.all_features
+    total = np.zeros((outputs, size * (size + 3) // 2), np.uint64)
+    if message.blind is not None:
+        rows = state.rows if isinstance(state, Sharing) else _basis_rows(point, block)
+        _add_own(total, point, rows, message)
+        _blind(total, overlap.features, message.blind, size)
+    met = [one for one in overlap.partners if one.turn // len(_TURNS) == message.part]
+    if isinstance(state, Sharing):
+        for one, products in zip(met, _pair_products(state, message, met), strict=True):
+            pair = (one.features, overlap.features)
+            pair = pair if one.turn < overlap.turn else pair[::-1]
+            for c in range(outputs):
+                add_block(total[c], size, products[c], *pair)
+    return state, SystemShare(split_words(total))
+
+
+def _pair_products(
+    state: Sharing, message: Factors, met: Sequence[Partner]
+) -> list[NDArray[np.uint64]]:
+    """Return this client's share of the products with each partner, by their turns."""
+    overlap, outputs = state.point.overlap, len(message.scale)
+    assert overlap is not None
+    products = [
+        message.shares[one.name].copy()
+        if one.turn < overlap.turn
+        else np.zeros((outputs, len(overlap.features), len(one.features)), np.uint64)
+        for one in met
+    ]
+    read, at = dict.fromkeys(_TURNS, 0), 0
+    for cell, _, start, stop in _cells_of(state.point):
+        shape = outputs, stop - start, len(overlap.features)
+        here = slice(at, at := at + int(np.prod(shape)))
+        own, drawn = state.own[here].reshape(shape), state.drawn[here].reshape(shape)
+        for one, product in zip(met, products, strict=True):
+            if not one.cells[cell]:
+                continue
+            turn, theirs = (
+                _TURNS[one.turn % len(_TURNS)],
+                (outputs, stop - start, len(one.features)),
+            )
+            begin, read[turn] = read[turn], read[turn] + int(np.prod(theirs))
+            masked = getattr(message, turn)[begin : read[turn]].reshape(theirs)
+            for c in range(outputs):
+                if one.turn < overlap.turn:
+                    product[c] += multiply_words(masked[c], drawn[c])
+                else:
+                    product[c] += multiply_words(own[c], masked[c])
+    return products
+
+
+def _add_own(total: NDArray[np.uint64], point: Point, rows: Array, message: Factors) -> None:
+    """Add what a client has of its own: products of its rows, its part of ridge and gradient."""
+    assert point.overlap is not None
+    overlap = point.overlap
+    gradient = point.residual @ (point.frame * point.feature_share).T
+    for c, scale in enumerate(message.scale):
+        weighted = rows * np.sqrt(point.curvature[c] / (point.samples * scale))[:, None]
+        gram = weighted.T @ weighted + point.ridge / scale
+        part = product_words(pack(gram, gradient[c] / message.slope[c]))
+        add_own(total[c], overlap.all_features, part, overlap.features)
+
+
+SENDS = (
+    *fl.sums(mask_rows, reveals=("selected",)),
+    *fl.sums(multiply_rows, reveals=("system",)),
+)

@@ -1,0 +1,460 @@
+"""What a site may be asked in a run: the exchanges and the totals that the algorithm declares.
+
+The server of a run may depart from the algorithm. A site takes nothing of what it opens from the
+server: function, field, layout and contributors of a total come from the declaration and from the
+schema, and which exchange it is of from the site's own count.
+
+* A client function is called the way that is declared: one that is added up sends nothing in the
+  clear.
+* A field of a message that is to hold a total holds a declared one, and no numbers instead. It is
+  the last one, as it is, or a combination that is declared as such, with factors up to `MOST`.
+* A total is of all clients that the site was told of in that exchange and that own the cell; where
+  a client may have nothing to send, of some of them, the site among them if it sent something.
+* A site opens cells that it owns. To the server it opens fields that are declared as read by it.
+
+What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
+contributors, which the keys vouch for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from intarsia.core.algorithm import PUBLIC, Layout, Origin, Sends
+from intarsia.core.block import ClientId
+from intarsia.engines.remote.replies import is_optional
+from intarsia.engines.remote.wire import Call, function_name
+from intarsia.engines.sums.plain import EVERYONE, FIRST_BLOCK, Geometry
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, layouts
+from intarsia.engines.sums.secure import REFRESH, Combination, SecureCells
+from intarsia.errors import RefusedError, StaleError
+from intarsia.privacy.secure_aggregation.protocol import Piece
+
+MOST: Final = 8.0  # factor of a total in a combination
+_KEPT: Final = 8  # exchanges of a function that are remembered
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum that the site was in."""
+
+    sequence: int
+    round: int
+    part: str
+    asked: tuple[ClientId, ...]
+    sent: frozenset[str]  # fields that it had something for
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums that a site was in, by function: the site's own count of exchanges."""
+
+    known: Mapping[str, tuple[Summed, ...]]
+    forgotten: Mapping[str, int]
+
+    def add(self, function: str, one: Summed) -> Sums:
+        """Return the sums with one more."""
+        before = self.known.get(function, ())
+        forgotten = self.forgotten
+        if len(before) == _KEPT:
+            forgotten = {**forgotten, function: before[0].sequence}
+            before = before[1:]
+        return Sums({**self.known, function: (*before, one)}, forgotten)
+
+    def back_to(self, sequence: int) -> Sums:
+        """Return the sums without those after an exchange, to whose state the site goes back."""
+        if all(some[-1].sequence <= sequence for some in self.known.values() if some):
+            return self
+        kept = {
+            name: tuple(one for one in some if one.sequence <= sequence)
+            for name, some in self.known.items()
+        }
+        return Sums(kept, {name: min(one, sequence) for name, one in self.forgotten.items()})
+
+    def find(self, function: str, sequence: int) -> Summed | None:
+        """Return the sum of an exchange, None if the site was not in it, or has forgotten."""
+        some = self.known.get(function, ())
+        return next((one for one in reversed(some) if one.sequence == sequence), None)
+
+    def is_forgotten(self, function: str, sequence: int) -> bool:
+        """Return whether the site cannot know any more whether it was in an exchange."""
+        return sequence <= self.forgotten.get(function, 0)
+
+    def last(self, functions: Iterable[str]) -> int:
+        """Return the last exchange that was one of some functions; 0: none was."""
+        ends = (some[-1].sequence for name in functions if (some := self.known.get(name)))
+        return max(ends, default=0)
+
+    def to_text(self) -> str:
+        """Return what the shelf keeps: JSON, which is written in a few microseconds."""
+        asked: dict[tuple[str, ...], int] = {}
+        known = {
+            name: [
+                (
+                    *(one.sequence, one.round, one.part),
+                    *(asked.setdefault(one.asked, len(asked)), sorted(one.sent)),
+                )
+                for one in some
+            ]
+            for name, some in self.known.items()
+        }
+        return json.dumps([known, list(asked), self.forgotten])
+
+    @classmethod
+    def of(cls, text: str) -> Sums:
+        """Return the sums that a text was made of."""
+        known, asked, forgotten = json.loads(text)
+        found = {
+            name: tuple(
+                Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
+                for sequence, round, part, at, sent in some
+            )
+            for name, some in known.items()
+        }
+        return cls(found, forgotten)
+
+
+NO_SUMS: Final = Sums({}, {})
+
+
+class _Total:
+    """What is declared of a field of the reply to a sum."""
+
+    __slots__ = ("layout", "name", "optional", "sends")
+
+    def __init__(self, sends: Sends, field: str, layout: Layout | None) -> None:
+        self.sends, self.layout = sends, layout
+        self.name = f"{sends.reply.__name__}.{field}"
+        self.optional = is_optional(sends.reply, field)
+
+
+class Declared:
+    """The exchanges of a run as its algorithm declares them, at one client.
+
+    Parameters
+    ----------
+    client
+        Its name.
+    geometry
+        Where entries lie.
+    clients
+        All of them.
+    sends
+        What may cross.
+    algorithm
+        By whose name calls name its functions.
+    options
+        Its hyperparameters.
+    least_clients
+        So many contribute at least to totals of what clients came to alone.
+    """
+
+    def __init__(
+        self,
+        client: ClientId,
+        geometry: Geometry,
+        clients: Sequence[ClientId],
+        sends: Iterable[Sends],
+        algorithm: str,
+        options: Any,
+        least_clients: int = 1,
+    ) -> None:
+        self.geometry = geometry
+        self._client, self._clients = client, frozenset(clients)
+        self._least = least_clients
+        self._calls: dict[tuple[str, str, str], Sends] = {}
+        self._totals: dict[tuple[str, str], _Total] = {}
+        self._functions: dict[str, list[str]] = {}  # by what they are totals of
+        self._reveals: set[str] = set()
+        self._combined: set[frozenset[str]] = set()
+        self._pooled: set[str] = set()
+        self._expected: dict[tuple[Any, ...], tuple[ClientId, ...]] = {}
+        self._own: dict[tuple[str, Layout | None], tuple[int, ...]] = {}
+        for one in sends:
+            fn = one.function
+            self._calls[function_name(fn, algorithm), fn.part, one.call] = one
+            for _, origin in one.takes:
+                if isinstance(origin, tuple):
+                    self._combined.add(frozenset(origin))
+            if one.call == "ask":
+                continue
+            if one.pooled(options):
+                self._pooled.add(fn.name)
+            for field, layout in layouts(one.reply):
+                found = self._totals[fn.name, field] = _Total(one, field, layout)
+                self._functions.setdefault(found.name, []).append(fn.name)
+                if field in one.reveals:
+                    self._reveals.add(found.name)
+
+    def sends(self, call: Call) -> Sends:
+        """Return what is declared of the function that a call names.
+
+        Raises
+        ------
+        StaleError
+            If the run has no such function.
+        RefusedError
+            If it is not to be called that way, or with these clients.
+        """
+        found = self._calls.get((call.function, call.part, call.kind))
+        if found is None:
+            others = [kind for name, part, kind in self._calls if name == call.function]
+            if others and call.part in {p for name, p, _ in self._calls if name == call.function}:
+                raise RefusedError(
+                    f"{call.function!r} was called by {call.kind!r}, and is declared for "
+                    f"{others[0]!r} alone; run the algorithm as it is at the server."
+                )
+            raise StaleError(
+                f"The function {call.function[:80]!r} on the {call.part[:80]!r} part is none of "
+                "this run's."
+            )
+        asked = call.asked
+        known = self._client in asked and self._clients.issuperset(asked)
+        if not known or len(set(asked)) != len(asked):
+            raise RefusedError(
+                f"{call.function!r} was asked of {list(asked)}, and must be of clients of the "
+                f"federation, each once, {self._client!r} among them; run the algorithm as it is."
+            )
+        if call.kind == "sum" and found.function.name in self._pooled and len(asked) < self._least:
+            raise RefusedError(
+                f"{call.function!r} was asked of {len(asked)} clients, of which each opens the "
+                f"total, and privacy.least_clients is {self._least}; let more take part."
+            )
+        return found
+
+    def check_readable(self, one: Sends, message: Any) -> None:
+        """Refuse numbers, or nothing, where a message is to hold a total."""
+        for field, origin in one.takes:
+            value = getattr(message, field)
+            if isinstance(value, SealedRecord):
+                continue
+            if value is None and is_optional(type(message), field):
+                continue
+            if value is None or PUBLIC not in _names(origin):
+                raise RefusedError(
+                    f"{type(message).__name__}.{field} of {one.function.name} holds "
+                    f"{type(value).__name__} in the clear, and is to hold the sealed total of "
+                    f"{' and '.join(_names(origin))}; run the algorithm as it is at the server."
+                )
+
+    def check_message(
+        self, one: Sends, field: str, total: SealedField, sums: Sums, call: Call
+    ) -> None:
+        """Refuse a total in a message that the algorithm does not declare there."""
+        place = f"{one.function.message.__name__}.{field} of {one.function.name}"
+        origin = one.origin(field)
+        if origin is None:
+            raise RefusedError(
+                f"{place} holds a sealed total, and no total is declared there; run the algorithm "
+                "as it is at the server."
+            )
+        if total.part != one.function.part:
+            raise RefusedError(
+                f"{place} holds a total over the {total.part!r} part, and the function is of the "
+                f"{one.function.part!r} part; run the algorithm as it is at the server."
+            )
+        exact = isinstance(origin, str)
+        terms = total.content.terms
+        if exact and (len(terms) != 1 or terms[0][0] != 1.0):
+            raise RefusedError(
+                f"{place} holds {len(terms)} totals with factors {[w for w, _ in terms][:4]}, and "
+                f"is to hold that of {origin} as it is; run the algorithm as it is."
+            )
+        own = self._own_cells(total.part, total.layout)
+        for cells in self._checked(place, total.content, frozenset(_names(origin)), call):
+            found = self._check_term(place, cells, total.part, sums)
+            if found is None:
+                continue  # sealed anew by another owner
+            known, summed = found
+            if known.layout is not total.layout:
+                raise RefusedError(
+                    f"{place} is laid out by {total.layout}, and {known.name} is by "
+                    f"{known.layout}; run the algorithm as it is at the server."
+                )
+            if exact and cells.name[1] < sums.last(self._functions[known.name]):
+                raise RefusedError(
+                    f"{place} holds {known.name} of exchange {cells.name[1]}, and the last one is "
+                    f"of exchange {sums.last(self._functions[known.name])}; run the algorithm as "
+                    "it is at the server."
+                )
+            if summed is not None and known.layout is not Layout.BLOCKS:
+                field_sent = cells.name[3] in summed.sent
+                missing = [cell for cell in own if cell not in cells.pieces] if field_sent else ()
+                if missing:
+                    raise RefusedError(
+                        f"{place} lacks the cells {missing[:4]} of {known.name}, to which this "
+                        "client contributed; run the algorithm as it is at the server."
+                    )
+        if any(cell not in own for _, cells in terms for cell in cells.pieces):
+            raise RefusedError(
+                f"{place} holds cells that this client does not own; run the algorithm as it is."
+            )
+
+    def check_opening(
+        self, total: Combination, cells: Sequence[int], sums: Sums, call: Call, name: str = ""
+    ) -> None:
+        """Refuse to open cells of a total to the server, or to seal them anew under a name.
+
+        `name` is that of the fields; "": they are opened to the server.
+        """
+        place = f"a total to be sealed anew as {name!r}" if name else "a total to be opened"
+        names = frozenset(name.split(" and ")) if name else frozenset(self._reveals)
+        if name and not any(names <= some for some in self._combined):
+            raise RefusedError(
+                f"{name!r} was to be sealed anew, and no message is declared to hold such a "
+                "combination; run the algorithm as it is at the server."
+            )
+        for one in self._checked(place, total, names, call):
+            if not one.pieces:
+                continue
+            function, field = one.name[2], one.name[3]
+            found = self._totals.get((function, field))
+            if found is None:  # sealed anew before: of the layout of what it is a combination of
+                first = field.split(" and ")[0]
+                found = self._totals[self._functions[first][0], first.split(".")[1]]
+            summed = sums.find(function, one.name[1])
+            part = found.sends.function.part if summed is None else summed.part
+            self._check_term(place, one, part, sums)
+            own = self._own_cells(part, found.layout)
+            others = [cell for cell in {*cells, *one.pieces} if cell not in own]
+            if others:
+                raise RefusedError(
+                    f"The cells {sorted(others)[:4]} of {place} are not this client's; ask their "
+                    "owners."
+                )
+
+    def _checked(
+        self, place: str, total: Combination, names: Collection[str], call: Call
+    ) -> Iterable[SecureCells]:
+        """Yield the terms of a combination whose names and factors are declared."""
+        for weight, cells in total.terms:
+            session, number, function, field = cells.name
+            if session != call.run:
+                raise RefusedError(
+                    f"{place} is of run {session[:40]!r}, and the call is of run {call.run!r}; "
+                    "resume the run."
+                )
+            if not abs(weight) <= MOST:  # nor for nan
+                raise RefusedError(
+                    f"{place} has the factor {weight:g}, and {MOST:g} is the most; run the "
+                    "algorithm as it is at the server."
+                )
+            if not 0 < number < call.sequence:
+                raise RefusedError(
+                    f"{place} is of exchange {number}, and the call is exchange {call.sequence}; "
+                    "run the algorithm as it is at the server."
+                )
+            if function == REFRESH:
+                known = field.split(" and ")
+            else:
+                found = self._totals.get((function, field))
+                known = [f"{function}.{field}"] if found is None else [found.name]
+            if not set(known) <= set(names) or any(one not in self._functions for one in known):
+                raise RefusedError(
+                    f"{place} holds {' and '.join(known)[:120]}, and only "
+                    f"{', '.join(sorted(names))[:200]} may stand there; run the algorithm as it "
+                    "is at the server."
+                )
+            yield cells
+
+    def _check_term(
+        self, place: str, cells: SecureCells, part: str, sums: Sums
+    ) -> tuple[_Total, Summed | None] | None:
+        """Refuse a total of other contributors; return what is declared, and the sum it is of."""
+        _, number, function, field = cells.name
+        if function == REFRESH:
+            first = field.split(" and ")[0]
+            known = self._totals[self._functions[first][0], first.split(".")[1]]
+            for cell, piece in cells.pieces.items():
+                self._check_owners(place, piece, self._owners(part, known.layout, cell, None))
+                if len(piece.contributors) != 1:
+                    raise _not_of(place, piece, ("one owner",))
+            return None
+        known = self._totals[function, field]
+        summed = sums.find(function, number)
+        if summed is not None and summed.part != part:
+            raise RefusedError(
+                f"{place} is over the {part!r} part, and exchange {number} was over the "
+                f"{summed.part!r} part; run the algorithm as it is at the server."
+            )
+        whole = summed is not None and not known.optional and known.layout is not Layout.BLOCKS
+        absent = summed is None and not sums.is_forgotten(function, number)
+        asked = None if summed is None else summed.asked
+        for cell, piece in cells.pieces.items():
+            expected = self._owners(part, known.layout, cell, asked)
+            self._check_owners(place, piece, expected)
+            names = piece.contributors
+            mine = self._client in names
+            if whole and names != expected:
+                raise _not_of(place, piece, expected)
+            if absent and mine:
+                raise RefusedError(
+                    f"{place} is of exchange {number} with this client, which was in no such "
+                    "exchange; run the algorithm as it is at the server."
+                )
+            sent = summed is not None and field in summed.sent
+            if sent and known.layout is not Layout.BLOCKS and not mine and self._client in expected:
+                raise _not_of(place, piece, expected)
+            if summed is not None and piece.stream.round != summed.round:
+                raise RefusedError(
+                    f"{place} is of round {piece.stream.round}, and exchange {number} was of round "
+                    f"{summed.round}; run the algorithm as it is at the server."
+                )
+            if function in self._pooled and len(names) < self._least:
+                raise RefusedError(
+                    f"{place} is a total over {len(names)} clients, and privacy.least_clients is "
+                    f"{self._least}; let more take part."
+                )
+        return known, summed
+
+    def _check_owners(self, place: str, piece: Piece, expected: tuple[ClientId, ...]) -> None:
+        names = piece.contributors
+        if not names or (names != expected and not set(names) <= set(expected)):
+            raise _not_of(place, piece, expected)
+
+    def _owners(
+        self, part: str, layout: Layout | None, cell: int, asked: tuple[ClientId, ...] | None
+    ) -> tuple[ClientId, ...]:
+        """Return who may contribute to a cell in an exchange of some clients (None: of any)."""
+        key = part, layout, cell, asked
+        found = self._expected.get(key)
+        if found is None:
+            owners = self._clients
+            if layout is not None:
+                right = cell <= FIRST_BLOCK if layout is Layout.BLOCKS else cell >= 0
+                try:
+                    owners = frozenset(self.geometry.owners(part, layout, cell) if right else ())
+                except (IndexError, KeyError):
+                    owners = frozenset()
+            elif cell != EVERYONE:
+                owners = frozenset()
+            kept = owners if asked is None else owners & set(asked)
+            if len(self._expected) > _CACHED:
+                self._expected.clear()
+            found = self._expected[key] = tuple(sorted(kept))
+        return found
+
+    def _own_cells(self, part: str, layout: Layout | None) -> tuple[int, ...]:
+        key = part, layout
+        if key not in self._own:
+            cells = self.geometry.own_cells(self._client, part, layout)
+            self._own[key] = tuple(cell for cell, *_ in cells)
+        return self._own[key]
+
+
+_CACHED: Final = 1 << 16
+
+
+def _names(origin: Origin) -> tuple[str, ...]:
+    return (origin,) if isinstance(origin, str) else origin
+
+
+def _not_of(place: str, piece: Piece, expected: Sequence[str]) -> RefusedError:
+    return RefusedError(
+        f"{place} is cell {piece.stream.cell} of {piece.stream.function}.{piece.stream.field} by "
+        f"{list(piece.contributors)}, and its total is one by {list(expected)}; run the algorithm "
+        "as it is at the server."
+    )

@@ -1,0 +1,313 @@
+"""Newton's system by secret sharing: the right system, whoever holds what; and who reads what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
+from intarsia.algorithms.hyfdca import newton_shares
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton_client import Point
+from intarsia.algorithms.hyfdca.state import HyFDCA
+from intarsia.core.block import Labels
+from intarsia.core.schema import Schema
+from intarsia.engines.simulation import Simulation
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
+
+CLASSES = Labels("multiclass", ("a", "b", "c"))
+
+
+def federation(kind, samples=240, features=9, seed=0):
+    """Return clients that split a table by columns, by rows, or both, and hold copies or none."""
+    x, y = table(samples, features, seed)
+    x[:, 1] = np.random.default_rng(seed).random(samples) < 0.03  # a rare category
+    x[:, 4] *= 1e-3
+    x[:, 7] *= 1e3
+    if kind == "sparse":
+        x = csr_array(x * (abs(x) > 0.7))
+    shape, more = {
+        "columns": ((1, 3), {}),
+        "many columns": ((1, 9), {}),
+        "rows": ((3, 1), {}),
+        "two owners": ((2, 1), {}),
+        "grid": ((2, 2), {}),
+        "copies": ((2, 3), {"shared_rows": 40, "shared_columns": 2}),
+        "sparse": ((2, 2), {"shared_rows": 40, "shared_columns": 2}),
+        "alone": ((1, 1), {}),
+    }[kind]
+    return x, y, rectangles(x, y, *shape, **more)
+
+
+KINDS = ("columns", "many columns", "rows", "two owners", "grid", "copies", "sparse", "alone")
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def engine_over(blocks, mode="plain", labels=BINARY, secrets=None):
+    schema = Schema.of(blocks, labels)
+    sealing = None
+    if mode != "plain":
+        settings = Privacy(mode=mode)
+        keys = modes.keys(settings, list(blocks), None, "test")
+        sealing = modes.sealing(settings, list(blocks), keys)
+    secrets = secrets_of(blocks) if secrets is None else secrets
+    return Simulation({"train": (schema, blocks)}, 3, sealing, secrets=secrets)
+
+
+def begun(engine, options):
+    engine.count_once()
+    engine.begin(HYFDCA, options)
+    key = engine.key("init")
+    server = HYFDCA.init_server(options, engine.schema("train"), key)
+    return HYFDCA.setup(server, engine, key)
+
+
+class Solved:
+    """Takes down the systems that the server solves, and what it gives to clients."""
+
+    def __init__(self, monkeypatch):
+        self.systems = []
+        solve = np.linalg.solve
+
+        def watched(hessian, gradient):
+            self.systems.append((hessian, gradient))
+            return solve(hessian, gradient)
+
+        monkeypatch.setattr(newton_shares.np.linalg, "solve", watched)
+
+
+def whole_basis(engine):
+    """Return P, (features, features), put together from what all clients have."""
+    index = engine.schema("train").features
+    found = np.zeros((len(index), len(index)))
+    for name, state in engine.get_states().items():
+        own = index.own(name)
+        for start, stop in state.feature_cells:
+            cell = np.ix_(own[start:stop], own[start:stop])
+            found[cell] = state.frame[start:stop, start:stop].T
+    return found
+
+
+def pooled_curvatures(engine):
+    """Return h of each sample as the clients' points have it, (samples,)."""
+    index = engine.schema("train").samples
+    found = np.zeros(len(index))
+    for name, state in engine.get_states().items():
+        found[index.own(name)[state.selected]] = state.curvature[0]
+    return found
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
+    x, _, blocks = federation(kind)
+    weight = 1e-2
+    engine = engine_over(blocks)
+    options = HyFDCA(loss=loss, regularisation=weight, method="newton", system="shares")
+    server = begun(engine, options)
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    schema = engine.schema("train")
+    columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
+    rows = (x.toarray() if kind == "sparse" else x)[schema.samples.ids][:, columns]
+    basis, h = whole_basis(engine), pooled_curvatures(engine)
+    truth = (
+        basis.T @ (rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(basis))) @ basis
+    )
+    gradient = np.zeros(len(basis))
+    for name, state in engine.get_states().items():
+        gradient[schema.features.own(name)] = state.residual[0]
+    seen = Solved(monkeypatch)
+    engine.begin_round(2)
+    HYFDCA.round(server, engine, engine.key())
+    (found, slope), *_ = seen.systems
+    bounds = server.phase.bounds
+    scale = newton_shares._power(bounds[:, 1] * server.dealer.holders / 2**10)
+    size = np.sqrt(np.outer(np.diag(truth), np.diag(truth)))
+    assert (abs(found * scale - truth) / size).max() < 5e-7
+    slope = slope * newton_shares._power(2 * np.sqrt(bounds[:, 0]))
+    np.testing.assert_allclose(slope, basis.T @ gradient, rtol=0, atol=1e-12 * abs(slope).max())
+
+
+@EVERY_KIND
+def test_the_direction_is_that_of_a_direct_solve(monkeypatch, kind):
+    x, _, blocks = federation(kind)
+    engine = engine_over(blocks)
+    weight = 1e-2
+    options = HyFDCA(loss="logistic", regularisation=weight, method="newton", system="shares")
+    server = begun(engine, options)
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    schema = engine.schema("train")
+    columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
+    rows = (x.toarray() if kind == "sparse" else x)[schema.samples.ids][:, columns]
+    h = pooled_curvatures(engine)
+    hessian = rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(columns))
+    gradient = np.zeros(len(columns))
+    for name, state in engine.get_states().items():
+        gradient[schema.features.own(name)] = state.residual[0]
+    truth = np.linalg.solve(hessian, gradient)
+    engine.begin_round(2)
+    HYFDCA.round(server, engine, engine.key())
+    for name, state in engine.get_states().items():
+        own = schema.features.own(name)
+        scores = rows[:, own] @ (state.direction[0] - truth[own])
+        assert abs(scores).max() < 1e-5 * abs(rows @ truth).max()
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_the_optimum_is_that_of_rows_in_a_frame(kind, loss):
+    _, _, blocks = federation(kind)
+    found = {}
+    for system in ("rows", "shares"):
+        options = HyFDCA(loss=loss, regularisation=1e-2, method="newton", system=system)
+        engine, server = started(HYFDCA, options, blocks)
+        found[system] = train(HYFDCA, engine, server, 60, tolerance=1e-8)
+        assert found[system].info.gap_relative <= 1e-8
+    assert found["shares"].info.primal == pytest.approx(found["rows"].info.primal, rel=2e-8)
+
+
+def test_classes_have_systems_of_their_own():
+    x, _ = table(150, 7)
+    blocks = rectangles(x, np.arange(150) % 3 + 0.0, 2, 2, shared_rows=9, shared_columns=1)
+    found = []
+    for system in ("rows", "shares"):
+        options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system=system)
+        engine, server = started(HYFDCA, options, blocks, CLASSES)
+        found.append(train(HYFDCA, engine, server, 30, tolerance=1e-9))
+    weights = [in_order(engine.schema("train"), one.weights) for one in found]
+    np.testing.assert_allclose(weights[1], weights[0], atol=1e-4)
+
+
+# ---- modes, words, resuming
+
+
+def weights_of(engine, server, rounds=6):
+    found = train(HYFDCA, engine, server, rounds)
+    return found.weights
+
+
+def test_the_words_that_are_dealt_do_not_show_in_a_bit_of_the_result():
+    _, _, blocks = federation("copies")
+    options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system="shares")
+    found, secrets = [], set()
+    for _ in range(2):
+        engine = engine_over(blocks)
+        server = begun(engine, options)
+        secrets.add(server.dealer.secret)
+        found.append(weights_of(engine, server))
+    assert len(secrets) == 2
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+@pytest.mark.parametrize("kind", ["columns", "many columns", "copies", "rows"])
+def test_sealed_sums_give_the_model_of_plain_ones(mode, kind):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    _, _, blocks = federation(kind)
+    found = {}
+    for one, system in (("plain", "shares"), (mode, "auto")):
+        options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system=system)
+        engine = engine_over(blocks, one)
+        server = begun(engine, options)
+        found[one] = weights_of(engine, server)
+        assert all(isinstance(state.overlap.turn, int) for state in engine.get_states().values())
+    np.testing.assert_allclose(found[mode], found["plain"], atol=1e-5)
+
+
+def test_a_step_made_again_from_a_checkpoint_has_the_same_bits():
+    _, _, blocks = federation("copies")
+    options = HyFDCA(loss="hinge", regularisation=1e-2, method="newton", system="shares")
+    engine = engine_over(blocks)
+    server = begun(engine, options)
+    for number in range(1, 4):
+        engine.begin_round(number)
+        server, _ = HYFDCA.round(server, engine, engine.key())
+    kept, states = server, engine.get_states()
+    ends = []
+    for _ in range(2):
+        engine.set_states(states)
+        server = kept
+        for number in range(4, 7):
+            engine.begin_round(number)
+            server, info = HYFDCA.round(server, engine, engine.key())
+        ends.append((info, engine.get_states()))
+    assert ends[0][0] == ends[1][0]
+    for name, state in ends[0][1].items():
+        np.testing.assert_array_equal(state.w, ends[1][1][name].w)
+
+
+def test_clients_that_come_back_share_the_system_again():
+    _, _, blocks = federation("copies")
+    options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system="shares")
+    engine, server = started(HYFDCA, options, blocks)
+    names = tuple(engine.schema("train").clients)
+    conclusion = train(
+        HYFDCA,
+        engine,
+        server,
+        40,
+        tolerance=1e-8,
+        present=lambda number: names[1:] if number in (2, 3) else None,
+    )
+    assert conclusion.info.gap_relative <= 1e-8
+    assert all(isinstance(state, Point) for state in engine.get_states().values())
+
+
+# ---- who has which turn
+
+
+def test_co_owners_of_a_sample_have_different_turns_and_few_turns_do():
+    x, y = table(60, 8)
+    grid = newton_shares.deal_overlaps(Schema.of(rectangles(x, y, 4, 4), BINARY))
+    assert {one.turn for one in grid.overlaps.values()} == {0, 1, 2, 3}
+    blocks = {
+        "a": block(x, y, range(30), range(4)),
+        "b": block(x, y, range(20, 60), range(4, 8)),
+        "c": block(x, y, range(40, 60), range(4)),
+    }
+    dealer = newton_shares.deal_overlaps(Schema.of(blocks, BINARY))
+    turns = {name: one.turn for name, one in dealer.overlaps.items()}
+    assert turns["a"] == turns["c"] == 0
+    assert turns["b"] == 1
+    assert [one.name for one in dealer.overlaps["b"].partners] == ["a", "c"]
+    assert not dealer.overlaps["a"].partners[0].cells.all()
+
+
+def test_a_frame_of_rows_is_not_drawn_where_the_system_is_shared():
+    _, _, blocks = federation("grid")
+    options = HyFDCA(loss="logistic", regularisation=1e-2, system="shares")
+    engine, server = started(HYFDCA, options, blocks)
+    engine.begin_round(1)
+    HYFDCA.round(server, engine, engine.key())
+    for state in engine.get_states().values():
+        assert len(state.framed) == 0
+        assert not state.known.any()
+
+
+def test_the_secret_basis_is_well_conditioned_and_one_for_all_owners_of_a_feature():
+    _, _, blocks = federation("copies")
+    options = HyFDCA(loss="logistic", regularisation=1e-2, system="shares")
+    engine, server = started(HYFDCA, options, blocks)
+    engine.begin_round(1)
+    HYFDCA.round(server, engine, engine.key())
+    index, seen = engine.schema("train").features, {}
+    for name, state in engine.get_states().items():
+        scaled = state.scale[:, None] * state.frame.T
+        assert np.linalg.cond(scaled) <= 4 * (1 + 1e-9)
+        own = index.own(name)
+        for start, stop in state.feature_cells:
+            key = index.cell_of[own[start]]
+            basis = state.frame[start:stop, start:stop]
+            np.testing.assert_array_equal(seen.setdefault(key, basis), basis)
+
+
+def test_options_of_the_system_are_checked():
+    with pytest.raises(Exception, match="system"):
+        dataclasses.replace(HyFDCA(), system="frame")

@@ -1,0 +1,252 @@
+"""A site that answers with something malformed ends no run without being named.
+
+A contribution to a cell that the site does not own is one of these: the server would ask that site
+to open the cell, with what the owners contributed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from departures import Departing
+from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.remote import wire
+from intarsia.engines.remote.wire import Answer, Opened
+from intarsia.errors import IntarsiaError, ReplayError, SiteError, TamperedError
+from intarsia.training.registry import ALGORITHMS
+
+FEDAVG = ALGORITHMS["fedavg"]
+OPTIONS = FEDAVG.hyperparameters(loss="logistic", regularisation=0.1)
+ODD = "r1c0"
+SUM = "fedavg.part_of_scores"
+
+
+def trained(alter, mode="masked", function=SUM):
+    """Run a round and a certificate; a site's answers to a function are altered."""
+    made = Departing(FEDAVG, OPTIONS, ODD, mode=mode)
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if client != ODD or not data:
+            return answer
+        call = codec.decode(data, wire.Call)
+        if call.function != function:
+            return answer
+        return codec.encode(alter(codec.decode(answer, Answer), made))
+
+    made.made.lines.fault = line
+    server, engine = made.rounds(1), made.made.engine
+    engine.begin_round(2)
+    return FEDAVG.certify(server, engine, engine.key("certify"))
+
+
+def body(change):
+    """Return what puts another reply into an answer."""
+    return lambda answer, made: replace(answer, body=codec.encode(change(answer, made)))
+
+
+def sealed(change):
+    """Return what changes the sealed record of the scores."""
+
+    def changed(answer, made):
+        reply = codec.decode(answer.body, wire.SealedReply, *RECORDS)
+        return replace(reply, fields={"z": change(reply.fields["z"], made)})
+
+    return body(changed)
+
+
+def total(**changes):
+    return sealed(lambda record, made: replace(record, value=replace(record.value, **changes)))
+
+
+def pieces(change):
+    """Return what changes the pieces of the scores."""
+
+    def changed(record, made):
+        (cells,) = record.value.cells
+        return replace(record, value=replace(record.value, cells=(tuple(change(cells, made)),)))
+
+    return sealed(changed)
+
+
+def first(**changes):
+    """Return what changes the first piece."""
+    return pieces(lambda cells, made: (replace(cells[0], **changes), *cells[1:]))
+
+
+def numbered(at, value):
+    def changed(cells, made):
+        numbers = list(cells[0].numbers)
+        numbers[at] = value
+        return (replace(cells[0], numbers=tuple(numbers)), *cells[1:])
+
+    return pieces(changed)
+
+
+def with_foreign_cell(cells, made):
+    """Add a piece of zeros to a cell of others, sealed under its right name."""
+    schema = made.made.engine.schema("train").samples
+    own = {one.numbers[2] for one in cells}
+    cell = next(k for k, one in enumerate(schema.cells) if k not in own and ODD not in one.owners)
+    size = schema.cells[cell].stop - schema.cells[cell].start
+    sealing = made.made.lines.sites[ODD]._run._place.sealing
+    numbers = (*cells[0].numbers[:2], cell)
+    stream = made.made.engine._locked.piece(replace(cells[0], numbers=numbers)).stream
+    piece = sealing.exact[ODD].seal_digits(ODD, stream, np.zeros((1, size)), sealing.digits)
+    return (*cells, made.made.engine._locked.piece_record(piece))
+
+
+FORMS = {
+    "a field left out": body(lambda a, m: wire.SealedReply({}, {})),
+    "a field too many": body(
+        lambda a, m: replace(
+            reply := codec.decode(a.body, wire.SealedReply, *RECORDS),
+            fields={**reply.fields, "more": reply.fields["z"]},
+        )
+    ),
+    "a count too many": body(
+        lambda a, m: replace(
+            codec.decode(a.body, wire.SealedReply, *RECORDS), counts={"z": np.zeros(1, int)}
+        )
+    ),
+    "fields without names": body(lambda a, m: wire.SealedReply((), ())),
+    "a number for a reply": body(lambda a, m: 3),
+    "bytes that are no reply": lambda answer, made: replace(answer, body=b"nothing"),
+    "an empty body": lambda answer, made: replace(answer, body=b""),
+    "numbers in the clear": sealed(lambda record, made: np.zeros(3)),
+    "another layout": sealed(lambda record, made: replace(record, layout="features")),
+    "another part": sealed(lambda record, made: replace(record, part="test")),
+    "a text for a total": sealed(lambda record, made: replace(record, value="z")),
+    "a factor": total(weights=(2.0,)),
+    "no term": total(weights=(), names=(), numbers=(), leads=(), cells=()),
+    "a text for axes": total(leads=("x",)),
+    "one number": total(numbers=(True,)),
+    "a cell left out": pieces(lambda cells, made: cells[1:]),
+    "all cells left out": pieces(lambda cells, made: ()),
+    "a cell twice": pieces(lambda cells, made: (*cells, cells[0])),
+    "cell -99": numbered(2, -99),
+    "cell 99": numbered(2, 99),
+    "a cell of others": pieces(with_foreign_cell),
+    "a text for a cell": numbered(2, "x"),
+    "two numbers in a name": first(numbers=(1, 2)),
+    "another shape": first(shape=(2, 1, 1)),
+    "a negative shape": first(shape=(2, 1, -3)),
+    "a huge shape": first(shape=(2, 2**40, 2**40)),
+    "three digits": first(digits=3),
+    "content that was cut": first(content=bytes(9)),
+    "no content": first(content=b""),
+    "a word of content": first(content=struct.pack("<QQ", 1, 1)),
+    "another size": first(shape=(2, 1, 1), content=struct.pack("<QQQQQ", 4, *range(4))),
+    "a text for content": first(content="x"),
+    "numbers for contributors": first(contributors=(1,)),
+    "numbers for nonces": first(nonces=(1,)),
+    "a text for bytes": lambda answer, made: replace(answer, up="x"),
+    "negative bytes": lambda answer, made: replace(answer, down=-1),
+    "a text for the body": lambda answer, made: replace(answer, body="x"),
+    "a number for the error": lambda answer, made: replace(answer, error=1),
+}
+
+
+def test_there_are_more_than_twenty_forms():
+    assert len(FORMS) > 30
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_malformed_reply_is_named_with_its_site(form):
+    with pytest.raises(SiteError) as problem:
+        trained(form)
+    said = str(problem.value)
+    assert said.startswith(f"{ODD!r} answers ")
+    assert "\n" not in said
+    assert "malformed" in said
+
+
+def test_a_reply_as_it_is_passes():
+    trained(lambda answer, made: answer)
+
+
+def scores(**changes):
+    """Return what changes the reply to a sum in the clear."""
+
+    def changed(answer, made):
+        fn = next(s for s in FEDAVG.disclosure.sends if s.function.name == "part_of_scores")
+        reply = codec.decode(answer.body, fn.reply)
+        return dataclasses.replace(reply, **{k: v(reply.z) for k, v in changes.items()})
+
+    return body(changed)
+
+
+PLAIN = {
+    "nothing": scores(z=lambda z: None),
+    "a text": scores(z=lambda z: "x"),
+    "a number": scores(z=lambda z: 1.0),
+    "too few": scores(z=lambda z: z[:, 1:]),
+    "too many": scores(z=lambda z: np.hstack([z, z])),
+    "no axis": scores(z=lambda z: np.zeros(())),
+    "texts": scores(z=lambda z: z.astype(str)),
+    "another record": body(lambda a, m: Opened((), ())),
+}
+
+
+@pytest.mark.parametrize("form", PLAIN.values(), ids=PLAIN)
+def test_a_malformed_reply_in_the_clear_is_named_with_its_site(form):
+    with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_scores with a malformed"):
+        trained(form, mode="plain")
+
+
+def test_a_piece_of_another_client_is_refused_at_the_server():
+    def theirs(cells, made):
+        other = made.sealed(SUM, "r0c0").fields["z"].value.cells[0]
+        known = {one.numbers[2]: one for one in other}
+        assert any(one.numbers[2] in known for one in cells)
+        return [known.get(one.numbers[2], one) for one in cells]
+
+    made = Departing(FEDAVG, OPTIONS, ODD)
+    made.rounds(1)
+    with pytest.raises(TamperedError, match="came where 'r1c0' was asked for"):
+        trained(first(contributors=("r0c0",)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [numbered(0, 1), numbered(1, 9), first(texts=("local_descent", "z")), first(session="ab")],
+    ids=["exchange", "round", "function", "session"],
+)
+def test_a_piece_of_another_stream_is_refused_at_the_server(change):
+    with pytest.raises((TamperedError, ReplayError), match="came where 'r1c0' was asked for"):
+        trained(change)
+
+
+OPENED = {
+    "nothing": lambda found: Opened((), ()),
+    "too many": lambda found: Opened(found.values * 2, found.extra * 2),
+    "a text": lambda found: Opened(("x",), found.extra),
+    "another shape": lambda found: Opened((np.zeros(77),), found.extra),
+    "a text for bytes": lambda found: Opened(found.values, ("x",)),
+    "no tuple": lambda found: Opened(3, found.extra),
+}
+
+
+@pytest.mark.parametrize("form", OPENED.values(), ids=OPENED)
+def test_a_malformed_opening_is_named_with_its_site(form):
+    made = Departing(FEDAVG, OPTIONS, ODD)
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if data and codec.decode(data, wire.Call).kind == "open":
+            found = codec.decode(answer, Answer)
+            own = codec.decode(found.body, Opened)
+            return codec.encode(replace(found, body=codec.encode(form(own))))
+        return answer
+
+    made.made.lines.fault = line
+    server, engine = made.rounds(1), made.made.engine
+    engine.begin_round(2)
+    with pytest.raises(IntarsiaError, match="'r0c0' answers open with a malformed"):
+        FEDAVG.certify(server, engine, engine.key("certify"))
