@@ -195,16 +195,23 @@ def _exchange(
         yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {
-        field: {name: left for name, count in clients.items() if (left := count - some.get(name, 0))}
+        field: {
+            name: left for name, count in clients.items() if (left := count - some.get(name, 0))
+        }
         for field, some in partly.items()
     }
     for name in (*one["plain"], *rest):
-        of = ("client", "message", function, f"{one['message']}.{name}", "what the server sends")
-        yield AuditLine(*of, True, "none: the server wrote it", times, rest.get(name, clients))
+        what, protection = f"{one['message']}.{name}", "none: the server wrote it"
+        of = ("client", "message", function, what)
+        got = rest.get(name, clients)
+        yield AuditLine(*of, "what the server sends", True, protection, times, got)
     for name, origin in one["opened"].items():
-        values = f"its own entries of {origin or 'an earlier total'}"
-        of = ("client", "total", function, f"{one['message']}.{name}", values)
-        yield AuditLine(*of, True, _OWN_ENTRIES, times, partly.get(name, clients))
+        of = ("client", "total", function, f"{one['message']}.{name}")
+        values, got = (
+            f"its own entries of {origin or 'an earlier total'}",
+            partly.get(name, clients),
+        )
+        yield AuditLine(*of, values, True, _OWN_ENTRIES, times, got)
 
 
 def _merge(lines: list[AuditLine]) -> list[AuditLine]:
