@@ -70,7 +70,7 @@ class Caller:
         self._waiting_lock = threading.Lock()
         self.run, self.clients, self.patience = run, tuple(clients), patience
         self.journal = journal
-        self.refused: dict[ClientId, str] = {}  # sites whose owners refused the run, and why
+        self.refused: list[str] = []  # in sentences: owners refused the run, which goes on
         self.sequence = 0
         self.versions: dict[ClientId, int] = dict.fromkeys(self.clients, 0)
         self.away: set[ClientId] = set()
@@ -139,6 +139,9 @@ class Caller:
             )
         found = self._replay(calls)
         refused = {client for client, one in found.items() if one is None} if refusable else set()
+        self.refused += [
+            f"Site {client!r}: its owner refused the run before." for client in refused
+        ]
         found |= self._send({client: one for client, one in calls.items() if client not in found})
         if refusable:
             refused |= self._refusing(found)
@@ -171,7 +174,7 @@ class Caller:
         if self.patience.absent != "continue" or left < self.patience.quorum:
             return set()
         for client, answer in said.items():
-            self.refused[client] = str(raised(answer, ""))
+            self.refused.append(str(raised(answer, "")))
             if self.journal is not None:
                 self.journal.add(self.sequence, client, self._asked[client], b"")
         if said and self.journal is not None:

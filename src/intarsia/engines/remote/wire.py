@@ -150,10 +150,10 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
-def shown(text: str) -> str:
-    """Return a text of somebody else as it may be shown: short, and on one line."""
+def shown(text: str, most: int = _MOST_WORDS) -> str:
+    """Return a text of somebody else as it may be shown: on one line, without control codes."""
     line = " ".join(text.split())
-    return "".join(one if one.isprintable() else "?" for one in line)[:_MOST_WORDS]
+    return "".join(one if one.isprintable() else "?" for one in line)[:most]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:
