@@ -54,7 +54,7 @@ class Policy:
     least_rows: CountOrZero = 0  # to train on, of the site's table
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
-    rounds_a_day: CountOrZero = 0  # of all jobs together
+    rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
     # which jobs wait for the owner: each; those that are not listed; none
     approve: Literal["each", "listed", "all"] = "all"
     listed: tuple[str, ...] = ()  # algorithms, or digests of jobs, that need not wait
