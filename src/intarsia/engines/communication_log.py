@@ -248,9 +248,9 @@ class Exchange:
         """Return the fields that were sealed for any client: totals of what, and for whom."""
         found: dict[str, tuple[str, list[ClientId]]] = {}
         for names, clients in self._named.items():
-            for field, origin in names:
-                before, others = found.get(field, (origin, []))
-                found[field] = both(before, origin), [*others, *clients]
+            for name, origin in names:
+                before, others = found.get(name, (origin, []))
+                found[name] = both(before, origin), [*others, *clients]
         return found
 
     def take(self, client: ClientId, reply: Any) -> None:
