@@ -89,9 +89,9 @@ PARAMETERS = {
         "out",
         "overwrite",
     ],
-    "load": ["folder"],
-    "predict": ["folder", "table", "id", "client", "missing"],
-    "resume": ["folder", "tables", "table_settings", "progress"],
+    "load": ["folder", "allow_modules"],
+    "predict": ["folder", "table", "id", "client", "missing", "allow_modules"],
+    "resume": ["folder", "tables", "table_settings", "progress", "allow_modules"],
     "run": [
         "experiment",
         "tables",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 
 from intarsia.core.algorithm import RandomKey, Sends
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
@@ -167,9 +168,10 @@ class Work:
         return found
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        self._table = table_of(self._take_experiment(message))
+        asked = self._take_experiment(message)
+        self._table = table_of(asked)
         own = self._settings.table
-        said = describe(self._table, None if own is None else own.id)
+        said = describe(self._table, None if own is None else own.id, asked.labels)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
@@ -268,21 +270,12 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
             "The run's data set lies where the run says, and a site opens only files that its "
             "own folder names; give it as [table] in site.toml, or name a data set by name."
         )
-    for name in _functions_in(tree.get("algorithm")):
+    for name in functions_in(tree.get("algorithm")):
         if name not in settings.modules:
             raise ExperimentError(
                 f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
                 "add it to modules in site.toml if you know what it does."
             )
-
-
-def _functions_in(value: Any) -> Iterator[str]:
-    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
-    if isinstance(value, str) and ":" in value:
-        yield value
-    elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _functions_in(one)
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:

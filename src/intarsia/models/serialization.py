@@ -13,7 +13,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
+from intarsia.core.module_names import check_allowed
 from intarsia.errors import CheckpointError, nearest
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
@@ -84,16 +85,16 @@ def write_model(model: Model, folder: Path) -> None:
         _write_json(folder / NAME, _linear_content(model))
 
 
-def read_model(folder: Path) -> Model:
-    """Return the model that `write_model` wrote.
+def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
+    """Return the model that `write_model` wrote; it names no module but those allowed.
 
     Raises
     ------
     CheckpointError
-        If there is none, or a file is not what was written.
+        If there is none, a file is not what was written, or it names another module.
     """
     kinds: Mapping[str, Callable[[Any], Model]] = {
-        NETWORKS: lambda content: _networks(content, folder),
+        NETWORKS: lambda content: _networks(content, folder, allow_modules),
         CLIENTS: lambda content: _clients(content, folder),
         NAME: _linear,
     }
@@ -218,8 +219,10 @@ def _write_networks(model: Networks, folder: Path) -> None:
     _write_json(folder / NETWORKS, content)
 
 
-def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
+def _networks(content: Mapping[str, Any], folder: Path, allow_modules: Collection[str]) -> Networks:
+    from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
+    from intarsia.algorithms.networks.user_modules import Named
     from intarsia.models.networks import Networks
 
     made_of = content["architecture"]
@@ -235,6 +238,12 @@ def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
     server = None
     if content.get("server"):
         server = _network(_read_arrays(folder / _SERVER), {}, labels, None)
+    for network in [*found.values(), *([server] if server else [])]:
+        made_of = network.architecture
+        if isinstance(made_of, Named):
+            check_allowed(f"{made_of.module}:", allow_modules, folder)
+        elif isinstance(made_of, Composition):
+            check_allowed([one.kind for one in made_of.extractors], allow_modules, folder)
     return Networks(content["algorithm"], found, server)
 
 

@@ -182,7 +182,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
 
     with pytest.raises(StopError):
         run(out=tmp_path / "run", progress=stop, **settings)
-    again = intarsia.resume(tmp_path / "run", tables=tables())
+    again = intarsia.resume(tmp_path / "run", tables=tables(), allow_modules=[HERE])
     assert again.metrics == whole.metrics
 
 
@@ -191,7 +191,7 @@ def test_the_trained_modules_are_in_the_result_and_in_its_folder(tmp_path):
     settings = {"model": f"{HERE}:linear", "models": models, "rounds": 30, "rate": 0.05}
     found = run(**settings, out=tmp_path, standardise=True)
     assert found.model["b"].parameters["0.weight"].shape == (9, 5)
-    again = intarsia.load(tmp_path).model
+    again = intarsia.load(tmp_path, allow_modules=[HERE]).model
     for name, (x, y) in tables().items():
         frame = pandas.DataFrame(x, columns=[f"x{k}" for k in range(x.shape[1])])
         one = found.model[name]
