@@ -89,6 +89,7 @@ PARAMETERS = {
         "seed",
         "out",
         "overwrite",
+        "allow_modules",
     ],
     "load": ["folder", "allow_modules"],
     "predict": ["folder", "table", "id", "client", "missing", "allow_modules"],

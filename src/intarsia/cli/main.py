@@ -347,13 +347,13 @@ def predict(
     if federated:
         from intarsia.inference.federated_predict import predict_federated
 
-        by = absent or "refuse", missing or ()
-        found = predict_federated(folder, named, *by, allow_modules=allow_module or ())
+        rule, allowed = absent or "refuse", allow_module or ()
+        found = predict_federated(folder, named, rule, missing or (), allow_modules=allowed)
     else:
         from intarsia.inference.predict import predict as applied
 
-        by = id, client, missing or ()
-        found = applied(folder, named[""], *by, allow_modules=allow_module or ())
+        allowed, table = allow_module or (), named[""]
+        found = applied(folder, table, id, client, missing or (), allow_modules=allowed)
     for note in found.notes:
         say(f"note: {note}")
     text = io.StringIO()

@@ -265,7 +265,7 @@ def _from_duckdb(url: URL, query: str, source: Source) -> Columns:
             f"url is {source.url!r} but the duckdb package is not installed",
             'run pip install "intarsia[duckdb]"',
         ) from error
-    alone = {"enable_external_access": "false", "lock_configuration": "true"}
+    alone: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
     try:
         with duckdb.connect(str(url.database), read_only=True, config=alone) as connection:
             statements = connection.extract_statements(query)

@@ -6,7 +6,6 @@ them is public: see `table_metadata`. A site refuses what its own settings do no
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from intarsia.core.algorithm import RandomKey, Sends
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
@@ -116,7 +116,7 @@ class Work:
 
     def _take_experiment(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings do not allow."""
-        tree = json.loads(message)
+        tree = parse_json(message)
         if tree.get("protocol", 1) != PROTOCOL:
             raise VersionError(
                 f"The server's calls are of version {tree.get('protocol', 1)} and this site's of "

@@ -233,10 +233,11 @@ class _Reader:
         self.depth = self.values = 0
 
     def take(self, count: int) -> memoryview:
-        if self.at + count > len(self.body):
+        left = len(self.body) - self.at
+        if count > left:
             raise CodecError(
-                f"{count} bytes were expected at {self.at} but {len(self.body) - self.at} are "
-                "left; take an intact copy."
+                f"{min(count, 2**63)} bytes were expected at {self.at} but {left} are left; take "
+                "an intact copy."
             )
         piece = self.body[self.at : self.at + count]
         self.at += count

@@ -23,10 +23,13 @@ from numpy.typing import NDArray
 
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
+from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import check_allowed
-from intarsia.errors import CheckpointError, nearest
+from intarsia.core.npz import check_npz
+from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
+    from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
@@ -36,6 +39,8 @@ NAME = "linear.json"
 NETWORKS = "networks.json"
 CLIENTS = "clients.json"
 
+# what a file that this version did not write is found out by
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile)
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
@@ -117,8 +122,8 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
             f"{path} does not exist; a finished run writes it: run or resume the experiment first."
         )
     try:
-        return kinds[name](json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as problem:
+        return kinds[name](parse_json(path.read_text(encoding="utf-8")))
+    except _UNREADABLE as problem:
         raise CheckpointError(
             f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
             "run the experiment again with --overwrite."
@@ -187,13 +192,22 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
 
     found: dict[str, LinearRegressor] = {}
     for name, file in content["clients"].items():
-        if not (folder / file).is_file():
+        path = _within(folder, file)
+        if not path.is_file():
             raise ValueError(f"{file} is not there")
-        own = _linear(json.loads((folder / file).read_text(encoding="utf-8")))
+        own = _linear(parse_json(path.read_text(encoding="utf-8")))
         if not isinstance(own, LinearRegressor):
             raise ValueError(f"{file} is no model of numbers")
         found[name] = own
     return LinearModels(content["algorithm"], found)
+
+
+def _within(folder: Path, file: str) -> Path:
+    """Return a file of a model's folder; ValueError if it lies elsewhere."""
+    path = folder / file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{file[:80]!r} is no file of the folder")
+    return path
 
 
 def _write_networks(model: Networks, folder: Path) -> None:
@@ -232,7 +246,7 @@ def _networks(content: Mapping[str, Any], folder: Path, allow_modules: Collectio
     if sorted(shared) != content["shared"]:
         raise ValueError(f"{_SHARED} holds {', '.join(shared)}")
     found = {
-        name: _network(_read_arrays(folder / file), shared, labels, architecture)
+        name: _network(_read_arrays(_within(folder, file)), shared, labels, architecture)
         for name, file in content["clients"].items()
     }
     server = None
@@ -253,7 +267,7 @@ def _network(
     labels: Labels,
     architecture: Architecture | None,
 ) -> ClientNetwork:
-    from intarsia.algorithms.hyfem.network import Composition, composition_of
+    from intarsia.algorithms.hyfem.network import composition_of
     from intarsia.algorithms.networks.user_modules import Named
     from intarsia.models.networks import ClientNetwork
 
@@ -268,13 +282,33 @@ def _network(
     if "module" in own:
         made_of = Named(str(own["module"]))
     elif "composition" in own:
-        made_of = composition_of(json.loads(str(own["composition"])))
+        made_of = composition_of(parse_json(str(own["composition"])))
         # modules of the user's own are found when the network predicts, or said to be missing
         if not any(":" in one.kind for one in made_of.extractors):
-            parameters = {name: parameters[name] for name in made_of.names}
+            parameters = _fitting(parameters, made_of)
     if made_of is None:
         raise ValueError("a network has no architecture")
     return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
+
+
+def _fitting(
+    parameters: Mapping[str, NDArray[Any]], made_of: Composition
+) -> dict[str, NDArray[Any]]:
+    """Return the parameters of a network; ValueError where they are not those that it names.
+
+    A file that names layers of many units, and has the parameters of few, takes no memory.
+    """
+    layers = len(made_of.hidden) + sum(1 + len(one.hidden) for one in made_of.extractors)
+    if layers > len(parameters):
+        raise ValueError(f"a network has {layers} layers and {len(parameters)} parameters")
+    try:
+        wanted = made_of.shapes
+    except (RuntimeError, AttributeError, ExperimentError) as problem:
+        raise ValueError(f"a network cannot be made ({first_line(problem)})") from problem
+    for name, shape in wanted.items():
+        if parameters[name].shape != shape:
+            raise ValueError(f"{name!r} has the shape {parameters[name].shape}, not {shape}")
+    return {name: parameters[name] for name in wanted}
 
 
 def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
@@ -297,5 +331,6 @@ def _arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"{path.name} is not there")
+    check_npz(path, packed=False)
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
         return dict(file)

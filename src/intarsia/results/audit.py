@@ -16,6 +16,7 @@ from typing import Any
 from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 
@@ -142,7 +143,7 @@ def load(folder: Path) -> Audit:
     path = folder / "audit.json"
     try:
         if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
             whole = _audit(found["mode"], found["crossings"])
             return replace(whole, undeclared=tuple(found.get("undeclared", ())))
         path = folder / "checkpoints"
@@ -195,7 +196,9 @@ def _exchange(
         yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {
-        field: {name: left for name, count in clients.items() if (left := count - some.get(name, 0))}
+        field: {
+            name: left for name, count in clients.items() if (left := count - some.get(name, 0))
+        }
         for field, some in partly.items()
     }
     for name in (*one["plain"], *rest):

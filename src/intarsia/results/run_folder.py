@@ -20,6 +20,7 @@ from typing import Any, Final
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, listed
@@ -180,7 +181,7 @@ def describe(folder: Path, allow_modules: Collection[str] | None = ()) -> Experi
         )
     remedy = "run the experiment again with --overwrite"
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as problem:
         raise CheckpointError(f"{path} is no JSON ({problem}); {remedy}.") from None
     if not isinstance(tree, dict):
@@ -265,7 +266,7 @@ def check_fingerprints(folder: Path, description: Experiment) -> None:
     path = folder / "keys.json"
     if not path.is_file():
         return
-    started = json.loads(path.read_text(encoding="utf-8"))
+    started = parse_json(path.read_text(encoding="utf-8"))
     for name, file in _key_files(folder, description).items():
         if name not in started:
             continue
