@@ -14,9 +14,9 @@ npz
     `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
     become feature blocks of these names and shapes. No pickled objects.
 sql
-    A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
-    from the environment, so that a password need not stand in a file. `postgresql://` through
-    psycopg: over verified TLS, one select in a read-only transaction, and no written-out password.
+    One select that only reads, from `sqlite:///`, `duckdb:///` (package duckdb) or `postgresql://`
+    (package psycopg, over verified TLS). `$NAME` in a url is taken from the environment, as a
+    password must be.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
 belong to the client alone unless npz has `samples`, or `id = "row"` says that row i is the same
