@@ -188,12 +188,12 @@ def test_an_npz_file_unpacks_to_no_more_than_its_size_tells(tmp_path, monkeypatc
 def test_a_gzip_table_unpacks_to_no_more_than_its_size_tells(tmp_path, monkeypatch):
     monkeypatch.setattr(npz, "_LARGE", MB)
     path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 2_000_000))
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000_000))
     tracemalloc.start()
     try:
         with pytest.raises(TableError, match=r"bytes and would unpack to more than [\d,]+; unpack"):
             read(Source(name="bank", path=str(path)))
-        assert tracemalloc.get_traced_memory()[1] < 32 * MB
+        assert tracemalloc.get_traced_memory()[1] < 16 * MB
     finally:
         tracemalloc.stop()
 
@@ -243,7 +243,7 @@ def networks(tmp_path_factory):
 EXTRACTOR = {"kind": "perceptron", "shape": [2], "width": 2, "hidden": [4]}
 LARGE = {
     "classifier": {"hidden": [60_000, 60_000]},
-    "many layers": {"hidden": [4] * 50_000},
+    "many layers": {"hidden": [4] * 20_000},
     "outputs": {"outputs": 10**9},
     "beyond all bits": {"hidden": [2**62, 2**62]},
     "extractor": {"extractors": [{**EXTRACTOR, "hidden": [60_000, 60_000]}]},
@@ -264,7 +264,7 @@ def test_a_model_that_names_large_layers_and_holds_small_ones_is_refused(network
     start = time.process_time()
     with pytest.raises(CheckpointError, match="is not a model that this version wrote"):
         read_model(folder)
-    assert time.process_time() - start < 10 * SECONDS
+    assert time.process_time() - start < 2 * SECONDS
 
 
 @pytest.mark.parametrize("place", ["../other.npz", "/etc/hostname", "clients/../../other.npz"])

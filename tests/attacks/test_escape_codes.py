@@ -68,10 +68,12 @@ def test_tables_have_no_codes_and_no_markup(capfd):
     console().print(table)
     console().print(Text(EVIL), soft_wrap=True)
     console().print(EVIL)
+    console().print("[bold]as it stands[/bold] :skull:")
     err = capfd.readouterr().err
     assert shown(err)
     assert "".join(err.split()).count("[red]name[/link]:skull:[/]") >= 2
     assert "owned" in err
+    assert "[bold]as it stands[/bold] :skull:" in err
 
 
 def test_a_terminal_gets_styles_but_no_codes_of_others(monkeypatch):

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import intarsia
+import sites
+from federations import secret_of
 from intarsia.data.encoding import encode, encoding_of
 from intarsia.data.reader import read, table_from
 from intarsia.data.source import Source
@@ -21,7 +23,8 @@ from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_setup import READ, Work
 from intarsia.deployment.table_metadata import TableMetadata
 from intarsia.engines import codec
-from intarsia.engines.remote.wire import PROTOCOL
+from intarsia.engines.remote.site import Site
+from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
 from intarsia.errors import TableError
 
 ROWS = 50
@@ -49,10 +52,27 @@ def frame(values):
 
 
 def at_site(folder, source, **experiment):
-    """Return the bytes that a site answers when it is asked what its table is."""
+    """Return what a site answers when it is asked what its table is; TableError if it refuses.
+
+    The error is what its own people read. The answer of a refusal has none of the texts either.
+    """
     settings = SiteSettings(name="bank", plain=True, ids=True, table=source)
     tree = {"protocol": PROTOCOL, "algorithm": {"name": "hyfdca"}, **experiment}
-    return Work(settings, folder).stage(READ, None, json.dumps(tree).encode())[1]
+    errors = []
+    site = Site(
+        *("bank", lambda run: sites.Memory(), lambda: Work(settings, folder)),
+        *(lambda: secret_of("bank"), lambda run: None, errors.append),
+    )
+    body = json.dumps(tree).encode()
+    data = site.handle(
+        codec.encode(Call(sites.RUN, 1, 0, 0, 0, 0, "stage", READ, "", ("bank",), body))
+    )
+    answer = codec.decode(data, Answer)
+    if answer.error:
+        assert (answer.error, answer.body) == ("TableError", b"")
+        assert not occur(NOTES, data)
+        raise errors[0]
+    return answer.body
 
 
 def written(folder, values, kind="csv", **settings):

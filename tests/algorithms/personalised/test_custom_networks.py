@@ -114,7 +114,7 @@ def test_with_nothing_shared_it_is_the_baseline_local():
 
 def test_what_is_shared_is_the_average_of_what_the_clients_come_to(tmp_path):
     run(shared=["classifier.*"], out=tmp_path, participation=1.0)
-    kind = kind_of(describe(tmp_path))
+    kind = kind_of(describe(tmp_path, allow_modules=[HERE]))
     found = Checkpoints(tmp_path).latest((*kind.states, *RECORDS))
     states = [state.parameters for state in found.clients.values()]
     # as they stood when they had trained: what they open next is the average
