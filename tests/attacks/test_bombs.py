@@ -243,7 +243,7 @@ def networks(tmp_path_factory):
 EXTRACTOR = {"kind": "perceptron", "shape": [2], "width": 2, "hidden": [4]}
 LARGE = {
     "classifier": {"hidden": [60_000, 60_000]},
-    "many layers": {"hidden": [4] * 20_000},
+    "many layers": {"hidden": [4] * 50_000},
     "outputs": {"outputs": 10**9},
     "beyond all bits": {"hidden": [2**62, 2**62]},
     "extractor": {"extractors": [{**EXTRACTOR, "hidden": [60_000, 60_000]}]},
