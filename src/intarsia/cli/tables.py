@@ -349,17 +349,20 @@ def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -
 def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
     """Show what left a site by its log: in sentences, then field by field."""
     _print_sentences(console, said)
-    table = _table(f"What left {log.name}", "field", "in", "layout", "protection", "opened by")
+    title = f"What left {log.name}"
+    table = _table(title, "field", "in words", "in", "layout", "protection", "opened by")
     table.add_column("times", justify="right")
-    for column in table.columns[1:5]:
+    for column in table.columns[1:6]:
         column.justify = "left"
     for key, times in sorted(log.left.items()):
-        table.add_row(*map(Text, key), f"{times:,}")
-    opened = _table(f"What {log.name} opened", "in", "totals", "to", "times")
-    for column in opened.columns[1:3]:
+        words = log.words_of_field(key[1], key[0]) or "–"
+        table.add_row(*map(Text, (key[0], words, *key[1:])), f"{times:,}")
+    opened = _table(f"What {log.name} opened", "in", "totals", "in words", "to", "times")
+    for column in opened.columns[1:4]:
         column.justify = "left"
-    for total, times in sorted(log.opened.items()):
-        opened.add_row(*map(Text, total), f"{times:,}")
+    for (field, total, to), times in sorted(log.opened.items()):
+        words = log.words_of_total(total) or "–"
+        opened.add_row(*map(Text, (field, total, words, to)), f"{times:,}")
     for one in (table, opened):
         if one.row_count:
             console.print(one)
@@ -374,14 +377,14 @@ def _print_sentences(console: Console, said: Sequence[str]) -> None:
 
 
 def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
-    table = _table(title, "what", "values", "in", "how", "clients", "times")
-    for column in table.columns[1:4]:
+    table = _table(title, "what", "in words", "values", "in", "how", "clients", "times")
+    for column in table.columns[1:5]:
         column.justify = "left"
     for line in lines:
         how = line.protection if line.readable else f"sealed: {line.protection}"
         parts = "all" if len(line.clients) == clients else str(len(line.clients))
         table.add_row(
-            *map(Text, (line.what, line.values, line.function or "–")),
+            *map(Text, (line.what, line.contents or "–", line.values, line.function or "–")),
             Text(_READ.get(line.how, how) if line.readable else how),
             "–" if not line.clients else parts,
             f"{line.times:,}",

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import KeyMaterialError
 
 T = TypeVar("T")
+_WORDS: Final = "__contents__"  # of a reply's class: what its fields hold
 
 
 class Layout(Enum):
@@ -291,6 +292,43 @@ class Clients(Protocol):
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server. Comment what it discloses where you call it."""
         ...
+
+
+def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
+    """Say in plain words what the fields of a reply hold: an audit's sentences are made of them.
+
+    The words stand for one client's part and for the total of all: say what the values are, and not
+    whose. Fields that are one thing to a reader have the same words.
+
+    Parameters
+    ----------
+    whole
+        Of each field that has no words of its own.
+
+    Raises
+    ------
+    TypeError
+        If a field has no words, or there is none of a name.
+    """
+
+    def described(reply: type[T]) -> type[T]:
+        names = [one.name for one in dataclasses.fields(cast(Any, reply))]
+        words = {name: fields.get(name, whole) for name in names}
+        if wrong := sorted({*fields} - {*names} | {name for name in names if not words[name]}):
+            raise TypeError(
+                f"{reply.__name__} has the fields {names}; describe each of them, and no other: "
+                f"{wrong}."
+            )
+        setattr(reply, _WORDS, words)
+        return reply
+
+    return described
+
+
+def contents(reply: type) -> Mapping[str, str]:
+    """Return in words what the fields of a reply hold; {} where it was not described."""
+    words: Mapping[str, str] = getattr(reply, _WORDS, {})
+    return words
 
 
 @dataclass(frozen=True)

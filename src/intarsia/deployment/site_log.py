@@ -16,17 +16,27 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
-from intarsia.results.audit import BY_ROW, counted, in_words, named, several
+from intarsia.engines.sums.secure import REFRESH
+from intarsia.results.audit import (
+    BY_ROW,
+    MASKS,
+    counted,
+    in_words,
+    list_contents,
+    message_of,
+    several,
+    words_of,
+)
 from intarsia.results.chained_log import Chain, Head, read_chain
 
 Entry = Mapping[str, Any]
 _MOST = 5  # differences between two sites that are told
 # What leaves in the steps of the set-up, and at the end.
 _STEPS = {
-    "read": "names of columns, levels of text columns and classes of labels",
+    "read": "names and levels of columns and classes of labels",
     "deal": "what a simulated client was dealt",
     "encode": "which rows and columns the site holds",
-    "keep": "the end of the run, with means and scales of columns where site.toml allows it",
+    "keep": "means and scales of columns if the site allows it",
 }
 _IDS = {"plain": "as they are", "pseudonyms": "as pseudonyms"}
 
@@ -79,6 +89,25 @@ class SiteLog:
             for one in entry.get("opened", ())
         )
 
+    @cached_property
+    def _contents(self) -> dict[str, str]:
+        """Return what fields that left hold, in plain words, by function and by reply."""
+        found: dict[str, str] = {}
+        for entry in self.of("answered"):
+            for one in entry.get("left", ()):
+                if one.get("contents"):  # logs of older versions have none
+                    field = _field_of(entry["function"], one["field"])
+                    found |= dict.fromkeys((field, one["field"]), one["contents"])
+        return found
+
+    def words_of_field(self, function: str, field: str) -> str:
+        """Return in plain words what left in a field of a function's reply; "": it is not known."""
+        return self._contents.get(_field_of(function, field), "")
+
+    def words_of_total(self, total: str) -> str:
+        """Return in plain words what a total is of, or a combination of them."""
+        return words_of(total.replace(f"{REFRESH}.", ""), self._contents)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         keys = ("field", "function", "layout", "protection", "total opened by")
@@ -94,6 +123,11 @@ class SiteLog:
                 for (field, total, to), n in self.opened.items()
             ],
         }
+
+
+def _field_of(function: str, field: str) -> str:
+    """Return a field "Reply.field" of a function's reply as totals name it, "function.field"."""
+    return f"{function.rsplit('.', 1)[-1]}.{field.split('.')[1]}"
 
 
 def load(folder: Path, noted: str = "") -> SiteLog:
@@ -123,14 +157,17 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     steps = Counter(one["function"] for one in answered if one["kind"] == "stage")
     told = [f"{words} ({counted(steps[name])})" for name, words in _STEPS.items() if steps[name]]
     ids = {_IDS.get(one["ids"], str(one["ids"])) for one in let_in}
-    left: dict[str, Counter[str]] = {"sealed": Counter(), "clear": Counter()}
+    left: dict[str, list[tuple[str, str, int]]] = {"sealed": [], "clear": [], "rows": []}
     protections: set[str] = set()
-    for (field, _, _, protection, _), times in log.left.items():
+    for (field, function, layout, protection, _), times in log.left.items():
         clear = protection.startswith("none")
-        left["clear" if clear else "sealed"][field] += times
+        words = log.words_of_field(function, field)
+        found = words, f"{function} {message_of(field)}", times
+        left["clear" if clear else "sealed"].append(found)
+        left["rows"] += [found] if clear and layout in BY_ROW else []
         protections |= set() if clear else {protection}
-    words = {"masked": "additive masks", "ckks": "CKKS encryption"}
-    sealed_by = in_words(sorted(words.get(one, one) for one in protections))
+    known = {"masked": MASKS, "ckks": "CKKS encryption"}
+    sealed_by = in_words(sorted(known.get(one, one) for one in protections))
     noise = sum(times for key, times in log.left.items() if "noise" in key[4])
     by = [
         len(cell["by"])
@@ -139,12 +176,11 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         for term in one["of"]
         for cell in term["cells"].values()
     ]
-    own: Counter[str] = Counter()
-    server: Counter[str] = Counter()
-    for (_, total, to), times in log.opened.items():
-        (server if to == "server" else own)[total] += times
-    rules = Counter(one["error"] for one in refused)
-    rows = {key[0] for key in log.left if key[2] in BY_ROW and key[3].startswith("none")}
+    own: list[tuple[str, str, int]] = []
+    server: list[tuple[str, str, int]] = []
+    for (field, total, to), times in log.opened.items():
+        found = log.words_of_total(total), f"{message_of(field)} {message_of(total)}", times
+        (server if to == "server" else own).append(found)
     return (
         f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
@@ -154,22 +190,17 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         "directly.",
         f"Set-ups told the server: {in_words(told) or 'nothing'}; ids of rows stood there "
         f"{in_words(sorted(ids)) or 'in no job'}.",
-        f"Under {sealed_by or 'no protection'} left, for totals that the server cannot read: "
-        f"{_listed(left['sealed'])}.",
-        f"In the clear left: {_listed(left['clear'])}.",
+        f"Under {sealed_by or 'no protection'} left, unreadable for the server: "
+        f"{list_contents(left['sealed'])}.",
+        f"In the clear left: {list_contents(left['clear'])}.",
         f"Noise of differential privacy was in what left {counted(noise)}.",
-        f"This site opened its own entries of totals: {_listed(own)}; "
+        f"This site opened its own entries of totals: {list_contents(own)}; "
         + (f"each was by {min(by)} to {max(by)} clients." if by else "none was by anybody."),
-        f"It opened totals to the server: {_listed(server)}; it refused "
-        f"{several(len(refused), 'call')}: {_listed(rules)}.",
-        f"Fields with numbers of single rows that left in the clear: {named(sorted(rows))}; what "
-        "left under protection could be read by nobody without the clients' keys.",
+        f"It opened totals to the server: {list_contents(server)}; it refused "
+        f"{several(len(refused), 'call')}{', listed below' if refused else ''}.",
+        f"Values of single rows that left in the clear: {list_contents(left['rows'])}; what left "
+        "protected nobody reads without the clients' keys.",
     )
-
-
-def _listed(counts: Counter[str]) -> str:
-    """Return what there was, how often, the most frequent first."""
-    return named([f"{name} ({counted(times)})" for name, times in counts.most_common()])
 
 
 def differences(logs: Sequence[SiteLog]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from intarsia.core.algorithm import contents
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.record_file import append, framed, whole_records
@@ -59,7 +60,7 @@ class Crossings:
                 for name, layout in (layouts(reply) if reply is not type(None) else ())
                 if name not in unsent
             }
-            sealed = dict(opened)
+            sealed, words = dict(opened), contents(reply)
             found = {
                 "kind": kind,
                 "function": function,
@@ -72,6 +73,7 @@ class Crossings:
                 ],
                 "reply": reply.__name__,
                 "fields": fields,
+                "contents": {name: words[name] for name in fields if name in words},
                 "exchanges": 0,
                 "with_all": 0,  # exchanges with every client
                 "with": {},  # the others, by client

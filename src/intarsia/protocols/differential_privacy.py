@@ -53,6 +53,7 @@ class MeasureRows:
     """Ask for the squared norms of the client's parts of its rows."""
 
 
+@fl.describe("each row's squared length")
 @dataclass(frozen=True)
 class RowSquares:
     """Squared norms of the client's parts of its rows, each value counted once."""

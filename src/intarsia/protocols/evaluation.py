@@ -54,6 +54,7 @@ class Ask:
     """Ask for the client's part of the scores of its samples that are to be graded."""
 
 
+@fl.describe("each evaluated row's score or terms of it")
 @dataclass(frozen=True)
 class PartialScores:
     """A client's part of the scores."""
@@ -68,6 +69,11 @@ class Totals:
     z: fl.PerSample | None  # None: the client's own
 
 
+@fl.describe(
+    "counts and losses of evaluated rows and the F1 score",
+    label="sums of labels and of their squares in regression",
+    square="sums of labels and of their squares in regression",
+)
 @dataclass(frozen=True)
 class Sums:
     """Sums over a client's labelled samples; the second row counts shared labels once."""
@@ -81,6 +87,7 @@ class Sums:
     macro_f1: Array  # () of the client's own samples; 0 for regression
 
 
+@fl.describe("numbers of evaluated rows by true and predicted class")
 @dataclass(frozen=True)
 class ClassCounts:
     """How many samples of each class there are, shared ones once."""

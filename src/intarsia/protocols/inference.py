@@ -60,6 +60,7 @@ class CountValues:
     columns: NDArray[np.int64]  # (shared features,) of the client's block, -1: not there
 
 
+@fl.describe("marks of which values of each row are there")
 @dataclass(frozen=True)
 class Counted:
     """Which values are there: 1, or 0."""
@@ -75,6 +76,7 @@ class Holders:
     values: fl.PerSample | None  # None: as the public index sets say
 
 
+@fl.describe("each row's model score or terms of it")
 @dataclass(frozen=True)
 class Part:
     """A client's part of the scores, or of the first layer."""
@@ -89,6 +91,7 @@ class SayAlone:
     rows: NDArray[np.int64]
 
 
+@fl.describe("each row's model score")
 @dataclass(frozen=True)
 class Said:
     """The scores of these samples."""

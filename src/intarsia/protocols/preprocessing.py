@@ -61,6 +61,7 @@ class LabelPairs:
     seed: int  # of the factors, the same at both
 
 
+@fl.describe("how much the labels of two clients differ on shared rows")
 @dataclass(frozen=True)
 class LabelDifferences:
     """A client's part of what the labels of two differ by."""
@@ -159,6 +160,10 @@ class SharedFeatures:
     columns: NDArray[np.int64]  # the client's positions of these features
 
 
+@fl.describe(
+    observed="marks of which values of each shared row are there",
+    holders="marks of which shared rows a client holds",
+)
 @dataclass(frozen=True)
 class Copied:
     """Which of the shared values this client has."""
@@ -179,6 +184,7 @@ class CopiedTotals:
     projections: fl.PerSample | None  # None: send this client's
 
 
+@fl.describe("each shared row's random projections")
 @dataclass(frozen=True)
 class Projected:
     """Random projections of the values that every holder of the sample has."""
@@ -186,6 +192,7 @@ class Projected:
     projections: fl.PerSample  # (projections, samples) whole numbers from -M/2 to M/2
 
 
+@fl.describe("how many shared rows have copies that differ")
 @dataclass(frozen=True)
 class Conflicts:
     """Shared samples whose copies differ, counted as 1/holders at each of them."""
@@ -198,6 +205,7 @@ class MeasureFeatures:
     """Ask for the moments of the features."""
 
 
+@fl.describe("counts and sums of columns")
 @dataclass(frozen=True)
 class Moments:
     """Sums over observed values, each counted once."""
@@ -206,6 +214,7 @@ class Moments:
     total: fl.PerFeature  # (1, features)
 
 
+@fl.describe("squared deviations of columns")
 @dataclass(frozen=True)
 class Squares:
     """Sums over observed values of the squared deviation, each counted once."""
@@ -221,6 +230,7 @@ class Spread:
     count: fl.PerFeature
 
 
+@fl.describe("which columns are constant")
 @dataclass(frozen=True)
 class Constant:
     """Which features are constant over the federation."""

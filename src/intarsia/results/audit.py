@@ -34,6 +34,7 @@ _PROTECTION = {
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _OWN_ENTRIES = "none: the total is for the owners of its entries"
+MASKS = "random masks that cancel only in the sum"
 BY_ROW = ("samples", "selected")  # layouts of fields with numbers of single rows
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
@@ -54,6 +55,7 @@ class AuditLine:
     # how often each client was in it: as the one that sent, or the one that opened; none for what
     # was revealed or refreshed, which any owner of the entries opens
     clients: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])
+    contents: str = ""  # the field in plain words; "": it is described nowhere
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Audit:
     lines: tuple[AuditLine, ...]
     checkpoint: int | None = None  # the round up to which a run is covered that was stopped
     undeclared: tuple[str, ...] = ()  # what crossed and the algorithm does not declare
+    answers: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])  # that each sent
     epsilon: float | None = None  # of differential privacy, 0: no noise; None: it is not known
 
     @property
@@ -98,49 +101,106 @@ class Audit:
             "checkpoint": self.checkpoint,
             "lines": [asdict(line) for line in self.lines],
             "undeclared": list(self.undeclared),
+            "answers": dict(self.answers),
             "sentences": list(sentences(self)),
         }
 
 
 def sentences(audit: Audit) -> tuple[str, ...]:
-    """Return ten sentences about what left the clients of a run, for who answers for their data."""
+    """Return ten sentences about what left the clients of a run, for who answers for their data.
+
+    They are in the words that replies are described with (`core.algorithm.describe`).
+    """
     server, clients = [one for one in audit.lines if one.reader == "server"], audit.read_by_clients
     sent = [one for one in server if one.how != "revealed"]
     alone = [one for one in sent if one.readable]
     revealed = [one for one in server if one.how == "revealed"]
-    sealed, totals = audit.sealed_at_server, [one for one in clients if one.how == "total"]
-    messages = [one for one in clients if one.how == "message"]
-    rows = [one for one in alone if one.values in {_OF[layout] for layout in BY_ROW}]
-    protections = sorted({one.protection for one in sealed})
-    calls = {
-        name: max((one.clients.get(name, 0) for one in sent), default=0) for name in audit.clients
-    }
-    least, most = min(calls.values(), default=0), max(calls.values(), default=0)
-    often = counted(most) if least == most else f"{least:,} to {most:,} times"
-    until = (
-        "" if audit.checkpoint is None else f", up to its checkpoint of round {audit.checkpoint}"
-    )
+    opened = [one for one in clients if one.how != "message"]
+    messages = {one.what.split(".")[0] for one in clients if one.how == "message"}
+    kinds = {one.contents or one.what for one in sent}
+    of_rows = {one.what for one in sent if one.values in {_OF[layout] for layout in BY_ROW}}
+    rows = [one for one in (*alone, *revealed) if of_rows & {*one.what.split(" and ")}]
+    least, most = min(audit.answers.values(), default=0), max(audit.answers.values(), default=0)
+    often = several(most, "answer") if least == most else f"{least:,} to {most:,} answers"
+    until = "" if audit.checkpoint is None else f" up to its checkpoint of round {audit.checkpoint}"
     noise = "is not known" if audit.epsilon is None else "is none"
     noise = f"is that of epsilon {audit.epsilon:g}" if audit.epsilon else noise
+    beyond = "Nothing crossed"
+    if audit.undeclared:
+        beyond = f"{several(len(audit.undeclared), 'thing')} crossed, listed below,"
     return (
-        f"The run had {several(len(audit.clients), 'client')}: {in_words(audit.clients[:8])}"
-        f"{' and others' if len(audit.clients) > 8 else ''}; its sums were in the mode "
-        f"{audit.mode}{until}.",
-        f"What left the clients are {several(len({one.what for one in sent}), 'field')} of "
-        f"replies, all to the server; no client sent anything to another.",
-        f"The reply that each client sent most often it sent {often}.",
+        f"The run{until} had {several(len(audit.clients), 'client')}: {named(audit.clients)}.",
+        f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
+        "sent anything to another.",
+        f"The server wrote {several(len(messages), 'kind')} of messages with contents of its own; "
+        f"each client sent it {often}, with one or a few kinds of values in each.",
         f"Of single clients the server could read: {_listed(alone)}.",
         f"Of totals over clients the server read: {_listed(revealed)}.",
-        f"The server held and could not read: {_listed(sealed)}.",
-        f"These were protected by {in_words(protections) or 'nothing'}.",
-        f"Clients opened totals, each its own entries: {_listed(totals)}; and they read what the "
-        f"server wrote in {several(len({one.what for one in messages}), 'field')}.",
-        f"Fields with numbers of single rows that the server could read: {_listed(rows)}; the "
-        f"clients' noise {noise}.",
-        f"Beyond what the algorithm declares there crossed: {named(audit.undeclared)}; names of "
-        "columns, levels of text columns and ids of rows, or pseudonyms, were public from the "
-        "set-up on.",
+        "Of single clients the server held, and could not read: "
+        f"{_listed(audit.sealed_at_server)}.",
+        f"{_protection(audit)}.",
+        "Of totals clients opened those of rows, columns and models that are theirs too: "
+        f"{_listed(opened)}.",
+        f"Values of single rows that the server could read: {_listed(rows)}; the clients' noise "
+        f"of differential privacy {noise}.",
+        f"{beyond} that the algorithm does not declare; names of columns, levels of text columns "
+        "and ids of rows, or pseudonyms, were public from the set-up on.",
     )
+
+
+def _protection(audit: Audit) -> str:
+    """Return how what the server could not read was kept from it."""
+    if audit.mode == "plain":
+        return "Nothing was hidden from the server: in the mode plain it reads all that it adds up"
+    if not audit.sealed_at_server:
+        return f"Nothing was added up, and so nothing hidden from the server (mode {audit.mode})"
+    masks = f"hidden by {MASKS}"
+    if all(one.protection == _PROTECTION["masked"] for one in audit.sealed_at_server):
+        return f"These were {masks} (mode {audit.mode})"
+    return (
+        "These were encrypted, so that the server adds them up without reading them (mode ckks); "
+        f"those under 4,096 values, and those of one client alone, were {masks}"
+    )
+
+
+def _listed(lines: Iterable[AuditLine]) -> str:
+    """Return what some lines are of, and how often it crossed."""
+    return list_contents(
+        (line.contents, f"{line.function} {message_of(line.what)}", line.times) for line in lines
+    )
+
+
+def message_of(field: str) -> str:
+    """Return the class of a field "Message.field"; the classes of a combination of totals."""
+    return " and ".join(sorted({one.split(".")[0] for one in field.split(" and ")}))
+
+
+def words_of(total: str, words: Mapping[str, str]) -> str:
+    """Return what a total is of in words, or a combination; `words` are those of fields."""
+    known = dict.fromkeys(words.get(one, "") for one in total.split(" and "))
+    return in_words([one for one in known if one])
+
+
+def list_contents(found: Iterable[tuple[str, str, int]], most: int = 4) -> str:
+    """Return in a sentence what crossed, the most frequent first: the gist only of a long list.
+
+    Parameters
+    ----------
+    found
+        What it is in words, in which message, and how often. Fields of one message with the same
+        words are one thing.
+    """
+    by_message: dict[tuple[str, str], int] = {}
+    for words, message, times in found:
+        key = words or "values that are described nowhere", message
+        by_message[key] = max(times, by_message.get(key, 0))
+    counts: Counter[str] = Counter()
+    for (words, _), times in by_message.items():
+        counts[words] += times
+    listed = [f"{words} ({counted(times)})" for words, times in counts.most_common()]
+    if len(listed) <= most:
+        return in_words(listed) or "nothing"
+    return f"{len(listed)} kinds of values, listed below, most often {in_words(listed[:3])}"
 
 
 def in_words(some: Sequence[str]) -> str:
@@ -156,14 +216,6 @@ def counted(times: int) -> str:
 def several(number: int, noun: str) -> str:
     """Return a number of things, "1 call" or "2 calls"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _listed(lines: Iterable[AuditLine], most: int = 6) -> str:
-    """Return the fields of some lines, how often each crossed, the most frequent first."""
-    times: Counter[str] = Counter()
-    for line in lines:
-        times[line.what] += line.times
-    return named([f"{name} ({counted(number)})" for name, number in times.most_common()], most)
 
 
 def named(some: Sequence[str], most: int = 6) -> str:
@@ -246,25 +298,40 @@ def _epsilon(folder: Path) -> float | None:
 def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
     clients = tuple(crossings["clients"])
     lines: list[AuditLine] = []
+    answers = dict.fromkeys(clients, 0)
+    words = {
+        f"{one['reply']}.{name}": said
+        for one in crossings["exchanges"].values()
+        for name, said in one.get("contents", {}).items()
+    }
     for one in crossings["exchanges"].values():
         counts = {name: one["with_all"] + one["with"].get(name, 0) for name in clients}
         took_part = {name: count for name, count in counts.items() if count}
-        lines += _exchange(mode, one, took_part)
+        lines += _exchange(mode, one, took_part, words)
+        if one["reply"] != "NoneType":  # somebody had a message
+            answers = {name: count + counts[name] for name, count in answers.items()}
     for what, count in crossings["reveals"].items():
         values = f"{count['values']:,} number{'' if count['values'] == 1 else 's'} of the total"
         protection = "none: the algorithm reveals the total"
-        line = AuditLine("server", "revealed", "", what, values, True, protection, count["times"])
-        lines.append(line)
+        of = ("server", "revealed", "", what, values, True, protection, count["times"])
+        lines.append(AuditLine(*of, contents=words_of(what, words)))
     for what, times in crossings["refreshes"].items():
         values = "an owner's entries of it, which that client seals anew"
-        lines.append(AuditLine("client", "refresh", "", what, values, True, _OWN_ENTRIES, times))
-    return Audit(mode, clients, tuple(_merge(lines)))
+        of = ("client", "refresh", "", what, values, True, _OWN_ENTRIES, times)
+        lines.append(AuditLine(*of, contents=words_of(what, words)))
+    return Audit(mode, clients, tuple(_merge(lines)), answers=answers)
 
 
 def _exchange(
-    mode: str, one: Mapping[str, Any], clients: Mapping[ClientId, int]
+    mode: str,
+    one: Mapping[str, Any],
+    clients: Mapping[ClientId, int],
+    words: Mapping[str, str],
 ) -> Iterator[AuditLine]:
-    """Return the lines of a client function in which some clients took part so often."""
+    """Return the lines of a client function in which some clients took part so often.
+
+    `words` says what the fields of replies hold.
+    """
     asked, function, times = one["kind"] == "ask", one["function"], one["exchanges"]
     for name, layout in one["fields"].items():
         open_ = asked or mode == "plain" or layout == "counts"
@@ -274,7 +341,8 @@ def _exchange(
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"
         of = ("server", "reply" if asked else "contribution", function, f"{one['reply']}.{name}")
-        yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
+        said = one.get("contents", {}).get(name, "")
+        yield AuditLine(*of, _OF[layout], open_, protection, times, clients, said)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {
         field: {
@@ -293,7 +361,8 @@ def _exchange(
             f"its own entries of {origin or 'an earlier total'}",
             partly.get(name, clients),
         )
-        yield AuditLine(*of, values, True, _OWN_ENTRIES, times, got)
+        said = words_of(origin, words)
+        yield AuditLine(*of, values, True, _OWN_ENTRIES, times, got, said)
 
 
 def _merge(lines: list[AuditLine]) -> list[AuditLine]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intarsia.algorithms.femam.hyperparameters import FeMAM, LevelKind
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 
 
@@ -41,6 +42,7 @@ class Candidate:
     number: int
 
 
+@fl.describe("which shared model fits the client best")
 @dataclass(frozen=True)
 class Choice:
     """Which of the latest level's models a client has the least loss with."""
@@ -55,6 +57,7 @@ class Share:
     share: float
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Model:
     """A client's model of the latest level, weighed if it is for a sum."""
@@ -62,6 +65,7 @@ class Model:
     model: Array  # (parameters,)
 
 
+@fl.describe("numbers of validation rows and of right predictions")
 @dataclass(frozen=True)
 class Right:
     """How many rows for validation a client names rightly, and how many there are."""
@@ -76,6 +80,7 @@ class Candidates:
     models: Array  # (trials, parameters)
 
 
+@fl.describe("counts and summed losses of validation rows")
 @dataclass(frozen=True)
 class Compared:
     """A client's part of how models compare (see `clustering.fewest`)."""
@@ -83,6 +88,7 @@ class Compared:
     at: Array  # (1 + trials + trials²,)
 
 
+@fl.describe("counts and summed losses of validation rows")
 @dataclass(frozen=True)
 class Weight:
     """A client's part of what a level is worth (see `validation.pooled`)."""
@@ -90,6 +96,7 @@ class Weight:
     at: Array  # (6,)
 
 
+@fl.describe("counts and summed losses of validation rows")
 @dataclass(frozen=True)
 class Tried:
     """A client's part of the losses with each of some factors, or weights, and its rows."""
@@ -104,6 +111,7 @@ class Scale:
     factor: float
 
 
+@fl.describe("numbers of rows of each class")
 @dataclass(frozen=True)
 class Counted:
     """How many rows of each class a client trains on, for a sum over clients."""
@@ -118,6 +126,7 @@ class Common:
     shares: Array  # (outputs,)
 
 
+@fl.describe("sums that tell how much clients' class proportions differ")
 @dataclass(frozen=True)
 class Differences:
     """A client's part of how much clients' shares differ (see `class_priors.differences`)."""
@@ -147,6 +156,7 @@ class Closing:
     summary: Array | None = None  # (6,) of all clients' falls, where `prune` asks for it
 
 
+@fl.describe("whether a level of models is kept")
 @dataclass(frozen=True)
 class Kept:
     """Whether a client keeps the level."""

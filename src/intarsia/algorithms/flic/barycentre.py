@@ -43,6 +43,7 @@ class Step:
     maps: Array | None  # (anchors, k, k); None: there was none
 
 
+@fl.describe("matrices that lead to the mean covariance of each class")
 @dataclass(frozen=True)
 class Maps:
     """One client's maps, or their total."""

@@ -91,6 +91,7 @@ class Ask:
     part: float  # 1/b
 
 
+@fl.describe("label-weighted second moments of embedded rows")
 @dataclass(frozen=True)
 class Moment:
     """A client's part of the moment that A starts from, or the total."""
@@ -105,6 +106,7 @@ class Decompose:
     moment: Array | None  # (k, k) None: another does
 
 
+@fl.describe("model parameters or their changes")
 @dataclass(frozen=True)
 class Average:
     """The average of the A_i, or one client's part of it."""
@@ -112,6 +114,7 @@ class Average:
     average: Array | None  # (k, d)
 
 
+@fl.describe("counts and summed losses of training rows")
 @dataclass(frozen=True)
 class Errors:
     """A client's part of the mean squared error."""

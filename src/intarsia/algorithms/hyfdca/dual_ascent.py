@@ -48,6 +48,7 @@ class Weights:
     taken: float | None  # None: the duals of this trial were counted just before
 
 
+@fl.describe(w="model weights or their changes", conjugates="terms of the training objective")
 @dataclass(frozen=True)
 class PrimalChange:
     """What a client's part of w changed by; the conjugates on the way there."""
@@ -56,6 +57,7 @@ class PrimalChange:
     conjugates: Array  # (12,) Σ -l*(-α_i) from the old duals to the new
 
 
+@fl.describe(z="each row's model score", line="terms of the training objective")
 @dataclass(frozen=True)
 class ScoreChange:
     """What a client's part of z changed by; scalars for the line search."""
@@ -64,6 +66,12 @@ class ScoreChange:
     line: Array  # (2,) w·Δw and ‖Δw‖², each feature once
 
 
+@fl.describe(
+    w="model weights or their changes",
+    z="each row's model score",
+    conjugates="terms of the training objective",
+    line="terms of the training objective",
+)
 @dataclass(frozen=True)
 class Change:
     """PrimalChange and ScoreChange in one, where no feature is shared."""
@@ -217,6 +225,7 @@ class Measure:
     """Ask for what a client can measure alone."""
 
 
+@fl.describe(squares="each row's squared length", total="the sum of rows' squared lengths")
 @dataclass(frozen=True)
 class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
@@ -234,6 +243,14 @@ class MeanSquare:
     totals: bool  # whether this client is to send the zeros that totals start from
 
 
+@fl.describe(
+    alpha="each row's dual variable",
+    w="model weights or their changes",
+    z="each row's model score",
+    shares="each column's part in the rows' mean squared length",
+    sizes="sums of the columns' squared lengths",
+    sparse="how many tables are sparse",
+)
 @dataclass(frozen=True)
 class Zeros:
     """What the totals start from, at one client."""
@@ -258,6 +275,7 @@ class Ascend:
     present: tuple[ClientId, ...]
 
 
+@fl.describe(alpha="each row's dual variable", at="terms of the training objective")
 @dataclass(frozen=True)
 class Steps:
     """A client's dual steps, and its part of the objectives where the round started."""
@@ -276,6 +294,7 @@ class Scores:
     taken: float
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""

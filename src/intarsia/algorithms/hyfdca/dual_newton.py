@@ -103,6 +103,7 @@ class Settlement:
     w: fl.PerFeature
 
 
+@fl.describe(z="each row's model score", norms="the sum of rows' squared lengths")
 @dataclass(frozen=True)
 class FirstScores:
     """A client's part of the scores; Σ ‖x_i‖² of the samples that it counts."""
@@ -121,6 +122,11 @@ class MoveCentre:
     momentum: Array  # θ; below 0 the centre stays
 
 
+@fl.describe(
+    alpha="each row's dual variable",
+    curvature="each row's curvature of the loss",
+    sums="terms of the training objective",
+)
 @dataclass(frozen=True)
 class CentredDuals:
     """Dual points and curvatures of the samples whose label counts at the client."""
@@ -139,6 +145,7 @@ class CountDuals:
     step: Array  # (outputs,)
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class DualChange:
     """What the client's part of w(α) changed by."""
@@ -153,6 +160,7 @@ class DualWeights:
     w: fl.PerFeature
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class DualNorms:
     """Norms for the certificate, each feature once."""
@@ -165,6 +173,7 @@ class Report:
     """Ask for the scores or the weights."""
 
 
+@fl.describe("each row's model score")
 @dataclass(frozen=True)
 class ShareOfScores:
     """A client's part of the scores."""
@@ -172,6 +181,7 @@ class ShareOfScores:
     z: fl.PerSample
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class ShareOfWeights:
     """A client's share of the weights."""
@@ -327,6 +337,11 @@ class StartResidual:
     """Ask for the right-hand side."""
 
 
+@fl.describe(
+    z="each row's product with a step's direction",
+    counts="numbers of chosen rows",
+    square="terms of the training objective",
+)
 @dataclass(frozen=True)
 class SelectedScores:
     """A client's part of the scores of the samples with curvature."""
@@ -346,6 +361,7 @@ class AdvanceResidual:
     keep: Array  # (outputs,)
 
 
+@fl.describe(w="weighted sums of columns", square="terms of the training objective")
 @dataclass(frozen=True)
 class GatheredRows:
     """A client's part of X_Fᵀp."""
@@ -366,6 +382,7 @@ class GatherSolution:
     """Ask for X_Fᵀu."""
 
 
+@fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
 @dataclass(frozen=True)
 class DirectionProducts:
     """Scores of the direction at samples without curvature; scalars for the line search."""
@@ -382,6 +399,7 @@ class TrySteps:
     weight: Array
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class TriedSlopes:
     """Σ α_i q_i at each step."""

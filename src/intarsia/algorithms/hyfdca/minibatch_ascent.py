@@ -69,6 +69,11 @@ class Survey:
     """Ask for the sum of a client's rows."""
 
 
+@fl.describe(
+    total="sums of columns",
+    alpha="each row's dual variable",
+    sums="terms of the training objective",
+)
 @dataclass(frozen=True)
 class RowSum:
     """A client's part of the sum of all rows; the duals to start from."""
@@ -87,6 +92,11 @@ class Direction:
     shared_labels: bool
 
 
+@fl.describe(
+    z="each row's product with a step's direction",
+    w="model weights or their changes",
+    square="terms of the training objective",
+)
 @dataclass(frozen=True)
 class DirectionScores:
     """A client's part of the scores of the sum of all rows."""
@@ -105,6 +115,7 @@ class Departure:
     scale: float  # makes the sum of all rows a unit vector
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class SquaredNorm:
     """‖w‖², each feature once."""
@@ -121,6 +132,12 @@ class Chunk:
     draw: int  # decides the chunks of this round
 
 
+@fl.describe(
+    z="each row's model score",
+    moved="each row's model score",
+    counts="numbers of chosen rows",
+    line="terms of the training objective",
+)
 @dataclass(frozen=True)
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
@@ -140,6 +157,7 @@ class ChunkTotals:
     taken: Array  # (outputs,) γ
 
 
+@fl.describe(w="model weights or their changes", sums="terms of the training objective")
 @dataclass(frozen=True)
 class ChunkChange:
     """What the steps change a client's part of w by."""
@@ -148,6 +166,11 @@ class ChunkChange:
     sums: Array  # (outputs, 2) slope and bend of the dual's data term
 
 
+@fl.describe(
+    alpha="each row's dual variable",
+    counts="numbers of chosen rows",
+    sums="terms of the training objective",
+)
 @dataclass(frozen=True)
 class ChunkSteps:
     """The steps, where only some owners know the labels."""
@@ -171,6 +194,11 @@ class Settle:
     taken: Array
 
 
+@fl.describe(
+    alpha="each row's dual variable",
+    w="model weights or their changes",
+    sums="terms of the training objective",
+)
 @dataclass(frozen=True)
 class Settled:
     """The duals that count at a client, and its share of w; sums for the dual."""
@@ -187,6 +215,7 @@ class Evaluate:
     z: fl.PerSample | None
 
 
+@fl.describe("each row's model score")
 @dataclass(frozen=True)
 class WalkerScores:
     """A client's part of the scores."""
@@ -194,6 +223,7 @@ class WalkerScores:
     z: fl.PerSample
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class DataTerms:
     """Sums for the objectives."""

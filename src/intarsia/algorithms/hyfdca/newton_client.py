@@ -172,6 +172,7 @@ class Start:
     )
 
 
+@fl.describe(frame="random directions", squares="mean squares of columns")
 @dataclass(frozen=True)
 class Frame:
     """A client's random part of the frame."""
@@ -198,6 +199,7 @@ class Move:
     recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
 
 
+@fl.describe(alpha="each row's dual variable", sums="terms of the training objective")
 @dataclass(frozen=True)
 class DualPoint:
     """Dual points of the samples whose label counts at the client."""
@@ -218,6 +220,12 @@ class Gather:
     gram: bool  # whether to renew the preconditioner
 
 
+@fl.describe(
+    w="model weights or their changes",
+    gram="products of columns",
+    rows="random projections of chosen rows",
+    counts="numbers of chosen rows",
+)
 @dataclass(frozen=True)
 class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
@@ -236,6 +244,11 @@ class MeasurePoint:
     rows: fl.PerSelected | None
 
 
+@fl.describe(
+    norms="terms of the training objective",
+    gradient="gradient and curvature of the loss",
+    hessian="gradient and curvature of the loss",
+)
 @dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
@@ -254,6 +267,7 @@ class Refresh:
     z: fl.PerSample | None
 
 
+@fl.describe("each row's model score")
 @dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
@@ -261,6 +275,7 @@ class OwnScores:
     z: fl.PerSample
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""

@@ -58,6 +58,7 @@ class SmallSystem:
     hessian: Array
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class Coefficients:
     """The direction in the frame; none where conjugate gradients found it."""
@@ -65,6 +66,7 @@ class Coefficients:
     y: Array | None  # (outputs, frame), or of the client's own features where it is shared
 
 
+@fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
 @dataclass(frozen=True)
 class Products:
     """Scores of the direction; scalars for the line search."""
@@ -82,6 +84,7 @@ class Line:
     weight: Array  # (outputs,) of the smoothing
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class Slopes:
     """Σ α_i q_i at each step."""
@@ -96,6 +99,11 @@ class Precondition:
     gram: fl.PerFeature | None
 
 
+@fl.describe(
+    products="each row's product with a step's direction",
+    counts="numbers of chosen rows",
+    squares="terms of the training objective",
+)
 @dataclass(frozen=True)
 class Applied:
     """Products of the selected samples with the preconditioned residual."""
@@ -113,6 +121,7 @@ class Conjugate:
     keep: Array  # (outputs,)
 
 
+@fl.describe(product="weighted sums of columns", squares="terms of the training objective")
 @dataclass(frozen=True)
 class Curved:
     """The Hessian's data part along the conjugate direction."""

@@ -90,6 +90,11 @@ class Mask:
     scale: Array  # (outputs,)
 
 
+@fl.describe(
+    "chosen rows less random numbers",
+    counts="numbers of values for chosen rows",
+    selected="numbers of chosen rows",
+)
 @dataclass(frozen=True)
 class MaskedRows:
     """A client's rows with curvature less its words: cell by cell, (outputs, samples, features)."""
@@ -117,6 +122,7 @@ class Factors:
     fourth: fl.PerSelected | None = None
 
 
+@fl.describe("gradient and curvature of the loss in a secret basis")
 @dataclass(frozen=True)
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words."""

@@ -102,6 +102,7 @@ class Missed:
     alpha: fl.PerSample
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class Counted:
     """What a client's part of w changed by."""
@@ -118,6 +119,7 @@ class Draw:
     present: tuple[ClientId, ...]
 
 
+@fl.describe(u="model weights or their changes", z="each row's model score")
 @dataclass(frozen=True)
 class Drawn:
     """What the model moved by, each feature once; what a client's part of z changed by."""
@@ -137,6 +139,7 @@ class AscendThere:
     present: tuple[ClientId, ...]
 
 
+@fl.describe(alpha="each row's dual variable", along="terms of the training objective")
 @dataclass(frozen=True)
 class StepsThere:
     """A client's dual steps."""
@@ -152,6 +155,7 @@ class Trial:
     alpha: fl.PerSample
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class Pulled:
     """What a client's part of w changes by on trial, and the model with it."""
@@ -168,6 +172,7 @@ class Model:
     present: tuple[ClientId, ...]
 
 
+@fl.describe(z="each row's model score", square="terms of the training objective")
 @dataclass(frozen=True)
 class TrialScores:
     """What a client's part of z changes by on trial."""
@@ -185,6 +190,7 @@ class KeepTrial:
     present: tuple[ClientId, ...]
 
 
+@fl.describe("counts and summed losses of training rows")
 @dataclass(frozen=True)
 class LossThere:
     """A client's part of the loss of the samples that are there."""
@@ -200,6 +206,11 @@ class Candidate:
     alpha: fl.PerSample
 
 
+@fl.describe(
+    w="model weights or their changes",
+    z="each row's model score",
+    conjugates="terms of the training objective",
+)
 @dataclass(frozen=True)
 class Evaluated:
     """A client's part of w(α), of Xu, and of the dual's data term."""
@@ -218,6 +229,7 @@ class ModelTotals:
     z: fl.PerSample
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class ModelObjectives:
     """A client's part of the objectives, each sample and each feature once."""

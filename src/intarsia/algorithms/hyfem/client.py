@@ -27,6 +27,7 @@ from intarsia.maths.training.optimisers import SGD
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Whole:
     """The server's network, sealed: what it starts from, or what it has come to."""
@@ -53,6 +54,7 @@ class Weight:
     share: float
 
 
+@fl.describe("the weight of a client in each class that it has rows of")
 @dataclass(frozen=True)
 class Seen:
     """The client's p_m for each class that it has rows of, else 0."""
@@ -78,6 +80,7 @@ class Told:
     hidden: tuple[int, ...] = ()  # units of the classifier's hidden layers; (): as set
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Change:
     """A client's part of the server's change, weighed."""

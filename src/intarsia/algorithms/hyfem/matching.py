@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfem.network import Composition, Parts, split_rest
+from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.matching.matched_classifiers import Classifier, Matching, aggregate, same_order
 from intarsia.maths.matching.neuron_matching import match
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from intarsia.maths.matching.neuron_assignment import Cost
 
 
+@fl.describe("network parameters or their changes", classes="which classes a client has rows of")
 @dataclass(frozen=True)
 class OwnClassifier:
     """A client's classifier, and the classes that it has rows of."""

@@ -86,6 +86,7 @@ class Ascend:
     sigma: float
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class PrimalChange:
     """What w moves by from a client's steps."""
@@ -93,6 +94,7 @@ class PrimalChange:
     w: fl.PerFeature
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""

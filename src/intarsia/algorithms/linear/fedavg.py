@@ -98,6 +98,7 @@ class Descend:
     present: tuple[ClientId, ...]
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class Change:
     """A client's part of the change of the average."""
@@ -105,6 +106,7 @@ class Change:
     w: fl.PerFeature
 
 
+@fl.describe("each row's model score")
 @dataclass(frozen=True)
 class Scores:
     """A client's part of the scores, or their total."""
@@ -112,6 +114,7 @@ class Scores:
     z: fl.PerSample
 
 
+@fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class Objective:
     """A client's part of the objective."""

@@ -23,6 +23,7 @@ class Start:
     """Ask for the zeros that the total starts from."""
 
 
+@fl.describe("model weights or their changes")
 @dataclass(frozen=True)
 class Weights:
     """The model."""

@@ -25,6 +25,7 @@ class CountLabels:
     """Ask for the number and the sum of the labels."""
 
 
+@fl.describe("the number and the sum of labels")
 @dataclass(frozen=True)
 class LabelSums:
     """A client's part of them, or the total."""
@@ -32,6 +33,7 @@ class LabelSums:
     at: Array  # (2,) labels, Σ y
 
 
+@fl.describe("the sum of squared deviations of labels")
 @dataclass(frozen=True)
 class LabelSquares:
     """A client's part of the squared deviations."""

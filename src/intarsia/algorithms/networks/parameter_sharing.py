@@ -58,6 +58,7 @@ class Client:
     noise: fl.Release | None = None  # of what this change is released with
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Start:
     """What training starts from, told to one client; the others get none of it."""
@@ -74,6 +75,7 @@ class Shared:
     clients: int = 1  # that are there
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Change:
     """By how much one client moved what all share, or the total."""
@@ -81,6 +83,7 @@ class Change:
     shared: Array | None  # (parameters that are shared,)
 
 
+@fl.describe("counts and summed losses of training rows")
 @dataclass(frozen=True)
 class Loss:
     """A client's part of the loss."""

@@ -73,6 +73,7 @@ class Points:
     key: int  # of the stream that they come from
 
 
+@fl.describe("similarities of random points as a network sees them")
 @dataclass(frozen=True)
 class Kernel:
     """The inner products of the embedded points at one client, or their total."""

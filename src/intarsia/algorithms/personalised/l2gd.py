@@ -58,6 +58,7 @@ class Average:
     """Asks for a client's part of the mean network."""
 
 
+@fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
 class Parameters:
     """All parameters of a client's network, or their total or mean."""

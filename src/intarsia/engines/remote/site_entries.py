@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from intarsia.core.algorithm import Layout, Sends
+from intarsia.core.algorithm import Layout, Sends, contents
 from intarsia.engines import codec
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Call
@@ -71,6 +71,7 @@ def _left(one: Sends, field: str, protection: str) -> Entry:
     layout = dict(layouts(one.reply))[field]
     found: Entry = {"field": f"{one.reply.__name__}.{field}", "to": "server"}
     found |= {"layout": "entry" if layout is None else layout.value, "protection": protection}
+    found |= {"contents": contents(one.reply).get(field, "")}
     return {**found, "noise": True} if one.function.releases else found
 
 
