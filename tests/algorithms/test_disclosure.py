@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import cache
 
 import numpy as np
@@ -11,16 +12,16 @@ from scipy.sparse import csr_array
 
 import sites
 from federations import BINARY, initialise, rectangles, table
-from intarsia.core.algorithm import Release
+from intarsia.core.algorithm import Release, contents, describe
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import split
 from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import differential_privacy, evaluation, preprocessing
+from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.results import audit
-from intarsia.training.registry import BASELINES, algorithm_named
+from intarsia.training.registry import BASELINES, algorithm_named, algorithm_names
 
 CLASSES = Labels("multiclass", ("a", "b", "c"))
 NUMBERS = Labels("regression")
@@ -291,3 +292,60 @@ def test_a_declaration_that_is_taken_away_is_missed(field):
     assert crossed("hyfdca") - audit.list_declared(less)
     for one in whole:
         assert crossed("hyfdca") - audit.list_declared(set(whole) - {one})
+
+
+# -- in plain words
+
+
+def shared_sends():
+    """Return what the steps that all runs share declare."""
+    blocks, labels = grid("")
+    schema = Schema.of(blocks, labels)
+    loss = evaluation.grading_loss("hinge")
+    grades = [
+        one
+        for additive in (True, False)
+        for one in evaluation.sends(len, loss, schema, part="train", additive=additive)
+    ]
+    server = algorithm_named("hyfem").model.server_model
+    grades += evaluation.server_sends(server, schema, (), loss, part="train")
+    sends = (preprocessing.SENDS, differential_privacy.SENDS, inference.SENDS)
+    return (*grades, *(one for some in sends for one in some))
+
+
+@pytest.mark.parametrize("name", sorted({*algorithm_names()} - {*BASELINES}))
+def test_what_is_declared_is_described_in_plain_words(name):
+    """A field is described once in a run: its words are found by "Reply.field"."""
+    if name not in ("hyfdca", "cocoa", "fedavg"):
+        pytest.importorskip("torch")
+    algorithm = algorithm_named(name)
+    sends = [*algorithm.disclosure.sends]
+    if algorithm.private is not None:
+        sends += algorithm.private(NOISE).disclosure.sends
+    found = {}
+    for one in (*sends, *(shared_sends() if name == "hyfem" else ())):
+        words = contents(one.reply)
+        for field in dataclasses.fields(one.reply):
+            place = f"{one.reply.__name__}.{field.name}"
+            assert words.get(field.name), f"{place}: describe it, in its class's `fl.describe`"
+            plain = re.fullmatch(r"[a-z][a-z' -]*(F1)?[a-z' -]*", words[field.name])
+            assert plain, f"{place}: {words[field.name]!r} has more than words"
+            assert len(words[field.name].split()) <= 10, place
+            if one.function.protocol in ("", "preprocessing", "evaluation"):
+                assert found.setdefault(place, words[field.name]) == words[field.name]
+
+
+def test_a_reply_that_is_described_in_part_is_an_error():
+    @dataclasses.dataclass(frozen=True)
+    class Reply:
+        at: float
+        more: float
+
+    for words in ((), ("counts of rows",)):
+        with pytest.raises(TypeError, match="Reply has the fields"):
+            describe(*words, att="counts of rows")(Reply)
+    with pytest.raises(TypeError, match=r"\['more'\]"):
+        describe(at="counts of rows")(Reply)
+    assert contents(Reply) == {}
+    described = contents(describe("losses", at="counts of rows")(Reply))
+    assert described == {"at": "counts of rows", "more": "losses"}

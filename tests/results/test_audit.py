@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,13 +13,18 @@ import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.core.algorithm import Layout, contents
+from intarsia.engines.sums.sealed import layouts
 from intarsia.engines.transcript import Crossings, read_transcript
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.results import audit
+from intarsia.training.registry import algorithm_named
 from intarsia.training.run import resume, run
+from plain_words import check_kinds, check_plain, listed
+from tests.algorithms.test_disclosure import shared_sends
 
 CLIENTS = tuple(f"r{row}c{column}" for row in range(3) for column in range(2))
 
@@ -32,6 +37,7 @@ class Recorded:
     mode: str
     found: audit.Audit
     records: tuple
+    algorithm: str
 
     def lines(self, **wanted):
         return [
@@ -41,27 +47,30 @@ class Recorded:
         ]
 
 
-def described(folder, mode, algorithm, **settings):
-    options = {"rounds": 8, "tolerance": 0, "evaluate_every": 3, "yardsticks": False}
+def described(folder, mode, name, *, algorithm=None, partition=None, **settings):
+    options = {"rounds": 8, "evaluate_every": 3, "yardsticks": False}
+    options |= {"tolerance": 0} if algorithm is None else {}
     tree = {
         "experiment": {**options, **settings, "out": str(folder)},
         "privacy": {"mode": mode, "transcript": True},
-        "algorithm": {"name": algorithm, "regularisation": 1e-2},
+        "algorithm": {
+            "name": name,
+            **({"regularisation": 1e-2} if algorithm is None else algorithm),
+        },
         "dataset": {"name": "breast_cancer"},
-        "partition": {"kind": "grid", "rows": 3, "columns": 2},
+        "partition": partition or {"kind": "grid", "rows": 3, "columns": 2},
     }
     return experiment.from_dict(tree, folder)
 
 
-def recorded(folder, mode, algorithm, **settings):
+def recorded(folder, mode, name, **settings):
     with pytest.MonkeyPatch.context() as patch:
         if mode == "ckks":  # ciphertexts for 150 samples, which a run would put under masks
             whole = modes.sealing
             patch.setattr(modes, "sealing", lambda *args: replace(whole(*args), long=100))
-        run(described(folder, mode, algorithm, **settings), overwrite=True)
-    return Recorded(
-        folder, mode, audit.load(folder), tuple(read_transcript(folder / "transcript.bin"))
-    )
+        run(described(folder, mode, name, **settings), overwrite=True)
+    records = tuple(read_transcript(folder / "transcript.bin"))
+    return Recorded(folder, mode, audit.load(folder), records, name)
 
 
 RUNS = {
@@ -220,6 +229,116 @@ def test_what_is_marked_sealed_is_not_the_numbers_in_another_dress(tmp_path, mas
     assert compared > 100
 
 
+# -- in sentences
+
+
+def words_of(algorithm):
+    """Return the words and the layout of each field, "Reply.field", that may cross."""
+    sends = (*shared_sends(), *algorithm_named(algorithm).disclosure.sends)
+    return {
+        f"{one.reply.__name__}.{name}": (contents(one.reply)[name], layout)
+        for one in sends
+        for name, layout in layouts(one.reply)
+    }
+
+
+def check_sentences(made, algorithm):
+    """Hold the sentences of a run against what stands in its transcript."""
+    said_, known = audit.sentences(made.found), words_of(algorithm)
+    check_plain(said_)
+    answers, kinds = Counter(), set()
+    times = {name: defaultdict(Counter) for name in ("open", "sealed", "rows")}
+    for one in made.records:
+        if one.kind not in ("ask", "sum"):
+            continue
+        answers[one.client] += 1
+        seen = set()
+        for name, value in one.fields.items():
+            if value is not None and not (isinstance(value, dict) and not value):
+                words, layout = known[f"{one.type}.{name}"]
+                seen.add(("sealed" if sealed(value) else "open", words))
+                if layout in (Layout.SAMPLES, Layout.SELECTED) and not sealed(value):
+                    seen.add(("rows", words))
+        for where, words in seen:
+            times[where][words][one.client, one.function] += 1
+            kinds.add(words)
+
+    def bounds(counts):
+        """An exchange is with one client or more: at least what the busiest one did."""
+        by_function = defaultdict(list)
+        for (_, function), number in counts.items():
+            by_function[function].append(number)
+        return sum(map(max, by_function.values())), sum(map(sum, by_function.values()))
+
+    crossed = {where: {one: bounds(n) for one, n in some.items()} for where, some in times.items()}
+    least, most = min(answers.values()), max(answers.values())
+    often = f"{most} answers" if least == most else f"{least} to {most} answers"
+    assert said_[1].startswith(f"{len(kinds)} kinds of values")
+    assert f"each client sent it {often}," in said_[2]
+    check_kinds(said_[3], crossed["open"])
+    revealed = Counter(one.type for one in made.records if one.kind == "reveal")
+    totals = defaultdict(dict)
+    for name, number in revealed.items():
+        words = {known[one][0] for one in name.split(" and ")}
+        assert len(words) == 1
+        kind = " ".join(sorted({one.split(".")[0] for one in name.split(" and ")}))
+        before = totals[words.pop()]
+        before[kind] = max(number, before.get(kind, 0))
+    check_kinds(said_[4], {one: (sum(n.values()),) * 2 for one, n in totals.items()})
+    check_kinds(said_[5], crossed["sealed"])
+    check_kinds(said_[8].partition(";")[0], crossed["rows"])
+    return said_
+
+
+def test_the_sentences_say_what_the_transcript_shows(recording):
+    said_ = check_sentences(recording, recording.algorithm)
+    assert ("Nothing was hidden" in said_[6]) == (recording.mode == "plain")
+    assert ("hidden by random masks" in said_[6]) == (recording.mode != "plain")
+    assert ("were encrypted" in said_[6]) == (recording.mode == "ckks")
+    assert ("could read: nothing" in said_[8]) == (recording.mode != "plain")
+
+
+SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("local", SMALL),
+        pytest.param("flic", {**SMALL, "pretraining_epochs": 1}, marks=pytest.mark.slow),
+        pytest.param("femam", SMALL, marks=pytest.mark.slow),
+        pytest.param("hyfem", {"hidden": (8,)}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_sentences_of_networks_say_what_the_transcript_shows(tmp_path, algorithm, options):
+    pytest.importorskip("torch")
+    columns = 2 if algorithm == "hyfem" else 1
+    partition = {"kind": "grid", "rows": 3, "columns": columns}
+    made = recorded(
+        *(tmp_path, "masked", algorithm), rounds=2, algorithm=options, partition=partition
+    )
+    said_ = check_sentences(made, algorithm)
+    assert "counts and losses of evaluated rows" in said_[3]
+
+
+def test_in_sentences_every_field_that_clients_opened_is_told(masked):
+    words = {one.contents for one in masked.lines(how="total")}
+    assert words >= {"model weights or their changes", "each row's model score"}
+    assert words >= listed(audit.sentences(masked.found)[7]).keys()
+    assert "" not in words
+
+
+def test_what_an_older_run_or_another_algorithm_does_not_describe_is_said_so(masked, tmp_path):
+    found = json.loads((masked.folder / "audit.json").read_text())
+    for one in found["crossings"]["exchanges"].values():
+        del one["contents"]
+    (tmp_path / "audit.json").write_text(json.dumps({**found, "undeclared": ["ask f -> R"]}))
+    said_ = audit.sentences(audit.load(tmp_path))
+    check_plain(said_)
+    assert "values that are described nowhere" in said_[3]
+    assert said_[9].startswith("1 thing crossed, listed below, that the algorithm does not declare")
+
+
 # -- of runs that were stopped
 
 
@@ -295,7 +414,7 @@ def test_the_command_says_that_plain_sums_are_open(tmp_path, capfd):
     assert main(["audit", str(tmp_path)]) == 0
     err = said(capfd)[1]
     assert "mode: plain: whoever runs the server could read every contribution" in err
-    assert "could not read: none." in err
+    assert "the server held and could not read: nothing." in " ".join(err.split())
 
 
 def test_the_command_says_that_a_run_was_stopped(tmp_path, capfd):

@@ -355,13 +355,13 @@ def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
     for column in table.columns[1:6]:
         column.justify = "left"
     for key, times in sorted(log.left.items()):
-        words = log.words_of_field(key[1], key[0]) or "–"
+        words = log.contents[key[1], key[0]] or "–"
         table.add_row(*map(Text, (key[0], words, *key[1:])), f"{times:,}")
     opened = _table(f"What {log.name} opened", "in", "totals", "in words", "to", "times")
     for column in opened.columns[1:4]:
         column.justify = "left"
     for (field, total, to), times in sorted(log.opened.items()):
-        words = log.words_of_total(total) or "–"
+        words = log.contents["", total] or "–"
         opened.add_row(*map(Text, (field, total, words, to)), f"{times:,}")
     for one in (table, opened):
         if one.row_count:

@@ -16,7 +16,6 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
-from intarsia.engines.sums.secure import REFRESH
 from intarsia.results.audit import (
     BY_ROW,
     MASKS,
@@ -25,7 +24,6 @@ from intarsia.results.audit import (
     list_contents,
     message_of,
     several,
-    words_of,
 )
 from intarsia.results.chained_log import Chain, Head, read_chain
 
@@ -33,7 +31,7 @@ Entry = Mapping[str, Any]
 _MOST = 5  # differences between two sites that are told
 # What leaves in the steps of the set-up, and at the end.
 _STEPS = {
-    "read": "names and levels of columns and classes of labels",
+    "read": "names of columns, levels of text columns and classes of labels",
     "deal": "what a simulated client was dealt",
     "encode": "which rows and columns the site holds",
     "keep": "means and scales of columns if the site allows it",
@@ -82,7 +80,7 @@ class SiteLog:
         """Return what was opened how often: in which field, of which totals, and to whom."""
         return Counter(
             (
-                *(one["field"], " and ".join(sorted({term["total"] for term in one["of"]}))),
+                *(one["field"], _total(one)),
                 "server" if one["to"] == "server" else "this site",
             )
             for entry in self.of("answered")
@@ -90,23 +88,19 @@ class SiteLog:
         )
 
     @cached_property
-    def _contents(self) -> dict[str, str]:
-        """Return what fields that left hold, in plain words, by function and by reply."""
-        found: dict[str, str] = {}
+    def contents(self) -> dict[tuple[str, str], str]:
+        """Return in plain words what fields hold by function and field, and totals by ("", total).
+
+        Logs of older versions do not say it.
+        """
+        found: dict[tuple[str, str], str] = {}
         for entry in self.of("answered"):
             for one in entry.get("left", ()):
-                if one.get("contents"):  # logs of older versions have none
-                    field = _field_of(entry["function"], one["field"])
-                    found |= dict.fromkeys((field, one["field"]), one["contents"])
+                found[entry["function"], one["field"]] = one.get("contents", "")
+            for one in entry.get("opened", ()):
+                words = dict.fromkeys(term.get("contents", "") for term in one["of"])
+                found["", _total(one)] = in_words([word for word in words if word])
         return found
-
-    def words_of_field(self, function: str, field: str) -> str:
-        """Return in plain words what left in a field of a function's reply; "": it is not known."""
-        return self._contents.get(_field_of(function, field), "")
-
-    def words_of_total(self, total: str) -> str:
-        """Return in plain words what a total is of, or a combination of them."""
-        return words_of(total.replace(f"{REFRESH}.", ""), self._contents)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -125,9 +119,9 @@ class SiteLog:
         }
 
 
-def _field_of(function: str, field: str) -> str:
-    """Return a field "Reply.field" of a function's reply as totals name it, "function.field"."""
-    return f"{function.rsplit('.', 1)[-1]}.{field.split('.')[1]}"
+def _total(opened: Entry) -> str:
+    """Return of what a total is that was opened: names in the order of the alphabet."""
+    return " and ".join(sorted({term["total"] for term in opened["of"]}))
 
 
 def load(folder: Path, noted: str = "") -> SiteLog:
@@ -161,7 +155,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     protections: set[str] = set()
     for (field, function, layout, protection, _), times in log.left.items():
         clear = protection.startswith("none")
-        words = log.words_of_field(function, field)
+        words = log.contents[function, field]
         found = words, f"{function} {message_of(field)}", times
         left["clear" if clear else "sealed"].append(found)
         left["rows"] += [found] if clear and layout in BY_ROW else []
@@ -179,7 +173,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     own: list[tuple[str, str, int]] = []
     server: list[tuple[str, str, int]] = []
     for (field, total, to), times in log.opened.items():
-        found = log.words_of_total(total), f"{message_of(field)} {message_of(total)}", times
+        found = log.contents["", total], f"{message_of(field)} {message_of(total)}", times
         (server if to == "server" else own).append(found)
     return (
         f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",

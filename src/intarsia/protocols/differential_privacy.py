@@ -146,6 +146,7 @@ class ShareOut:
     """Ask for the client's share of the weights, with noise."""
 
 
+@fl.describe("model weights with noise")
 @dataclass(frozen=True)
 class NoisyWeights:
     """A client's share of the weights with its share of the noise, or their total: the model."""

@@ -61,7 +61,7 @@ class LabelPairs:
     seed: int  # of the factors, the same at both
 
 
-@fl.describe("how much the labels of two clients differ on shared rows")
+@fl.describe("differences between two clients' labels on shared rows")
 @dataclass(frozen=True)
 class LabelDifferences:
     """A client's part of what the labels of two differ by."""

@@ -136,8 +136,7 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"each client sent it {often}, with one or a few kinds of values in each.",
         f"Of single clients the server could read: {_listed(alone)}.",
         f"Of totals over clients the server read: {_listed(revealed)}.",
-        "Of single clients the server held, and could not read: "
-        f"{_listed(audit.sealed_at_server)}.",
+        f"Of single clients the server held and could not read: {_listed(audit.sealed_at_server)}.",
         f"{_protection(audit)}.",
         "Of totals clients opened those of rows, columns and models that are theirs too: "
         f"{_listed(opened)}.",
@@ -200,7 +199,7 @@ def list_contents(found: Iterable[tuple[str, str, int]], most: int = 4) -> str:
     listed = [f"{words} ({counted(times)})" for words, times in counts.most_common()]
     if len(listed) <= most:
         return in_words(listed) or "nothing"
-    return f"{len(listed)} kinds of values, listed below, most often {in_words(listed[:3])}"
+    return f"{len(listed)} kinds, listed below, most often {in_words(listed[:3])}"
 
 
 def in_words(some: Sequence[str]) -> str:

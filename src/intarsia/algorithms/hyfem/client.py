@@ -54,7 +54,7 @@ class Weight:
     share: float
 
 
-@fl.describe("the weight of a client in each class that it has rows of")
+@fl.describe("the client's weight in each class that it has")
 @dataclass(frozen=True)
 class Seen:
     """The client's p_m for each class that it has rows of, else 0."""

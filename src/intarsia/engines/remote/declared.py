@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from intarsia.core.algorithm import PUBLIC, Layout, Origin, Sends
+from intarsia.core.algorithm import PUBLIC, Layout, Origin, Sends, contents
 from intarsia.core.block import ClientId
 from intarsia.engines.remote.replies import is_optional
 from intarsia.engines.remote.wire import Call, function_name
@@ -188,6 +188,22 @@ class Declared:
                 self._functions.setdefault(found.name, []).append(fn.name)
                 if field in one.reveals:
                     self._reveals.add(found.name)
+
+    def words_of(self, function: str, field: str) -> str:
+        """Return what a total is of in plain words, or one that was sealed anew; "": not known."""
+        names = [(function, field)]
+        if function == REFRESH:  # "Reply.field and Reply.field"
+            names = [
+                (fn, one.split(".")[1])
+                for one in field.split(" and ")
+                for fn in self._functions.get(one, [])[:1]
+            ]
+        found = [
+            contents(self._totals[one].sends.reply).get(one[1], "")
+            for one in names
+            if one in self._totals
+        ]
+        return " and ".join(dict.fromkeys(filter(None, found)))
 
     def sends(self, call: Call) -> Sends:
         """Return what is declared of the function that a call names.

@@ -402,13 +402,17 @@ class _Run:
             total = from_record(totals, record)
             place.declared().check_message(one, name, total, self._sums, call)
             found[name], extra = totals.own(self._client, total)
-            self._note_opened(f"{type(message).__name__}.{name}", self._client, record.value)
+            self._note_opened(
+                f"{type(message).__name__}.{name}", self._client, record.value, place.declared()
+            )
             size += extra
         return evolve(message, **found), size
 
-    def _note_opened(self, field: str, reader: str, record: CombinationRecord) -> None:
+    def _note_opened(
+        self, field: str, reader: str, record: CombinationRecord, declared: Declared
+    ) -> None:
         """Note for the log that a total is opened: of what, and to whom."""
-        opened = {"field": field, "to": reader, "of": site_entries.of_total(record)}
+        opened = {"field": field, "to": reader, "of": site_entries.of_total(record, declared)}
         self._entry.setdefault("opened", []).append(opened)
 
     def _sealed(
@@ -440,7 +444,8 @@ class _Run:
         name = asked.name if isinstance(asked, wire.ToSeal) else ""
         place.declared().check_opening(total, asked.cells, self._sums, call, name)
         mine = dict.fromkeys(asked.cells, self._client)
-        self._note_opened(name, self._client if name else "server", asked.total)
+        reader = self._client if name else "server"
+        self._note_opened(name, reader, asked.total, place.declared())
         if isinstance(asked, wire.ToOpen):
             opened = totals.opened_cells(mine, total)
             values, extra = zip(*(opened[cell] for cell in asked.cells), strict=True)

@@ -12,6 +12,7 @@ from typing import Any
 from intarsia.core.algorithm import Layout, Sends, contents
 from intarsia.engines import codec
 from intarsia.engines.remote import wire
+from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.wire import Call
 from intarsia.engines.sums.sealed import SealedTotal, layouts
 from intarsia.engines.sums.secure import CombinationRecord
@@ -75,12 +76,13 @@ def _left(one: Sends, field: str, protection: str) -> Entry:
     return {**found, "noise": True} if one.function.releases else found
 
 
-def of_total(record: CombinationRecord) -> list[Entry]:
+def of_total(record: CombinationRecord, declared: Declared) -> list[Entry]:
     """Return what a sealed total is made of: exchanges, contributors and a digest by cell."""
     return [
         {
             "exchange": name[1],
             "total": f"{name[2]}.{name[3]}",
+            "contents": declared.words_of(name[2], name[3]),
             "factor": weight,
             "cells": {
                 str(piece.numbers[2]): {
