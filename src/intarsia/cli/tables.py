@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -324,6 +324,7 @@ def _beside_published(groups: Sequence[Group]) -> Table:
 def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -> None:
     """Show who could read what in a run: in sentences, then the server, all clients, or one."""
     _print_sentences(console, sentences(audit))
+    _print_kinds(console, ((one.contents, one.what) for one in audit.lines))
     read, sealed = audit.read_by_server, audit.sealed_at_server
     opened = audit.read_by_clients if client is None else audit.read_by(client)
     who = "the clients" if client is None else client
@@ -349,20 +350,21 @@ def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -
 def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
     """Show what left a site by its log: in sentences, then field by field."""
     _print_sentences(console, said)
+    fields = [(words, field) for (function, field), words in log.contents.items() if function]
+    totals = [(log.contents["", total], field) for field, total, _ in log.opened]
+    _print_kinds(console, (*fields, *totals))
     title = f"What left {log.name}"
-    table = _table(title, "field", "in words", "in", "layout", "protection", "opened by")
+    table = _table(title, "field", "in", "layout", "protection", "opened by")
     table.add_column("times", justify="right")
-    for column in table.columns[1:6]:
+    for column in table.columns[1:5]:
         column.justify = "left"
     for key, times in sorted(log.left.items()):
-        words = log.contents[key[1], key[0]] or "–"
-        table.add_row(*map(Text, (key[0], words, *key[1:])), f"{times:,}")
-    opened = _table(f"What {log.name} opened", "in", "totals", "in words", "to", "times")
-    for column in opened.columns[1:4]:
+        table.add_row(*map(Text, key), f"{times:,}")
+    opened = _table(f"What {log.name} opened", "in", "totals", "to", "times")
+    for column in opened.columns[1:3]:
         column.justify = "left"
-    for (field, total, to), times in sorted(log.opened.items()):
-        words = log.contents["", total] or "–"
-        opened.add_row(*map(Text, (field, total, words, to)), f"{times:,}")
+    for total, times in sorted(log.opened.items()):
+        opened.add_row(*map(Text, total), f"{times:,}")
     for one in (table, opened):
         if one.row_count:
             console.print(one)
@@ -376,15 +378,29 @@ def _print_sentences(console: Console, said: Sequence[str]) -> None:
         _print(console, f"{number}. {one}")
 
 
+def _print_kinds(console: Console, fields: Iterable[tuple[str, str]]) -> None:
+    """Show by which names the tables have what the sentences are of; `fields` by their words."""
+    kinds: dict[str, set[str]] = {}
+    for words, field in fields:
+        if words and field:
+            kinds.setdefault(words, set()).add(field)
+    table = _table("Kinds of values, and their names in the tables below", "kind", "fields")
+    table.columns[1].justify = "left"
+    for words, names in sorted(kinds.items()):
+        table.add_row(Text(words), Text(", ".join(sorted(names))))
+    if kinds:
+        console.print(table)
+
+
 def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
-    table = _table(title, "what", "in words", "values", "in", "how", "clients", "times")
-    for column in table.columns[1:5]:
+    table = _table(title, "what", "values", "in", "how", "clients", "times")
+    for column in table.columns[1:4]:
         column.justify = "left"
     for line in lines:
         how = line.protection if line.readable else f"sealed: {line.protection}"
         parts = "all" if len(line.clients) == clients else str(len(line.clients))
         table.add_row(
-            *map(Text, (line.what, line.contents or "–", line.values, line.function or "–")),
+            *map(Text, (line.what, line.values, line.function or "–")),
             Text(_READ.get(line.how, how) if line.readable else how),
             "–" if not line.clients else parts,
             f"{line.times:,}",
