@@ -189,6 +189,9 @@ class ClientFunction:
     reply: type = object
     protocol: str = ""  # which every run shares; "": the function is its algorithm's own
     stream: str = ""  # whose random numbers it draws; "": those of its own name
+    # fields of the reply that one client alone sends for each cell, and the others leave out; what
+    # else may be left out is left out by all that are called, or by none
+    alone: tuple[str, ...] = ()
 
 
 def client_function(
@@ -224,6 +227,11 @@ def secret_function(
 def noise_function(fn: ClientFunction) -> ClientFunction:
     """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
     return replace(fn, releases=True)
+
+
+def one_sender(fn: ClientFunction, *fields: str) -> ClientFunction:
+    """Return the client function as one of whose fields one client alone sends those of a cell."""
+    return replace(fn, alone=fields)
 
 
 def vectorised_function(

@@ -331,6 +331,9 @@ def mask_rows(
     return Sharing(point, rows, own, drawn), masked
 
 
+mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
+
+
 @fl.client_function
 def multiply_rows(
     state: Point | Sharing, block: Block, message: Factors, rng: fl.RandomKey

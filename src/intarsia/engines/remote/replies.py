@@ -251,6 +251,8 @@ def check_piece(record: Any) -> None:
         and len(record.texts) == 2
         and all(type(one) is str for one in (*record.texts, *record.contributors))
         and all(type(one) is bytes for one in record.nonces)
+        and type(record.owners) is tuple
+        and all(type(one) is str for one in record.owners)
         and record.digits in (0, 1, 2)
         and type(record.content) is bytes
         and _are_sizes(record.shape)

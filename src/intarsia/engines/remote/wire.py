@@ -26,8 +26,8 @@ from intarsia.errors import CodecError, IntarsiaError, SiteError
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
 
 # What calls and answers mean: a run is of one version, at the server and at all sites. 1 named
-# functions by their modules; 2 had sealed pieces without nonces.
-PROTOCOL = 3
+# functions by their modules; 2 had sealed pieces without nonces, 3 without owners.
+PROTOCOL = 4
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 
+# How SEAL 4 writes a polynomial that is not compressed: a head (magic, length of the head, version,
+# no compression) and the length of all; id of the parameters, number of residues and scale; then
+# the same head and the number once more before the residues.
+_HEAD = (0xA15E, 16, 4, 0, 0, 0)
+_HEAD_BYTES = 16
+_PLAIN = struct.Struct("<HBBBBHQ 4QQd HBBBBHQ Q")
 _REFUSED = (RuntimeError, ValueError)  # what SEAL raises on bytes that are no ciphertext of ours
 
 
@@ -39,6 +46,8 @@ class Arithmetic:
         self.parameters = parameters
         self.context = _context(self._library, parameters)
         self._evaluator = self._library.Evaluator(self.context)
+        first = self.context.first_context_data().parms()
+        self.primes = tuple(prime.value() for prime in first.coeff_modulus())
         self._size: int | None = None
 
     def added(self, one: Ciphertexts, other: Ciphertexts) -> Ciphertexts:
@@ -55,6 +64,18 @@ class Arithmetic:
                 "total; one of them was cut or altered: repeat the exchange."
             )
         return Ciphertexts(tuple(map(self._sum, one.parts, other.parts)))
+
+    def moved(self, ciphertext: Any, residues: NDArray[np.uint64]) -> Any:
+        """Return a ciphertext with residues, (primes · degree,), added to its first polynomial."""
+        count, found = len(residues), self._library.Plaintext()
+        head = _PLAIN.pack(
+            *(*_HEAD, _PLAIN.size + 8 * count, *ciphertext.parms_id(), count, ciphertext.scale),
+            *(*_HEAD, _HEAD_BYTES + 8 + 8 * count, count),
+        )
+        _read(found, self.context, head + residues.tobytes())
+        total = self._library.Ciphertext()
+        self._evaluator.add_plain(ciphertext, found, total)
+        return total
 
     def to_bytes(self, ciphertext: Any) -> bytes:
         """Return a ciphertext as bytes."""

@@ -5,8 +5,9 @@ add as the numbers do as long as no total leaves the signed 64-bit integers.
 
 The check of signed integers x₁ … xₙ is Σ rⱼ xⱼ modulo the prime P = 2^64 - 59, with secret factors
 r. It is linear: the checks of several contributions add up, modulo P, to the check of their sum.
-No carry is left in it that would tell of a single contribution. Whoever does not know r meets the check of another vector (differences below P) with probability about 2^-64
-(universal hashing: Carter and Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
+No carry is left that would tell of a single contribution. Whoever does not know r meets the check
+of another vector (differences below P) with probability about 2^-64 (universal hashing: Carter and
+Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
 
 So that no total of the clients' values can wrap, with the range R (largest |total|) a word has
 f = 62 - ⌈log₂ R⌉ bits after the point: a total within the range is an integer of at most 62 bits.

@@ -119,8 +119,7 @@ class MaskedSealer:
                 f"Sums over {clients} clients were asked of a fixed-point format for "
                 f"{fixed.addends} addends; make it for the number of clients, at least one."
             )
-        shared = isinstance(masks, SharedKey | bytes)
-        self._masks: Masks = SharedMasks(masks) if shared else masks
+        self._masks: Masks = SharedMasks(masks) if isinstance(masks, SharedKey | bytes) else masks
         self._fixed = fixed
         self._scale = 1.0 / fixed.step
         self._clients = clients

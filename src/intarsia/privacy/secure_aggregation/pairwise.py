@@ -5,7 +5,7 @@ A contribution to a cell carries
 * for each neighbour among the other contributors a mask under the key of the two alone, which the
   one that comes first by name adds and the other takes off: in the sum they cancel;
 * from the first contributor a mask under a key that the owners of the cell alone have. It is all
-  that is left in the sum, and the owners take it off. A contributor that is alone has this one only.
+  that is left in the sum, and the owners take it off. A contributor that is alone has only this.
 
 The keys are those of `intarsia.privacy.keys.pair_keys`, one for each pair of clients and for the
 owners of each cell. The places in the counter are as in `masking`: a hash under the owners' key of
@@ -15,9 +15,10 @@ Neighbours
 ----------
 With up to `colluders` + log₂ n other contributors these are all of them. With more, the n
 contributors stand in a circle by name, and each has as many neighbours as that, half of them on
-either side: Harary's graph, which stays in one piece whichever of its clients are taken out, as long as
-they are fewer than a client has neighbours (Bell, Bonawitz, Gascón, Lepoint and Raykova 2020,
-https://doi.org/10.1145/3372297.3417885, draw it at random; this one needs no chance).
+either side: Harary's graph. It stays in one piece whichever clients are taken out, as long as they
+are fewer than a client has neighbours. (Bell, Bonawitz, Gascón, Lepoint and Raykova 2020,
+https://doi.org/10.1145/3372297.3417885, put the clients into the circle at random, so that fewer
+neighbours do with high probability; what is said here holds for sure.)
 
 What protects whom
 ------------------

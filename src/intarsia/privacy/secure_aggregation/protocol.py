@@ -67,7 +67,6 @@ class Parties(NamedTuple):
 NOT_NAMED: Final = Parties((), ())  # where each contribution has a mask of its own
 
 
-
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A sealed contribution, or a sealed total of several."""
@@ -218,6 +217,7 @@ class Sealing:
     exact: Mapping[str, ExactSealer]
     bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `exact` seals too
     long: int  # values of a client's cell from which it is a long array
+    pairs: bool = False  # whether pieces name the owners of their cells, who alone open them
     ckks: CkksAdder | None = None  # reads and writes ciphertexts, in the mode that has some
 
     def to_bytes(self, piece: Piece) -> bytes:
@@ -231,7 +231,8 @@ class Sealing:
         """Return a piece with the content that was written."""
         if self.ckks is not None:
             if data[:1] != _WORDS:
-                return self.ckks.from_bytes(data[1:])
+                found = self.ckks.from_bytes(data[1:])
+                return replace(found, nonces=piece.nonces, owners=piece.owners)
             data = data[1:]
         words = np.frombuffer(data, np.uint64, offset=8).copy()
         if len(data) < 8 or struct.unpack_from("<Q", data)[0] != len(words):
