@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 
-# How SEAL 4 writes a polynomial that is not compressed: a head (magic, length of the head, version,
-# no compression) and the length of all; id of the parameters, number of residues and scale; then
-# the same head and the number once more before the residues.
-_HEAD = (0xA15E, 16, 4, 0, 0, 0)
+# How SEAL writes a polynomial that is not compressed: a head, which ends with a size; id of the
+# parameters, number of residues and scale; the head and the number once more, then the residues. In
+# the head the sixth byte says how what follows is compressed.
+_PLAIN = struct.Struct("<8sQ 4QQd 8sQ Q")
 _HEAD_BYTES = 16
-_PLAIN = struct.Struct("<HBBBBHQ 4QQd HBBBBHQ Q")
+_COMPRESSION = 5
 _REFUSED = (RuntimeError, ValueError)  # what SEAL raises on bytes that are no ciphertext of ours
 
 
@@ -47,6 +47,9 @@ class Arithmetic:
         self.context = _context(self._library, parameters)
         self._evaluator = self._library.Evaluator(self.context)
         first = self.context.first_context_data().parms()
+        head = bytearray(_written(self._library.Plaintext())[:8])
+        head[_COMPRESSION] = 0
+        self._head = bytes(head)  # of the library's version
         self.primes = tuple(prime.value() for prime in first.coeff_modulus())
         self._size: int | None = None
 
@@ -69,8 +72,8 @@ class Arithmetic:
         """Return a ciphertext with residues, (primes · degree,), added to its first polynomial."""
         count, found = len(residues), self._library.Plaintext()
         head = _PLAIN.pack(
-            *(*_HEAD, _PLAIN.size + 8 * count, *ciphertext.parms_id(), count, ciphertext.scale),
-            *(*_HEAD, _HEAD_BYTES + 8 + 8 * count, count),
+            *(self._head, _PLAIN.size + 8 * count, *ciphertext.parms_id(), count),
+            *(ciphertext.scale, self._head, _HEAD_BYTES + 8 + 8 * count, count),
         )
         _read(found, self.context, head + residues.tobytes())
         total = self._library.Ciphertext()
