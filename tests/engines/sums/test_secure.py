@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federations import BINARY, block, rectangles, table
-from intarsia.core.algorithm import Counts, PerFeature, PerSample, PerSelected, client_function
+from intarsia.core.algorithm import (
+    Counts,
+    PerFeature,
+    PerSample,
+    PerSelected,
+    client_function,
+    one_sender,
+)
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -126,7 +133,8 @@ def sealing_of(mode, clients, reach=2.0**22):
 
     secret = CkksKeys.create(parameters(reach, len(clients))).secret_bytes()
     # every array that is laid out by an index goes into ciphertexts, if it is as short as one value
-    return replace(modes.sealing(options, clients, modes.in_one_process(KEYS.shared, secret)), long=1)
+    keys = modes.in_one_process(KEYS.shared, secret)
+    return replace(modes.sealing(options, clients, keys), long=1)
 
 
 def engine_over(blocks, mode="masked", seed=0):
@@ -286,6 +294,9 @@ def add_up_at_first(state, block, message, rng):
     if 0 in block.samples.tolist():  # at client a alone
         return state, sums
     return state, replace(sums, rows=None, total=None)
+
+
+add_up_at_first = one_sender(add_up_at_first, "rows", "total")
 
 
 def test_a_field_that_is_none_adds_nothing():

@@ -3,7 +3,8 @@
 `identity.key`, `shared.key` and `ckks.key` lie in it, each readable by its owner only, and in
 `cards.json` the cards of all clients. What is forwarded between clients (cards, bundles) holds
 nothing that the forwarder can open. A bundle is the shared key of one generation wrapped for one
-client, with the cards of all and with the CKKS secret key where there is one (see `intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
+client, with the cards of all and with the CKKS secret key where there is one (see
+`intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
 """
 
 from __future__ import annotations
