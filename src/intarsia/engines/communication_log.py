@@ -15,7 +15,7 @@ from intarsia.core.algorithm import ClientFunction, evolve
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import Totals, from_record, to_record
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, layouts
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, both, layouts
 from intarsia.engines.sums.secure import CombinationRecord, PieceRecord, SecureCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
@@ -197,12 +197,16 @@ class Exchange:
         self.messages = books.refreshed(messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
+        self._recorded = books.recorded
         self.replies: dict[ClientId, Any] = {}  # of an ask
         self._collector = (
             books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
         )
         self._message: Any = self  # which was split last; this is none
         self._split = Split((), {}, type(None))
+        # what is sealed in messages, and who got these: a field may be None in those of others
+        self._named: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
+        self._alike: list[ClientId] = []  # who got messages like the one that was split last
         self._reply: type = type(None)
         self._unsent: set[str] | None = None  # fields that no client so far had anything for
         for client in messages if fn.releases else ():
@@ -226,7 +230,7 @@ class Exchange:
                     f"{fn.message.__name__}; send what it is annotated with."
                 )
             self._message, apart = message, split(message)
-            self._split = apart
+            self._split, self._alike = apart, self._named.setdefault(apart.names, [])
             books.record(
                 "message",
                 fn.name,
@@ -237,7 +241,17 @@ class Exchange:
                     **{name: books.totals.held(total) for name, total in apart.sealed},
                 },
             )
+        self._alike.append(client)
         return self._split
+
+    def _opened(self) -> dict[str, tuple[str, list[ClientId]]]:
+        """Return the fields that were sealed for any client: totals of what, and for whom."""
+        found: dict[str, tuple[str, list[ClientId]]] = {}
+        for names, clients in self._named.items():
+            for name, origin in names:
+                before, others = found.get(name, (origin, []))
+                found[name] = both(before, origin), [*others, *clients]
+        return found
 
     def take(self, client: ClientId, reply: Any) -> None:
         """Take a client's reply."""
@@ -249,10 +263,12 @@ class Exchange:
         if self._collector is None:
             self.replies[client] = reply
             self.up += codec.size(reply)
-            self._took(client, type(reply), lambda: dict(sent))
         else:
             self.up += self._collector.add(client, reply)
-            self._took(client, type(reply), self._collector.seen)
+        self._reply = type(reply)
+        if self._recorded:
+            seen = self._collector.seen if self._collector is not None else lambda: dict(sent)
+            self._books.record(self._kind, self._fn.name, client, self._reply.__name__, seen)
 
     def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:
         """Take what a client sealed of its reply, and the bytes of that."""
@@ -262,12 +278,9 @@ class Exchange:
         self.up += size
         absent = {name for name, _ in layouts(kind)} - fields.keys()
         self._unsent = absent if self._unsent is None else self._unsent & absent
-        self._took(client, kind, collector.seen)
-
-    def _took(self, client: ClientId, kind: type, fields: Callable[[], dict[str, Any]]) -> None:
         self._reply = kind
-        if self._books.recorded:
-            self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
+        if self._recorded:
+            self._books.record(self._kind, self._fn.name, client, kind.__name__, collector.seen)
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""
@@ -277,9 +290,15 @@ class Exchange:
             (traffic.up, reply, self.up),
         ):
             counts[kind.__name__] = counts.get(kind.__name__, 0) + size
+        opened, asked = message.names, len(self.messages)
+        partly: dict[str, list[ClientId]] = {}
+        if len(self._named) > 1:
+            found = self._opened()
+            opened = tuple((field, origin) for field, (origin, _) in found.items())
+            partly = {field: some for field, (_, some) in found.items() if len(some) < asked}
         self._books.crossings.exchange(
-            *(self._kind, self._fn.name, message.kind, message.names, reply),
-            *(self.messages, self._unsent or ()),
+            *(self._kind, self._fn.name, message.kind, opened, reply),
+            *(self.messages, self._unsent or (), partly),
         )
         return self
 
