@@ -13,9 +13,7 @@ from intarsia.engines.remote.wire import Answer, Call, ToOpen
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
-# of masks and ciphertexts under one key: under those of pairs, most of what a site refuses here
-# cannot be opened either
-KEYS = modes.keys(Privacy(mode="masked", trust="clients"), ("a",), None, "test")
+KEYS = modes.keys(Privacy(mode="masked"), ("a",), None, "test")
 
 
 def unguarded(monkeypatch):
@@ -33,10 +31,13 @@ def unguarded(monkeypatch):
 class Departing:
     """An honest server's federation, of which each call to a victim can be altered.
 
-    `alter(call, message)` gives the message in place of one of a client function.
+    `alter(call, message)` gives the message in place of one of a client function. Sums are sealed
+    with one key: under keys of pairs most of what a site refuses cannot be opened either.
     """
 
-    def __init__(self, algorithm, options, victim, *, mode="masked", labels=BINARY, **more):
+    def __init__(
+        self, algorithm, options, victim, *, mode="masked", trust="clients", labels=BINARY, **more
+    ):
         x, y = table(40, 6)
         self.blocks = more.pop("blocks", None) or rectangles(
             x, y, 2, 2, shared_rows=4, shared_columns=1
@@ -47,7 +48,7 @@ class Departing:
         if mode != "plain":
 
             def sealing():
-                settings = Privacy(mode=mode, trust="clients")
+                settings = Privacy(mode=mode, trust=trust)
                 return modes.sealing(settings, list(self.blocks), KEYS)
 
         self.made = sites.federation(
