@@ -10,7 +10,7 @@ import pytest
 
 import four_sites
 import sites
-from departures import Departing
+from departures import Departing, with_total
 from intarsia.core.block import Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.deployment import run as remote_running
@@ -194,6 +194,24 @@ def test_before_the_greetings_a_site_takes_no_call_of_a_client_function(tmp_path
     with pytest.raises((StaleError, IntarsiaError)):
         over(tmp_path, set_up(tmp_path, plain=False), line)
     assert [one.error for one in said] == ["StaleError"]
+
+
+def test_a_total_for_other_owners_is_refused():
+    """Who is named an owner would have the key: a total under it could be made by others."""
+    victim = "r0c0"
+    made = Departing(FEDAVG, OPTIONS, victim, trust="pairs")
+    made.rounds(2)
+    call = made.of("fedavg.local_descent")[-1]
+    message = made.message(call)
+    terms = message.w.value.cells
+    everyone = tuple(sorted(made.blocks))
+    changed = tuple(
+        tuple(dataclasses.replace(one, owners=everyone) for one in some) for some in terms
+    )
+    assert made.ask(call, body=codec.encode(with_total(message, "w", cells=changed))).error == (
+        "RefusedError"
+    )
+    assert made.ask(call, body=codec.encode(message)).error == ""
 
 
 # ---- an attempt that was given up
