@@ -38,9 +38,9 @@ _COLUMNS = (
     "within",
 )
 _NOTES = (
-    "CPU seconds (the modes in turn) to a relative suboptimality (P(w) − P\\*)/P\\* of the level, all "
-    "clients and the server in one process: set-up and rounds, without the keys, and without the "
-    "evaluations of P(w). Three seeds deal the table out; of each the least time of its runs "
+    "CPU seconds (the modes in turn) to a relative suboptimality (P(w) − P\\*)/P\\* of the level, "
+    "all clients and the server in one process: set-up and rounds, without the keys, and without "
+    "the evaluations of P(w). Three seeds deal the table out; of each the least time of its runs "
     "counts, as other work on the machine only adds to it, and of the three the median. A mode "
     "adds the median over the seeds of its least time over that of the plain runs, less 1. Runs "
     "have the same hyperparameters and range 2^22. "
