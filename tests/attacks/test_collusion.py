@@ -414,3 +414,16 @@ def test_of_many_contributors_each_masks_against_a_few():
             at = int(rng.integers(contributors))
             out = set(rng.permutation(edges[at])[:16].tolist())
             assert connected(set(range(contributors)) - out, edges)
+
+
+@pytest.mark.parametrize("count", [5, 9_000, 40_000])  # masks apart, added up one by one
+@pytest.mark.parametrize("nonce", [b"", b"n" * 16])
+def test_long_contributions_add_up_as_short_ones(count, nonce):
+    masks = PairMasks(drawn(0), 16, nonce=nonce)
+    sealer = MaskedSealer(masks, FIXED, 4)
+    values = np.arange(count, dtype=float) / 7
+    pieces = [sealer.seal(name, STREAM, values * at, WHOLE) for at, name in enumerate(NAMES)]
+    np.testing.assert_allclose(sealer.open(MaskedAdder().add(*pieces)), 6 * values, atol=1e-9)
+    for some in itertools.combinations(pieces, 3):
+        with pytest.raises(TamperedError):
+            sealer.open(MaskedAdder().add(*some))

@@ -124,6 +124,16 @@ def test_nobody_greets_in_the_name_of_another():
         met("bank", sent(identities=posing))
 
 
+def test_cards_alone_make_no_secret_of_two():
+    """The server shows the clinic's own card, with a private key that is not the clinic's."""
+    clinic, bank = IDENTITIES["clinic"], IDENTITIES["bank"].card
+    real = pair_keys._agreed_secret(clinic, clinic.card, bank)
+    for private in (bytes(range(32)), Identity.create("clinic", "care").private):
+        posing = replace(clinic, private=private)
+        assert pair_keys._agreed_secret(posing, clinic.card, bank) != real
+    assert pair_keys._agreed_secret(IDENTITIES["bank"], bank, clinic.card) == real
+
+
 def test_a_greeting_that_is_missing_is_named():
     with pytest.raises(KeyMaterialError, match=r"those of \['insurer'\] did not come"):
         met("bank", sent(), change=lambda own: {k: v for k, v in own.items() if k != "insurer"})

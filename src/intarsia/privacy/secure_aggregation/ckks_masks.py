@@ -9,6 +9,7 @@ cancel in the sum but for that of the owners, who take it off before they decryp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,41 +39,46 @@ class CiphertextMasks:
         self, client: str, stream: Stream, parties: Parties, parts: Sequence[Any]
     ) -> tuple[Any, ...]:
         """Return a contribution's ciphertexts under masks; errors as for `PairMasks`."""
-        count = self._words * len(parts)
-        words, added, _ = self.masks.of_contribution(client, stream, parties, count)
-        return self._moved(words, added, parts)
+        return tuple(
+            self._moved(
+                part,
+                *self.masks.of_contribution(client, _of_part(stream, k), parties, self._words)[:2],
+            )
+            for k, part in enumerate(parts)
+        )
 
     def uncover(self, piece: Piece, parts: Sequence[Any]) -> tuple[Any, ...]:
         """Return a total's ciphertexts without the masks that have not cancelled."""
-        found = tuple(parts)
-        for words, last in self.masks.of_total(piece, self._words * len(parts)):
-            found = self._moved(words, 0, found)
-            if last:
-                break
-        return found
-
-    def _moved(self, words: Words, added: int, parts: Sequence[Any]) -> tuple[Any, ...]:
-        sums = np.empty(self._degree * len(self._primes), np.uint64)
         found: list[Any] = []
         for k, part in enumerate(parts):
-            add_residues(words, added, k * self._words, self._words, self._primes, sums)
-            found.append(self._arithmetic.moved(part, sums))
+            here = part
+            own = replace(piece, stream=_of_part(piece.stream, k))
+            for words, _ in self.masks.of_total(own, self._words):
+                here = self._moved(here, words, 0)
+            found.append(here)
         return tuple(found)
+
+    def _moved(self, part: Any, words: Words, added: int) -> Any:
+        sums = np.empty(self._degree * len(self._primes), np.uint64)
+        add_residues(words[:, : self._words], added, self._primes, sums)
+        return self._arithmetic.moved(part, sums)
+
+
+def _of_part(stream: Stream, number: int) -> Stream:
+    return replace(stream, field=f"{stream.field} ciphertext {number}")
 
 
 @compiled
-def add_residues(
-    words: Words, added: int, start: int, size: int, primes: Words, sums: Words
-) -> None:
+def add_residues(words: Words, added: int, primes: Words, sums: Words) -> None:
     """Write the sums of masks as residues, (primes · degree,), prime by prime.
 
-    A mask is `size` of the words (masks, at least start + size) from `start` on. Those after the
-    first `added` are taken off.
+    Those of `words`, (masks, words), after the first `added` are taken off.
     """
     sums[:] = 0
     degree = len(sums) // len(primes)
+    spare = words.shape[1] - len(sums)
     for c in range(len(words)):
-        place, end = start, start + size
+        place = 0
         for k in range(len(primes)):
             prime, low = primes[k], np.uint64(1)
             while low < prime:
@@ -80,7 +86,7 @@ def add_residues(
             for j in range(k * degree, (k + 1) * degree):
                 residue = words[c, place] & low
                 place += 1
-                while residue >= prime and place < end - len(primes) * degree + j:
+                while residue >= prime and place <= j + spare:
                     residue = words[c, place] & low
                     place += 1
                 residue %= prime

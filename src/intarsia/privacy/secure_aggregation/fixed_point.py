@@ -185,6 +185,22 @@ def take_off(words: Words, masks: Words) -> None:
 
 
 @compiled
+def fold(total: Words, mask: Words, sign: int, count: int) -> None:
+    """Add a mask (sign 1) to the sum of others of `count` words, or take it off (-1)."""
+    last = count - 1
+    residue = mask[last] % np.uint64(PRIME)
+    if sign < 0 and residue:
+        residue = np.uint64(PRIME) - residue
+    total[last] = _sum(total[last] % np.uint64(PRIME), residue)
+    if sign > 0:
+        for j in range(last):
+            total[j] += mask[j]
+    else:
+        for j in range(last):
+            total[j] -= mask[j]
+
+
+@compiled
 def encode_words(values: Reals, scale: float, limit: float, words: Words) -> bool:
     """Write the words of values times `scale`; return whether all values are within ±limit.
 

@@ -58,21 +58,25 @@ from intarsia.privacy.secure_aggregation.masking import BLOCK_WORDS, Room, Sessi
 from intarsia.privacy.secure_aggregation.protocol import Parties, Piece, Stream
 
 _Write = Callable[[Any, Any], None]
+_LONG = 2**15  # words
+_PLANS = 2**15  # sets of contributors and owners whose ciphers are kept, by client
+_PAIRS = 2**15  # clients whose ciphers are kept
 _HERE = np.zeros((1, BLOCK_WORDS), np.uint64)  # at the start
 
 
 class PairMasks:
     """Masks of pairs and of owners (see `masking.Masks`).
 
-    `nonce` is b"" where nothing was sealed with these keys before, and `purpose` keeps two of them
-    with the same keys apart.
+    `nonce` is b"" where nothing was sealed with these keys before. Masks of `residues` are other
+    ones, and each is returned by itself.
     """
 
     def __init__(
-        self, keys: PairKeys, colluders: int, *, nonce: bytes = b"", purpose: str = "words"
+        self, keys: PairKeys, colluders: int, *, nonce: bytes = b"", residues: bool = False
     ) -> None:
         self._keys, self._colluders = keys, colluders
-        self._nonce, self._purpose = nonce, purpose
+        self._nonce, self._residues = nonce, residues
+        self._purpose = "residues" if residues else "words"
         self._room = Room()
         self._session = ""
         self._owned: dict[tuple[str, ...], Session] = {}
@@ -94,19 +98,32 @@ class PairMasks:
         self._enter(stream.session)
         plan = self._plans.get((client, parties))
         if plan is None:
+            if len(self._plans) >= _PLANS or len(self._pairs) >= _PAIRS:
+                self._plans.clear()
+                self._pairs.clear()
             plan = self._plans[client, parties] = self._planned(client, parties)
         owned, writes, added = plan
         extra = 1 if self._nonce else 0
-        blocks = (count + 1) // BLOCK_WORDS
-        here, clear, rows, masks = self._room.rows(len(writes) + extra, blocks)
+        number, blocks = len(writes) + extra, (count + 1) // BLOCK_WORDS
+        # of long arrays the masks are added up one by one: all of them would fill the memory
+        folded = number > 2 and number * count > _LONG and not self._residues
+        here, clear, rows, masks = self._room.rows(2 if folded else number, blocks)
         start = owned.start(stream, parties.contributors)
         if extra:
             fixed_point.counters(start, owned.places((client,), (self._nonce,)), blocks, here)
             owned.cipher.write(clear, rows[0])
         fixed_point.counters(start, _HERE, blocks, here)
-        for row, write in enumerate(writes, extra):
-            write(clear, rows[row])
-        return masks, added + extra, owned.factors(count)
+        factors = owned.factors(count)
+        if not folded:
+            for row, write in enumerate(writes, extra):
+                write(clear, rows[row])
+            return masks, added + extra, factors
+        if not extra:
+            masks[0] = 0
+        for at, write in enumerate(writes):
+            write(clear, rows[1])
+            fixed_point.fold(masks[0], masks[1], 1 if at < added else -1, count)
+        return masks[:1], 1, factors
 
     def of_total(self, piece: Piece, count: int) -> Iterator[tuple[Words, bool]]:
         """Yield the masks of the owners' key: those of pairs have cancelled."""

@@ -147,7 +147,7 @@ def sealing(
         # One for all clients: they hold the same keys, and a ledger remembers each client's
         # streams. With one for each, every client would find the caches filled with another's
         # tables.
-        masks = _pair_masks(settings, secrets, "words", fresh) if pairs else secrets.shared
+        masks = _pair_masks(settings, secrets, fresh) if pairs else secrets.shared
         exact = dict.fromkeys(clients, MaskedSealer(masks, fixed, len(clients)))
     if settings.mode == "masked":
         return Sealing("masked", digits, MaskedAdder(), exact, exact, _LONG, pairs)
@@ -161,7 +161,7 @@ def sealing(
         known = found.parameters
         _check_parameters(settings, known, len(clients))
         token = secrets.shared.derive("tokens")
-        hidden = _pair_masks(settings, secrets, "ciphertexts", fresh) if pairs else None
+        hidden = _pair_masks(settings, secrets, fresh, residues=True) if pairs else None
         sealer = ckks.CkksSealer(found, clients=clients, token_key=token, masks=hidden)
         bulk = {name: ckks.CkksOrMasks(sealer, words) for name, words in exact.items()}
     adder = ckks.CkksAdder(known.to_bytes())
@@ -169,7 +169,9 @@ def sealing(
     return Sealing("ckks", digits, either, exact, bulk, _LONG, pairs, adder)
 
 
-def _pair_masks(settings: Privacy, secrets: Keys, purpose: str, fresh: bool) -> PairMasks:
+def _pair_masks(
+    settings: Privacy, secrets: Keys, fresh: bool, *, residues: bool = False
+) -> PairMasks:
     from intarsia.privacy.secure_aggregation.masking import NONCE_BYTES
     from intarsia.privacy.secure_aggregation.pairwise import PairMasks
 
@@ -179,7 +181,7 @@ def _pair_masks(settings: Privacy, secrets: Keys, purpose: str, fresh: bool) -> 
             "the sites agree on some."
         )
     nonce = b"" if fresh else os.urandom(NONCE_BYTES)
-    return PairMasks(secrets.pairs, settings.colluders, nonce=nonce, purpose=purpose)
+    return PairMasks(secrets.pairs, settings.colluders, nonce=nonce, residues=residues)
 
 
 def _check_parameters(settings: Privacy, known: CkksParameters, clients: int) -> None:
