@@ -47,6 +47,8 @@ Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cel
 # Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
 # those of a cell: they arrive bit by bit in every mode.
 Words = NDArray[np.uint64]
+# Fields may be unsigned 32-bit words: a sum has them as numbers, added up exactly in every mode.
+Halves = NDArray[np.uint32]
 # By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
 # block by block, each over the clients that hold it.
 PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]

@@ -144,6 +144,45 @@ def test_words_come_back_bit_by_bit_and_are_not_added_up():
         MaskedAdder().add(piece, other)
 
 
+def test_words_of_32_bits_add_up():
+    values = np.array([[0, 1, 2**31], [2**32 - 1, 7, 2**32 - 1]], np.uint32)
+    at_client = sealer()
+    piece = total(at_client.seal_words(name, STREAM, values) for name in NAMES)
+    np.testing.assert_array_equal(sealer().open_words(piece), 4 * values.astype(np.uint64))
+    for place in range(len(piece.content)):
+        with pytest.raises(TamperedError, match="not the sum of what"):
+            sealer().open_words(altered(piece, place, 1))
+
+
+def test_a_total_of_one_kind_is_not_opened_as_another():
+    """Of the same words numbers, words and parts of numbers would be very different things."""
+    whole = np.array([[1, 2, 3], [4, 5, 6]], np.uint32)
+    at_client, opener = sealer(), sealer()
+    pieces = [
+        at_client.seal("bank", replace(STREAM, cell=5), np.ones((2, 3))),
+        at_client.seal_digits("bank", replace(STREAM, cell=6), np.ones(3), DIGITS),
+        at_client.seal_words("bank", replace(STREAM, cell=7), whole.astype(np.uint64)),
+        at_client.seal_words("bank", replace(STREAM, cell=8), whole),
+    ]
+    ways = {
+        1: opener.open,
+        2: lambda piece: opener.open_digits(piece, DIGITS),
+        0: opener.open_words,
+        3: opener.open_words,
+    }
+    for piece in pieces:
+        for digits, way in ways.items():
+            named = replace(piece, digits=digits)
+            if digits == piece.digits:
+                way(named)
+                continue
+            with pytest.raises(TamperedError):
+                way(named)
+        for digits in (-1, 4, 10**9):
+            with pytest.raises(TamperedError):
+                opener.open(replace(piece, digits=digits))
+
+
 def test_every_altered_bit_is_found_out():
     piece = sealed(np.array([1.0, -2.0, 0.0]))
     opener = sealer()

@@ -121,7 +121,7 @@ class Factors:
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words."""
 
-    system: Array  # (2, outputs, features · (features + 3) / 2)
+    system: fl.Halves  # (2, outputs, features · (features + 3) / 2)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:

@@ -253,10 +253,10 @@ def check_piece(record: Any) -> None:
         and all(type(one) is bytes for one in record.nonces)
         and type(record.owners) is tuple
         and all(type(one) is str for one in record.owners)
-        and record.digits in (0, 1, 2)
+        and record.digits in (0, 1, 2, 3)
         and type(record.content) is bytes
         and _are_sizes(record.shape)
-        and (record.digits < 2 or record.shape[:1] == (2,))
+        and (record.digits != 2 or record.shape[:1] == (2,))
     ):
         raise ValueError("a piece whose name, shape or content is of another kind")
 

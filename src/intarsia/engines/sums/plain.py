@@ -269,6 +269,8 @@ class _PlainCollector:
             value = own[name]
             if value is None:  # nothing from this client
                 continue
+            if isinstance(value, np.ndarray) and value.dtype == np.uint32:
+                value = value.astype(np.float64)
             first = name not in totals
             if layout is None:
                 if first:

@@ -33,6 +33,7 @@ from intarsia.privacy.secure_aggregation.protocol import (
 
 REFRESH = "refresh"  # in the place of a function: an owner sealed a combination anew
 _WAITING = 16  # pieces that are added at a time
+_WORDS = (np.dtype(np.uint64), np.dtype(np.uint32))
 _GROUPS = 256  # sets of clients whose cells' contributors are kept
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
@@ -310,14 +311,14 @@ def sealed(
     Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
     arrays may have any size, so that each number is sealed exactly as two digits: together they
     reach beyond the 60th power of 2. A bound that says nothing, -inf, passes as a number that no
-    total of others comes near. Words are sealed as they are.
+    total of others comes near. Words are sealed as they are, and those of 32 bits add up.
 
     Raises
     ------
     RangeError
         If a value is larger than that, or not a number.
     """
-    if values.dtype == np.uint64:
+    if values.dtype in _WORDS:
         return sealing.exact[client].seal_words(client, stream, values, parties)
     if stream.cell > EVERYONE and values.size >= sealing.long:
         alone = len(parties.contributors) == 1
@@ -337,7 +338,7 @@ def sealed(
 
 def array_of(value: Any) -> NDArray[Any]:
     """Return a value as an array of numbers, or of words."""
-    if isinstance(value, np.ndarray) and value.dtype == np.uint64:
+    if isinstance(value, np.ndarray) and value.dtype in _WORDS:
         return np.ascontiguousarray(value)
     return np.asarray(value, np.float64, order="C")
 
@@ -574,8 +575,9 @@ class SecureTotals:
 
 def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> NDArray[Any]:
     """Return what a client opens of a piece."""
-    if piece.digits == 0:
-        return sealing.exact[client].open_words(piece)
+    if piece.digits in (0, 3):
+        words = sealing.exact[client].open_words(piece)
+        return words.astype(np.float64) if piece.digits else words
     if piece.digits == 1:
         return sealing.bulk[client].open(piece)
     return sealing.exact[client].open_digits(piece, sealing.digits)

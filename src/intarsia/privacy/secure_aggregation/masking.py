@@ -63,6 +63,7 @@ Views = tuple[Words, _Bytes, _Bytes, Words]
 Rows = tuple[Words, _Bytes, list[_Bytes], Words]
 
 BLOCK_WORDS = 2  # of the cipher
+_KINDS = 3  # of pieces, which begin at other factors: the largest number of digits
 CHECK_WORDS = 1  # added up modulo the prime of the check
 _LONG = 2**15  # words
 _STARTS = 64  # totals whose places in the counter are kept
@@ -83,14 +84,14 @@ class Masks(Protocol):
         """Return the masks of a contribution of some words, how many are added, and factors.
 
         Masks are (masks, at least `count`): those after the added ones are taken off. Factors are
-        those of the check, at least `count`.
+        those of the check, some more than `count`.
         """
 
     def of_total(self, piece: Piece, count: int) -> Iterator[tuple[Words, bool]]:
         """Yield the masks that are in a total, a few at a time, and whether these are the last."""
 
     def factors(self, piece: Piece, count: int) -> Words:
-        """Return the factors of the check of a total, at least `count`."""
+        """Return the factors of the check of a total, some more than `count`."""
 
     def nonce(self, client: str) -> bytes:
         """Return what goes with a client's piece, for those who open it."""
@@ -131,7 +132,7 @@ class MaskedSealer:
         """Return the words of a client's values under its masks; see `Sealer.seal`."""
         values = np.asarray(values, np.float64, order="C")
         flat, fixed = values.reshape(-1), self._fixed
-        words, factors, masks, added = self._masked(client, stream, parties, len(flat))
+        words, factors, masks, added = self._masked(client, stream, parties, len(flat), 1)
         given = self._scale, fixed.limit, factors, masks, added
         if not fixed_point.seal_values(flat, *given, words):
             raise errors.RangeError(protocol.complaint(flat, fixed.range, fixed.addends))
@@ -147,20 +148,25 @@ class MaskedSealer:
     ) -> Piece | None:
         """Return the words of values as two digits each, under masks; None if one has no room."""
         flat = values.reshape(-1)
-        words, factors, masks, added = self._masked(client, stream, parties, 2 * len(flat))
+        words, factors, masks, added = self._masked(client, stream, parties, 2 * len(flat), 2)
         given = (digits.size, digits.unit, digits.room, digits.bound, self._scale)
         if not fixed_point.seal_digits(flat, *given, factors, masks, added, words):
             return None
         return self._entered(client, stream, parties, (2, *values.shape), words, 2)
 
     def seal_words(
-        self, client: str, stream: Stream, values: Words, parties: Parties = NOT_NAMED
+        self,
+        client: str,
+        stream: Stream,
+        values: Words | NDArray[np.uint32],
+        parties: Parties = NOT_NAMED,
     ) -> Piece:
-        """Return a client's words as they are under its masks; nobody else's are added to them."""
-        flat = values.reshape(-1)
-        words, factors, masks, added = self._masked(client, stream, parties, len(flat))
+        """Return a client's words as they are under its masks; those of 32 bits add up."""
+        flat = values.reshape(-1).astype(np.uint64)
+        digits = 0 if values.dtype == np.uint64 else 3
+        words, factors, masks, added = self._masked(client, stream, parties, len(flat), digits)
         fixed_point.seal_words(flat, factors, masks, added, words)
-        return self._entered(client, stream, parties, values.shape, words, 0)
+        return self._entered(client, stream, parties, values.shape, words, digits)
 
     def open(self, piece: Piece) -> Values:
         """Return the total of the piece's contributors; TamperedError if it was altered."""
@@ -196,13 +202,13 @@ class MaskedSealer:
         return values
 
     def _masked(
-        self, client: str, stream: Stream, parties: Parties, count: int
+        self, client: str, stream: Stream, parties: Parties, count: int, digits: int
     ) -> tuple[Words, Words, Words, int]:
         """Return room for words of a stream that was not used, factors, masks, and how many add."""
         self._ledger.refuse_used(client, stream)
         count += CHECK_WORDS
         masks, added, factors = self._masks.of_contribution(client, stream, parties, count)
-        return np.empty(count, np.uint64), factors, masks, added
+        return np.empty(count, np.uint64), factors[digits:], masks, added
 
     def _entered(
         self,
@@ -222,9 +228,12 @@ class MaskedSealer:
     def _unmasked(self, piece: Piece) -> tuple[Words, Words, Words]:
         """Return words from which all but the last masks were taken, factors, and those masks."""
         check_names(piece, self._clients)
+        if piece.digits not in range(_KINDS + 1):
+            raise altered_total(piece)
         words = words_of(piece)
         count = len(words)
-        factors = self._masks.factors(piece, count)
+        # those of another kind of piece are others: what is opened is what was sealed
+        factors = self._masks.factors(piece, count)[piece.digits :]
         for masks, last in self._masks.of_total(piece, count):
             if last:
                 break
@@ -469,9 +478,9 @@ class Session:
         return words
 
     def factors(self, count: int) -> Words:
-        """Return the secret factors of the check, at least `count` of them."""
-        if len(self._factors) < count:
-            stream = np.empty(8 * count, np.uint8)
+        """Return the secret factors of the check, at least `count` of them for each kind."""
+        if len(self._factors) < count + _KINDS:
+            stream = np.empty(8 * (count + _KINDS), np.uint8)
             cipher = Keystream(pseudorandom(self._key, "check", self.name))
             cipher.write(bytes(16), np.zeros_like(stream), stream)
             self._factors = stream.view(np.uint64)

@@ -75,7 +75,8 @@ class Piece:
     shape: tuple[int, ...]
     contributors: tuple[str, ...]  # sorted
     content: Any  # the scheme's own: words under masks, or ciphertexts
-    # 2: the first axis holds a high and a low part of each value; 0: words in place of values
+    # 2: the first axis holds a high and a low part of each value; 0: words in place of values; 3:
+    # whole numbers below 2^32
     digits: int = 1
     # of each contributor, what its masks are drawn with beside the stream; none in ciphertexts
     nonces: tuple[bytes, ...] = ()
@@ -169,9 +170,13 @@ class ExactSealer(Sealer, Protocol):
         """
 
     def seal_words(
-        self, client: str, stream: Stream, values: NDArray[np.uint64], parties: Parties
+        self,
+        client: str,
+        stream: Stream,
+        values: NDArray[np.uint64] | NDArray[np.uint32],
+        parties: Parties,
     ) -> Piece:
-        """Seal words as they are, to which no other client's may be added.
+        """Seal words as they are: no other client's may be added to those of 64 bits.
 
         Raises
         ------
@@ -181,7 +186,7 @@ class ExactSealer(Sealer, Protocol):
         ...
 
     def open_words(self, piece: Piece) -> NDArray[np.uint64]:
-        """Return what `seal_words` sealed.
+        """Return what `seal_words` sealed, or the total of that.
 
         Raises
         ------
