@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from intarsia.core.atomic_files import write_atomically
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError
 from intarsia.privacy.keys import key_exchange
 from intarsia.privacy.keys.key_exchange import Card, Identity
@@ -349,7 +350,7 @@ def _written_cards(cards: Sequence[Card]) -> bytes:
 
 def _read_cards(data: bytes, place: str) -> tuple[Card, ...]:
     try:
-        return tuple(Card.read(text) for text in json.loads(data))
+        return tuple(Card.read(text) for text in parse_json(data))
     except (ValueError, TypeError, AttributeError, KeyMaterialError) as error:
         raise KeyMaterialError(
             f"{place} should hold the cards of all clients, and {len(data)} bytes cannot be read "
@@ -360,7 +361,7 @@ def _read_cards(data: bytes, place: str) -> tuple[Card, ...]:
 def _opened(bundle: bytes) -> dict[str, Any]:
     """Return the parts of a bundle; what is beside the wrapped keys is checked in them again."""
     try:
-        content = json.loads(bundle)
+        content = parse_json(bundle)
         if (content["kind"], content["version"]) != (_BUNDLE, _VERSION):
             raise ValueError("another kind or version")
         found = {key: content[key] for key in ("federation", "sender", "receiver")}
