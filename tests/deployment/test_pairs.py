@@ -65,8 +65,8 @@ def changed(function, client, change):
     ("algorithm", "mode"),
     [
         ("hyfdca", "masked"),
-        ("hyfdca", "ckks"),
         ("hyfem", "masked"),
+        pytest.param("hyfdca", "ckks", marks=pytest.mark.slow),
         pytest.param("flic", "masked", marks=pytest.mark.slow),
         pytest.param("femam", "masked", marks=pytest.mark.slow),
     ],
