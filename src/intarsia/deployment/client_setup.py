@@ -122,7 +122,9 @@ class Work:
     def enter(self, call: Call) -> None:
         """Make ready for a call, in this thread; PolicyError where the owner does not allow it."""
         self._call = call
-        if self._let_in:
+        if call.kind != "stage" or call.function not in (READ, DEAL):
+            if not self._let_in:
+                raise StaleError("The job was not let in; nothing of it is done.")
             self._requests.check_goes_on(call.run, self._let_in)
         if call.kind in ("ask", "sum"):
             self._rounds.begin(call.run, call.round)
