@@ -37,6 +37,8 @@ PUBLIC = [
     "LinearClassifier",
     "LinearRegressor",
     "Metrics",
+    "PendingError",
+    "PolicyError",
     "Predictions",
     "Progress",
     "RangeError",

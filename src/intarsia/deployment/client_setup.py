@@ -299,12 +299,9 @@ class Work:
         sends = list(declare_exchanges(algorithm, options, self.schemas))
         sends += [_of_test_rows(one) for one in preprocessing.SENDS]
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
-        least = max(
-            settings.privacy.least_clients if apart else 1, self._settings.policy.least_clients
-        )
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
-            *(algorithm.name, options, least),
+            *(algorithm.name, options, settings.privacy.least_clients if apart else 1),
         )
 
 
