@@ -362,6 +362,8 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
+            place.declared().check_asked(one, message, call)
+            place.declared().check_clear(message)
             place.declared().check_readable(one, message)
         own = getattr(message, "__dict__", {})
         sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}
