@@ -26,7 +26,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -365,11 +365,14 @@ _TOTALS: Mapping[str, fl.Origin] = {
 }
 
 # Who is asked together, where these are not all: those whose labels count, or one after the other.
-_PARTIES: Mapping[str, Callable[[Schema, Any], Sequence[ClientId]]] = {
+_PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     **dict.fromkeys(["move_duals", "slope_along"], lambda schema, _: find_counting(schema.labelled)),
     **dict.fromkeys(["centre_duals", "slope_of_steps"], lambda schema, _: schema.labelled.owners),
+    "mask_rows": lambda schema, _: {
+        name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
+    },
 }
-_OF_SOME = ("solve", "mask_rows", "multiply_rows")
+_OF_SOME = ("solve",)  # by one client
 
 
 def _with_parties(one: fl.Sends) -> fl.Sends:

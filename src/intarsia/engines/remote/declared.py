@@ -178,7 +178,7 @@ class Declared:
     ) -> None:
         self.geometry = geometry
         self._client, self._clients = client, frozenset(clients)
-        self._least, self._complete = least_clients, complete
+        self.complete, self._least = complete, least_clients
         self._allowed = {
             place: frozenset(_digest(one) for one in values) for place, values in allowed.items()
         }
@@ -261,7 +261,7 @@ class Declared:
             )
         if call.kind != "sum" or one.together == "some":
             return
-        if one.together == "present" and not self._complete:
+        if one.together == "present" and not self.complete:
             return
         schema, wanted = self.geometry.schemas["train"], self._clients
         if one.parties is not None:
