@@ -96,7 +96,7 @@ def sealed_field(answer: Answer, name: str) -> Any:
 
 
 def begin(
-    folder: Path, algorithm: str, until: str, mode: str = "masked", count: int = 1, **tree: Any
+    folder: Path, algorithm: str, until: str, /, mode: str = "masked", count: int = 1, **tree: Any
 ) -> Departed:
     """Begin a run over four sites; stop before the call number `count` of the function `until`.
 
