@@ -35,8 +35,8 @@ def works(request, monkeypatch):
 def says_one_class(parameters, place, outputs=3):
     """Return a network, as one vector, whose last layer says one class whatever the row."""
     made = np.zeros(parameters)
-    made[-outputs:] = -9.0  # the last entries are the biases of the classes
-    made[-outputs + place] = 9.0
+    made[:outputs] = -9.0  # the first entries are the biases of the classes
+    made[place] = 9.0
     return made
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from departing_server import begin
 from departures import Departing, unguarded
 from intarsia.core.algorithm import Ready
+from intarsia.engines import codec
 from intarsia.training.registry import ALGORITHMS, algorithm_named
 
 HYFDCA = ALGORITHMS["hyfdca"]
@@ -41,7 +43,7 @@ def test_femam_sends_no_model_unless_the_server_finds_clusters(tmp_path):
     assert made.ask("bank", "femam.send_model", Ask(), kind="ask").error == "StaleError"
     for function, message in (
         ("count_rows", Ask()),  # of each class
-        ("compare_models", Candidates([])),
+        ("compare_models", Candidates(np.zeros((1, 2)))),
         ("try_offsets", Ask()),
     ):
         assert made.ask("bank", f"femam.{function}", message).error == "StaleError"
@@ -64,7 +66,5 @@ def test_no_rows_in_a_frame_where_newton_s_system_is_shared(works, monkeypatch):
     made.rounds(1)
     call = made.of("hyfdca.gather_point")[-1]
     framed = dataclasses.replace(made.message(call), framed=True)
-    from intarsia.engines import codec
-
     answer = made.ask(call, body=codec.encode(framed))
     assert (answer.error == "RefusedError") is not works
