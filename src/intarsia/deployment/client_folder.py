@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -106,8 +107,11 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
         with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
+            # sentences have values of the table: nobody else on the machine is to read them
+            file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            with open(file, "a", encoding="utf-8") as log:
+                os.fchmod(file, 0o600)  # of an older version others could read it
+                log.write(text)
 
     return report
 
