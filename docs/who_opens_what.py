@@ -1,7 +1,7 @@
 """Write the table "Who opens what" of privacy.md from what the algorithms declare.
 
-    python docs/who_opens_what.py          # print it
-    python docs/who_opens_what.py --write  # put it into privacy.md
+python docs/who_opens_what.py          # print it
+python docs/who_opens_what.py --write  # put it into privacy.md
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SHARED = "every run"
 PREDICT = "`predict` over clients"
 NAMES = tuple(sorted({*ALGORITHMS, *_PERSONAL}))
 _HEAD = (
-    "| | server, of each client | server, as totals | owners of the samples | owners of the columns "
-    "or blocks | all that take part |\n|---|---|---|---|---|---|\n"
+    "| | server, of each client | server, as totals | owners of the samples "
+    "| owners of the columns or blocks | all that take part |\n|---|---|---|---|---|---|\n"
 )
 
 
@@ -151,7 +151,7 @@ def main() -> None:
     """Print the table, or put it into the page."""
     made = table()
     if "--write" not in sys.argv:
-        print(made, end="")
+        sys.stdout.write(made)
         return
     page = PAGE.read_text(encoding="utf-8")
     whole = page.replace(f"{BEGIN}{section(page)}{END}", f"{BEGIN}{made}{END}")

@@ -264,7 +264,9 @@ def test_what_all_runs_share_is_declared():
         blocks, labels = make(kind)
         schema = Schema.of(blocks, labels)
         engine = Simulation({"train": (schema, blocks)}, 0)
-        engine.make_states(lambda name, engine=engine: preprocessing.initial(name, engine.block(name)))
+        engine.make_states(
+            lambda name, engine=engine: preprocessing.initial(name, engine.block(name))
+        )
         schemas = {"train": schema}
         preprocessing.prepare(engine, schemas, standardise=True)
         differential_privacy.clip_rows(engine, 1.0)

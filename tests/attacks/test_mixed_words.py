@@ -1,7 +1,7 @@
 """A server that deals words for Newton's system and reads what they hide.
 
-Two owners of samples compute shares of X_Aᵀ X_B from G_A = X_A - U_A, G_B = X_B - U_B and words that
-the server dealt. In the sum of both shares the words cancel. The share of the second alone is
+Two owners of samples compute shares of X_Aᵀ X_B from G_A = X_A - U_A, G_B = X_B - U_B and words
+that the server dealt. In the sum of both shares the words cancel. The share of the second alone is
 G_Aᵀ U_B: of words that the server knows, times rows, so that each call gives as many equations of
 each of the other's columns as the second has columns, and a few calls give the rows in the secret
 basis. So it is where the two shares come of words that were not dealt together: of two masks, or of
@@ -116,9 +116,7 @@ def test_a_site_goes_back_to_where_its_round_began_and_nowhere_else(complete):
     site = made.made.lines.sites[VICTIM]
 
     def ask(base, anchor):
-        changed = dataclasses.replace(
-            call, sequence=caller.sequence + 1, base=base, anchor=anchor
-        )
+        changed = dataclasses.replace(call, sequence=caller.sequence + 1, base=base, anchor=anchor)
         return codec.decode(site.handle(codec.encode(changed)), wire.Answer).error
 
     assert began < call.base < now

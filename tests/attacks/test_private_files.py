@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -34,11 +35,10 @@ def readable(folder):
     """Return the files below a folder that another user can read, by their paths in it."""
     found = []
     for where, folders, files in os.walk(folder):
-        folders[:] = [
-            one for one in folders if os.stat(f"{where}/{one}").st_mode & stat.S_IXOTH
-        ]
-        others = [one for one in files if os.stat(f"{where}/{one}").st_mode & stat.S_IROTH]
-        found += [os.path.relpath(f"{where}/{one}", folder) for one in others]
+        here = Path(where)
+        folders[:] = [one for one in folders if (here / one).stat().st_mode & stat.S_IXOTH]
+        others = [here / one for one in files if (here / one).stat().st_mode & stat.S_IROTH]
+        found += [str(one.relative_to(folder)) for one in others]
     return sorted(found)
 
 

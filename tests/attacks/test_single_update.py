@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from departing_server import begin
 from departures import Departing, unguarded
 from federations import names
 from intarsia.core.block import Block
@@ -19,6 +20,7 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer
+from intarsia.protocols.evaluation import Sums, Totals
 from intarsia.training.registry import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
@@ -64,3 +66,28 @@ def test_one_client_s_update_is_not_read(case, monkeypatch):
     x, found = own[VICTIM].x[0], np.asarray(change)[0]
     assert abs(np.corrcoef(x, found)[0, 1]) > 0.999999
     np.testing.assert_allclose(found / found[0], x / x[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_the_classes_of_one_client_s_test_rows_are_not_counted(works, monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    if works:
+        unguarded(monkeypatch)
+    made = begin(tmp_path / "run", "femam", "femam.send_part")
+    answer = made.ask("bank", "evaluation.count_classes_own", Totals(None), part="test")
+    assert answer.error == ("" if works else "RefusedError")
+    if works:
+        held = made.opened("bank", answer, "held")
+        count = codec.decode(
+            made.ask("bank", "evaluation.grade_own", Totals(None), kind="ask", part="test").body,
+            Sums,
+        ).count[0]
+        assert held.sum() == count
+        assert held.max() < count
+
+
+def test_sites_in_folders_refuse_to_be_asked_alone(tmp_path):
+    pytest.importorskip("torch")
+    made = begin(tmp_path / "run", "hyfdca", "hyfdca.slope_along")
+    _, call, _ = made.of("hyfdca.measure_norms", "bank")[-1]
+    assert made.ask("bank", call.function, call.body).error == "RefusedError"

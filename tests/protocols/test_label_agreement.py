@@ -39,7 +39,9 @@ def checked(blocks, labels, mode="plain"):
         keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     engine = Simulation({"train": (schema, blocks)}, 0, sealing)
-    engine.set_states({name: preprocessing.initial(name, engine.block(name)) for name in engine.ids})
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    )
     preprocessing.check_agreement(engine, schema)
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
 
@@ -97,7 +99,9 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
             return opened[-1]
 
     engine = Watched({"train": (schema, blocks)}, 0)
-    engine.set_states({name: preprocessing.initial(name, engine.block(name)) for name in engine.ids})
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    )
     preprocessing.check_agreement(engine, schema)
     (found,) = opened
     np.testing.assert_array_equal(found.totals, [0.0])

@@ -46,7 +46,9 @@ class Departed:
 
     def last(self, client: str) -> Call:
         """Return the last call that a client answered."""
-        return [call for name, call, answer in self.calls if name == client and not answer.error][-1]
+        return [call for name, call, answer in self.calls if name == client and not answer.error][
+            -1
+        ]
 
     def ask(
         self,
@@ -133,4 +135,6 @@ def begin(
         )
     except Enough:
         return made
-    raise AssertionError(f"{until} was never called; {sorted({c.function for _, c, _ in made.calls})}")
+    raise AssertionError(
+        f"{until} was never called; {sorted({c.function for _, c, _ in made.calls})}"
+    )

@@ -467,7 +467,7 @@ class Disclosure:
     # in a sentence, with these clients
     groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
     dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
-    # (the server's state before the set-up, client) -> what fields of messages, "Message.field", may
+    # (server before the set-up, client) -> what fields of messages ("Message.field") may
     # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.
     allowed: Callable[[Any, ClientId], Mapping[str, Sequence[Any]]] = lambda server, client: {}
 

@@ -108,12 +108,15 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
             # sentences have values of the table: nobody else on the machine is to read them
-            file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-            with open(file, "a", encoding="utf-8") as log:
-                os.fchmod(file, 0o600)  # of an older version others could read it
-                log.write(text)
+            with path.open("a", encoding="utf-8", opener=_for_the_owner) as file:
+                os.fchmod(file.fileno(), 0o600)  # of an older version others could read it
+                file.write(text)
 
     return report
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class FolderShelf:

@@ -61,9 +61,7 @@ def set_up(
     if settings.intercept:
         schemas = {part: with_intercept(schema) for part, schema in schemas.items()}
     engine = parties.settle(schemas)
-    notes = preprocessing.prepare(
-        engine, schemas, standardise=settings.standardise
-    )
+    notes = preprocessing.prepare(engine, schemas, standardise=settings.standardise)
     parties.transform("prepared")
     if clip is not None:
         differential_privacy.clip_rows(engine, clip)

@@ -40,7 +40,6 @@ One level is federated averaging; "global" and "personal" is the residual model 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

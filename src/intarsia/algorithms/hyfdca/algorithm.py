@@ -366,7 +366,9 @@ _TOTALS: Mapping[str, fl.Origin] = {
 
 # Who is asked together, where these are not all: those whose labels count, or one after the other.
 _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
-    **dict.fromkeys(["move_duals", "slope_along"], lambda schema, _: find_counting(schema.labelled)),
+    **dict.fromkeys(
+        ["move_duals", "slope_along"], lambda schema, _: find_counting(schema.labelled)
+    ),
     **dict.fromkeys(["centre_duals", "slope_of_steps"], lambda schema, _: schema.labelled.owners),
     "mask_rows": lambda schema, _: {
         name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners

@@ -32,7 +32,6 @@ With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks
 
 from __future__ import annotations
 
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,7 +139,7 @@ def _starts(server: Server, clients: Sequence[ClientId], parts: Whole) -> dict[C
 def _allowed(server: Server, client: ClientId) -> dict[str, tuple[Any, ...]]:
     """Return what the server may tell in the clear: what it drew, unless it reads classifiers."""
     own = _starts(server, tuple(server.shares), server.start)[client]
-    found = {"Whole.extractors": (None, {}, own.extractors)}
+    found: dict[str, tuple[Any, ...]] = {"Whole.extractors": (None, {}, own.extractors)}
     if _read_of_clients(server.options):
         return found
     return {

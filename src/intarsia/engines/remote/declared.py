@@ -277,7 +277,7 @@ class Declared:
         kind = type(message).__name__
         for field, value in vars(message).items():
             allowed = self._allowed.get(f"{kind}.{field}")
-            if allowed is None or isinstance(value, SealedRecord | Mapping) and _sealed_in(value):
+            if allowed is None or (isinstance(value, SealedRecord | Mapping) and _sealed_in(value)):
                 continue
             if _digest(value) not in allowed:
                 raise RefusedError(

@@ -122,7 +122,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "install the same version at both, and begin the run anew.",
     }
 )
-# What a site says in words of its own: what its owner allows, which is meant for the server's people.
+# What a site says in words of its own: what its owner allows, meant for the server's people.
 _OWN_WORDS = ("PolicyError", "PendingError")
 _MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
