@@ -267,7 +267,11 @@ def test_the_command_shows_what_the_server_read_first(masked, capfd):
     assert out == ""
     places = [
         err.index(text)
-        for text in ("What the server could read", "could not read", "What the clients could read")
+        for text in (
+            "What the server could read",
+            "held and could not",
+            "What the clients could read",
+        )
     ]
     assert places == sorted(places)
     assert err.index("Objective.at") < places[1] < err.index("Change.w  ") < places[2]

@@ -408,21 +408,37 @@ def join(
 
 @app.command()
 def audit(
-    folder: Folder,
+    folders: Folders,
     client: Annotated[
         str | None,
         typer.Option("--client", metavar="NAME", help="Show what this client could read."),
     ] = None,
+    noted: Annotated[
+        str,
+        typer.Option("--noted", metavar="HEAD", help="The head of a site's log, as noted before."),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what the server and the clients of a run could read, and how often.
 
-    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
+    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint. Or
+    DIR is a site's kit: its log is checked and shown, and several sites' logs are compared; the
+    exit status is 1 where an entry was altered or is missing, or the logs do not agree.
     """
     from intarsia.cli import tables as display
+    from intarsia.deployment.site_log import site_of
     from intarsia.results import audit
 
-    found = audit.load(folder)
+    sites = [one for folder in folders if (one := site_of(folder)) is not None]
+    if len(sites) == len(folders):
+        _audit_sites(sites, client, noted, as_json)
+        return
+    if len(folders) > 1 or noted:
+        raise ExperimentError(
+            f"{len(folders) - len(sites)} of {len(folders)} folders are no sites' kits; give one "
+            "output folder of a run, or kits of sites, and --noted with one kit alone."
+        )
+    found = audit.load(folders[0])
     if client is not None and client not in found.clients:
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
@@ -430,6 +446,27 @@ def audit(
     display.show_audit(console(), found, client)
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
+
+
+def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: bool) -> None:
+    """Check and show the logs of sites, and compare them."""
+    from intarsia.cli import tables as display
+    from intarsia.deployment import site_log
+
+    if client is not None or (noted and len(sites) > 1):
+        raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
+    logs = [site_log.load(site, noted) for site in sites]
+    apart = site_log.differences(logs)
+    for log in logs:
+        display.show_site_log(console(), log, site_log.sentences(log))
+    if len(logs) > 1:
+        names = ", ".join(log.name for log in logs)
+        say("\n".join(apart) if apart else f"The logs of {names} agree.")
+    if as_json:
+        found = [log.to_dict() for log in logs]
+        put(json.dumps({"sites": found, "differences": apart}, ensure_ascii=False))
+    if apart or not all(log.whole for log in logs):
+        raise typer.Exit(1)
 
 
 def _prediction_tables(

@@ -32,6 +32,7 @@ RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their o
 SET_UP: Final = "set-up.state"  # what its set-up came to
 JOURNAL: Final = "journal"  # what its sites answered
 AWAY: Final = "away.json"  # sites that it goes on without, while there are some
+PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say
 CONCLUSION: Final = "conclusion.state"  # the weights that its server has
 
 
@@ -125,6 +126,7 @@ _FILES = (  # first those without which nobody goes on with the run
     RUN,
     SET_UP,
     AWAY,
+    PENDING,
     CONCLUSION,
     "keys.json",
     "history.jsonl",
