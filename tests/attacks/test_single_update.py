@@ -73,7 +73,10 @@ def test_the_classes_of_one_client_s_test_rows_are_not_counted(works, monkeypatc
     pytest.importorskip("torch")
     if works:
         unguarded(monkeypatch)
-    made = begin(tmp_path / "run", "femam", "femam.send_part")
+    made = begin(
+        *(tmp_path / "run", "femam", "femam.send_part"),
+        algorithm={"levels": ["global", "personal"]},
+    )
     answer = made.ask("bank", "evaluation.count_classes_own", Totals(None), part="test")
     assert answer.error == ("" if works else "RefusedError")
     if works:

@@ -118,7 +118,7 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
             # sentences have values of the table: nobody else on the machine is to read them
-            with path.open("a", encoding="utf-8", opener=_for_the_owner) as file:
+            with open(path, "a", encoding="utf-8", opener=_for_the_owner) as file:
                 os.fchmod(file.fileno(), 0o600)  # of an older version others could read it
                 file.write(text)
 

@@ -311,8 +311,8 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         """Return the client's positions of a set of features that it shares."""
         if cell not in shared() or client not in cells[cell].owners:
             raise RefusedError(
-                f"Copies of feature cell {cell} were to be compared at {client!r}, which shares none "
-                "there; run the preparation as it is at the server."
+                f"Copies of feature cell {cell} were to be compared at {client!r}, which shares "
+                "none there; run the preparation as it is at the server."
             )
         positions = np.arange(cells[cell].start, cells[cell].stop)
         return np.searchsorted(schema.features.own(client), positions)
