@@ -59,6 +59,7 @@ def test_a_site_in_the_middle_of_a_run_shows_others_its_settings_alone(tmp_path)
         assert set(found) <= {"site.toml", "site.lock"}, found
 
 
+@pytest.mark.slow
 def test_a_finished_site_shows_others_its_settings_alone(tmp_path):
     described = four_sites.write_tables("hyfdca", tmp_path)
     for name, text in described.items():
