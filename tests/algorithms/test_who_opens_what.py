@@ -111,7 +111,8 @@ def opened(name, run, mode):
     engine = Simulation({"train": (schema, blocks)}, 0, sealing, recorder)
     clients = Opening(engine)
     server = initialise(used, used.hyperparameters(**run.options), engine, clients)
-    for number in range(1, min(run.rounds, 4) + 1):
+    # a run with clients away needs its rounds
+    for number in range(1, (run.rounds if run.away else min(run.rounds, 4)) + 1):
         engine.begin_round(number, schema.clients[1:] if number in run.away else None)
         server, info = used.round(server, clients, engine.key())
         if info.finished:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.cli.console import AsJson, put, say
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
@@ -221,7 +221,7 @@ def logs(
         if one.is_file():
             say(str(one))
             for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-                put(line)
+                put(printable(line))
 
 
 @app.command()

@@ -20,7 +20,7 @@ from intarsia.data.source import Source
 from intarsia.deployment.policy import Policy, policy_of
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import ExperimentError, IntarsiaError
+from intarsia.errors import ExperimentError, IntarsiaError, printable
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.results.chained_log import ChainedLog
 from intarsia.results.lock import alone
@@ -111,9 +111,11 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
 
     def report(error: Exception) -> None:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {type(error).__name__}: {error}{notes}\n"
+        said = printable(f"{type(error).__name__}: {error}{notes}")
+        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {said}\n"
         if not isinstance(error, IntarsiaError):
-            text += "".join(traceback.format_exception(error))
+            trace = "".join(traceback.format_exception(error))
+            text += "".join(f"{printable(line)}\n" for line in trace.splitlines())
         with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))

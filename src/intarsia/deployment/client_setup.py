@@ -6,9 +6,8 @@ them is public: see `table_metadata`. A site refuses what its own settings do no
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,8 @@ import numpy as np
 
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.json_text import parse_json
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
@@ -145,7 +146,7 @@ class Work:
     def _take_experiment(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings, or its policy, do not allow."""
         self._let_in = ""
-        tree = json.loads(message)
+        tree = parse_json(message)
         if tree.get("protocol", 1) != PROTOCOL:
             raise VersionError(
                 f"The server's calls are of version {tree.get('protocol', 1)} and this site's of "
@@ -212,7 +213,7 @@ class Work:
         self._admit(message, columns)
         self._taken = None
         own = self._settings.table
-        said = describe(self._table, None if own is None else own.id)
+        said = describe(self._table, None if own is None else own.id, job.labels)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
@@ -229,7 +230,7 @@ class Work:
     def _admit(self, message: bytes, columns: Sequence[str]) -> None:
         """Let the job in, if the owner does: nothing of the table has left before."""
         assert self._call is not None
-        job, tree = self._experiment, json.loads(message)
+        job, tree = self._experiment, parse_json(message)
         asked = asked_of(*(job, self._algorithm, self._options, tree, self._call.asked, columns))
         policy = self._settings.policy
         self._let_in = self._requests.admit(self._call.run, asked, policy).digest
@@ -324,21 +325,12 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
             "The run's data set lies where the run says, and a site opens only files that its "
             "own folder names; give it as [table] in site.toml, or name a data set by name."
         )
-    for name in _functions_in(tree.get("algorithm")):
+    for name in functions_in(tree.get("algorithm")):
         if name not in settings.modules:
             raise ExperimentError(
                 f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
                 "add it to modules in site.toml if you know what it does."
             )
-
-
-def _functions_in(value: Any) -> Iterator[str]:
-    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
-    if isinstance(value, str) and ":" in value:
-        yield value
-    elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _functions_in(one)
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:

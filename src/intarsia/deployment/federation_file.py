@@ -137,7 +137,7 @@ def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
     for name in description.sites:
         path = kits[name] / "local" / "site.toml"
         if not path.exists():
-            write_atomically(path, _SITE.format(name=name).encode())
+            write_atomically(path, _SITE.format(name=name).encode(), private=True)
 
 
 def check_kit(kit: Path) -> None:

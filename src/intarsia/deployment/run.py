@@ -135,7 +135,7 @@ def resume_over(
     BusyError
         If another process works on the run.
     """
-    run_folder.describe(folder)  # says what is wrong with a folder that holds no run
+    run_folder.describe(folder, None)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
         return _go_on(folder, transport, patience, progress)
 
@@ -144,7 +144,7 @@ def _go_on(
     folder: Path, transport: Transport, patience: RetryPolicy | None, progress: Watcher | None
 ) -> Result:
     """Go on with a run over sites, from its beginning too; nobody else works on it."""
-    description = run_folder.describe(folder)
+    description = run_folder.describe(folder, None)
     path = folder / run_folder.RUN
     if not path.is_file():
         raise CheckpointError(

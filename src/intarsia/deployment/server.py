@@ -263,7 +263,8 @@ def _away(own: Path) -> tuple[ClientId, ...]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    write_atomically(path, json.dumps(content, indent=1).encode())
+    # what is asked for is an experiment
+    write_atomically(path, json.dumps(content, indent=1).encode(), private=True)
 
 
 def _read_json(path: Path, absent: Any) -> Any:

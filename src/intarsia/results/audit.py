@@ -16,6 +16,7 @@ from typing import Any
 from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 
@@ -215,7 +216,7 @@ def load(folder: Path) -> Audit:
     path = folder / "audit.json"
     try:
         if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
             whole = replace(_audit(found["mode"], found["crossings"]), epsilon=_epsilon(folder))
             return replace(whole, undeclared=tuple(found.get("undeclared", ())))
         path = folder / "checkpoints"
@@ -237,7 +238,7 @@ def load(folder: Path) -> Audit:
 def _epsilon(folder: Path) -> float | None:
     """Return ε of the run in a folder, None if its experiment is not there."""
     path = folder / "experiment.json"
-    tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     privacy = tree.get("privacy") if isinstance(tree, dict) else None
     return float(privacy.get("epsilon", 0.0)) if isinstance(privacy, dict) else None
 

@@ -153,8 +153,7 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
 
 def shown(text: str, most: int = _MOST_WORDS) -> str:
     """Return a text of somebody else as it may be shown: on one line, without control codes."""
-    line = " ".join(text.split())
-    return "".join(one if one.isprintable() else "?" for one in line)[:most]
+    return errors.printable(" ".join(text.split()))[:most]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:
