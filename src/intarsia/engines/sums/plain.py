@@ -29,7 +29,7 @@ class Geometry:
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self.indices: dict[tuple[str, Layout], Index] = {}
-        self._schemas = schemas
+        self.schemas = schemas
         everyone = {name: None for schema in schemas.values() for name in schema.clients}
         self._clients = tuple(everyone)
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
@@ -49,7 +49,7 @@ class Geometry:
 
     def entries(self, client: ClientId, part: str) -> int:
         """Return how many numbers at most are sent of one of a client's samples."""
-        schema = self._schemas[part]
+        schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
 
     def owners(self, part: str, layout: Layout | None, cell: int) -> tuple[ClientId, ...]:
@@ -64,7 +64,7 @@ class Geometry:
     @cache  # noqa: B019 - there is one for each engine, and it goes with it
     def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
         """Return the cell and the owners of each feature block."""
-        found = feature_blocks(self._schemas[part]).values()
+        found = feature_blocks(self.schemas[part]).values()
         return {one.name: (FIRST_BLOCK - at, one.owners) for at, one in enumerate(found)}
 
     def owner_sets(self) -> set[tuple[ClientId, ...]]:
