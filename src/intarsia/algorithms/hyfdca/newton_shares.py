@@ -127,7 +127,7 @@ class Factors:
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words."""
 
-    system: Array  # (2, outputs, features · (features + 3) / 2)
+    system: fl.Halves  # (2, outputs, features · (features + 3) / 2)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:
@@ -360,6 +360,9 @@ def _draw_words(point: Point, block: Block, message: Mask) -> Sharing:
             write_words(rows[start:stop], factors[c, start:stop], words[c])
         drawn[here] = _row_words(message.seed, number, outputs, stop - start, overlap).ravel()
     return Sharing(point, rows, own, drawn)
+
+
+mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
 
 
 @fl.client_function
