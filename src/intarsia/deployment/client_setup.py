@@ -129,7 +129,9 @@ class Work:
     def enter(self, call: Call) -> None:
         """Make ready for a call, in this thread; PolicyError where the owner does not allow it."""
         self._call = call
-        if self._let_in:
+        if call.kind != "stage" or call.function not in (READ, DEAL):
+            if not self._let_in:
+                raise StaleError("The job was not let in; nothing of it is done.")
             self._requests.check_goes_on(call.run, self._let_in)
         if call.kind in ("ask", "sum"):
             self._rounds.begin(call.run, call.round)
@@ -304,9 +306,7 @@ class Work:
         algorithm, options, settings = self._algorithm, self._options, self._experiment
         sends = declare_exchanges(algorithm, options, self.schemas)
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
-        least = max(
-            settings.privacy.least_clients if apart else 1, self._settings.policy.least_clients
-        )
+        least = settings.privacy.least_clients if apart else 1
         server = algorithm.init_server(options, self.schemas["train"], first_key(settings.seed))
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
