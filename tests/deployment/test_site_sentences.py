@@ -73,7 +73,7 @@ def test_the_sentences_say_what_the_answers_held(made):
     assert bool(found["sealed"]) == (mode == "masked")
     check_kinds(said_[4], {words: (times, times) for words, times in found["sealed"].items()})
     check_kinds(said_[5], {words: (times, times) for words, times in found["clear"].items()})
-    assert ("random masks that cancel only in the sum" in said_[4]) == (mode == "masked")
+    assert ("random masks that only keys of clients take off" in said_[4]) == (mode == "masked")
     rows = "each row's dual variable" in said_[9]
     assert rows == (mode == "plain")
     assert not any("described nowhere" in one for one in said_)

@@ -68,7 +68,9 @@ def recorded(folder, mode, name, **settings):
     with pytest.MonkeyPatch.context() as patch:
         if mode == "ckks":  # ciphertexts for 150 samples, which a run would put under masks
             whole = modes.sealing
-            patch.setattr(modes, "sealing", lambda *args: replace(whole(*args), long=100))
+            patch.setattr(
+                modes, "sealing", lambda *args, **how: replace(whole(*args, **how), long=100)
+            )
         run(described(folder, mode, name, **settings), overwrite=True)
     records = tuple(read_transcript(folder / "transcript.bin"))
     away = "participation" in settings
@@ -206,10 +208,10 @@ def test_who_was_away_opened_nothing(tmp_path):
         participation=0.5,
         participation_pattern="cyclic",
     )
-    lines = made.lines(how="message", what="Descend.rate")
+    lines = made.lines(how="message", what="Descend.number")
     assert [dict(line.clients) for line in lines] == [dict.fromkeys(CLIENTS, 2)]
     assert lines[0].times == 4
-    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.rate"]
+    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.number"]
     assert mine.times == 2
 
 
@@ -297,6 +299,7 @@ def test_the_sentences_say_what_the_transcript_shows(recording):
     said_ = check_sentences(recording, recording.algorithm)
     assert ("Nothing was hidden" in said_[6]) == (recording.mode == "plain")
     assert ("hidden by random masks" in said_[6]) == (recording.mode != "plain")
+    assert ("cancel only in the sum" in said_[6]) == (recording.mode != "plain")
     assert ("were encrypted" in said_[6]) == (recording.mode == "ckks")
     assert ("could read: nothing" in said_[8]) == (recording.mode != "plain")
 
@@ -322,6 +325,16 @@ def test_the_sentences_of_networks_say_what_the_transcript_shows(tmp_path, algor
     )
     said_ = check_sentences(made, algorithm)
     assert "counts and losses of evaluated rows" in said_[3]
+
+
+def test_the_sentences_say_whom_masks_protect(masked):
+    def protection(trust):
+        return audit.sentences(replace(masked.found, trust=trust))[6]
+
+    assert masked.found.trust == "pairs"  # the default
+    assert "cancel only in the sum" in protection("pairs")
+    assert "a client that saw another's part could read it" in protection("clients")
+    assert ";" not in protection("")  # of older runs it is not known
 
 
 def test_in_sentences_every_field_that_clients_opened_is_told(masked):

@@ -95,7 +95,11 @@ def test_an_older_model_predicts_what_it_did(place, name):
 def test_the_audit_of_an_older_run_says_what_it_did(place, name):
     found = json.loads(intarsia_says(place, "audit", str(place / name), "--json"))
     expected = json.loads((EXPECTED / f"{name}-audit.json").read_text(encoding="utf-8"))
-    assert found.pop("undeclared") == []  # which audits of that version did not say
+    # which audits of that version did not say
+    assert found.pop("undeclared") == []
+    assert len(found.pop("sentences")) == 10
+    assert set(found.pop("answers")) == set(found["clients"])
+    assert {line.pop("contents") for line in found["lines"]} == {""}
     assert len(expected["lines"]) > 10
     assert found == expected
 

@@ -34,7 +34,11 @@ _PROTECTION = {
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _OWN_ENTRIES = "none: the total is for the owners of its entries"
-MASKS = "random masks that cancel only in the sum"
+MASKS = "random masks that only keys of clients take off"
+_TRUST = {
+    "pairs": "; masks of pairs of clients cancel only in the sum",
+    "clients": "; with the one key of all, a client that saw another's part could read it",
+}
 BY_ROW = ("samples", "selected")  # layouts of fields with numbers of single rows
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
@@ -68,6 +72,7 @@ class Audit:
     checkpoint: int | None = None  # the round up to which a run is covered that was stopped
     undeclared: tuple[str, ...] = ()  # what crossed and the algorithm does not declare
     answers: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])  # that each sent
+    trust: str = ""  # privacy.trust: whom masks protect from whom; "": it is not known
     epsilon: float | None = None  # of differential privacy, 0: no noise; None: it is not known
 
     @property
@@ -153,12 +158,12 @@ def _protection(audit: Audit) -> str:
         return "Nothing was hidden from the server: in the mode plain it reads all that it adds up"
     if not audit.sealed_at_server:
         return f"Nothing was added up, and so nothing hidden from the server (mode {audit.mode})"
-    masks = f"hidden by {MASKS}"
+    masks, trust = f"hidden by {MASKS}", _TRUST.get(audit.trust, "")
     if all(one.protection == _PROTECTION["masked"] for one in audit.sealed_at_server):
-        return f"These were {masks} (mode {audit.mode})"
+        return f"These were {masks} (mode {audit.mode}){trust}"
     return (
         "These were encrypted, so that the server adds them up without reading them (mode ckks); "
-        f"those under 4,096 values, and those of one client alone, were {masks}"
+        f"those under 4,096 values, and those of one client alone, were {masks}{trust}"
     )
 
 
@@ -268,12 +273,12 @@ def load(folder: Path) -> Audit:
     try:
         if path.is_file():
             found = parse_json(path.read_text(encoding="utf-8"))
-            whole = replace(_audit(found["mode"], found["crossings"]), epsilon=_epsilon(folder))
+            whole = replace(_audit(found["mode"], found["crossings"]), **_privacy(folder))
             return replace(whole, undeclared=tuple(found.get("undeclared", ())))
         path = folder / "checkpoints"
         extra = Checkpoints(folder).latest_extra() if folder.is_dir() else None
         if extra is not None and "crossings" in extra:
-            found = replace(_audit(extra["mode"], extra["crossings"]), epsilon=_epsilon(folder))
+            found = replace(_audit(extra["mode"], extra["crossings"]), **_privacy(folder))
             return replace(found, checkpoint=int(extra["standing"]["round"]))
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(
@@ -286,12 +291,14 @@ def load(folder: Path) -> Audit:
     )
 
 
-def _epsilon(folder: Path) -> float | None:
-    """Return ε of the run in a folder, None if its experiment is not there."""
+def _privacy(folder: Path) -> dict[str, Any]:
+    """Return ε and whom masks protect in the run in a folder; {} without its experiment."""
     path = folder / "experiment.json"
     tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     privacy = tree.get("privacy") if isinstance(tree, dict) else None
-    return float(privacy.get("epsilon", 0.0)) if isinstance(privacy, dict) else None
+    if not isinstance(privacy, dict):
+        return {}
+    return {"epsilon": float(privacy.get("epsilon", 0.0)), "trust": str(privacy.get("trust", ""))}
 
 
 def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
