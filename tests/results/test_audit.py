@@ -57,7 +57,9 @@ def recorded(folder, mode, algorithm, **settings):
     with pytest.MonkeyPatch.context() as patch:
         if mode == "ckks":  # ciphertexts for 150 samples, which a run would put under masks
             whole = modes.sealing
-            patch.setattr(modes, "sealing", lambda *args: replace(whole(*args), long=100))
+            patch.setattr(
+                modes, "sealing", lambda *args, **how: replace(whole(*args, **how), long=100)
+            )
         run(described(folder, mode, algorithm, **settings), overwrite=True)
     return Recorded(
         folder, mode, audit.load(folder), tuple(read_transcript(folder / "transcript.bin"))
@@ -195,10 +197,10 @@ def test_who_was_away_opened_nothing(tmp_path):
         participation=0.5,
         participation_pattern="cyclic",
     )
-    lines = made.lines(how="message", what="Descend.rate")
+    lines = made.lines(how="message", what="Descend.number")
     assert [dict(line.clients) for line in lines] == [dict.fromkeys(CLIENTS, 2)]
     assert lines[0].times == 4
-    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.rate"]
+    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.number"]
     assert mine.times == 2
 
 

@@ -22,6 +22,7 @@ from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.wire import shown
 from intarsia.errors import ExperimentError, IntarsiaError, printable
 from intarsia.privacy.keys.secret_file import drawn_once
+from intarsia.privacy.settings import Trust
 from intarsia.results.chained_log import ChainedLog
 from intarsia.results.lock import alone
 
@@ -44,6 +45,9 @@ class SiteSettings:
 
     name: str  # as the experiment calls this client
     plain: bool = False  # whether the server may read what this site contributes
+    # "clients": sums may be sealed with one key that all clients have, any of which, together with
+    # the server, opens what this site contributes
+    trust: Trust = "pairs"
     ids: bool = False  # whether it may read the ids of this site's rows
     scales: bool = False  # whether it gets means and scales of the columns, for its model
     key: str = ""  # file: of the clients, where sums are sealed or ids are pseudonyms
@@ -119,11 +123,16 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
         with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # it has values
-            with os.fdopen(made, "a", encoding="utf-8") as file:
+            # sentences have values of the table: nobody else on the machine is to read them
+            with open(path, "a", encoding="utf-8", opener=_for_the_owner) as file:
+                os.fchmod(file.fileno(), 0o600)  # of an older version others could read it
                 file.write(text)
 
     return report
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def log_of(folder: Path) -> ChainedLog:
