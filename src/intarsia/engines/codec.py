@@ -109,6 +109,12 @@ def _fields(kind: type) -> tuple[tuple[str, ...], int]:
 
 
 @cache
+def _known(kind: type) -> frozenset[str]:
+    """Return the fields of a dataclass, and those that an earlier version had (`retired`)."""
+    return frozenset(_fields(kind)[0]).union(getattr(kind, "retired", ()))
+
+
+@cache
 def _defaults(kind: type) -> frozenset[str]:
     """Return the fields of a dataclass that have a default."""
     missing = dataclasses.MISSING
@@ -288,12 +294,12 @@ class _Reader:
         values = {self.text(): self.value() for _ in range(self.length())}
         names, _ = _fields(kind)
         # an older version did not write what was added since, with a default
-        if not set(names) - _defaults(kind) <= set(values) <= set(names):
+        if not set(names) - _defaults(kind) <= set(values) <= _known(kind):
             raise CodecError(
                 f"The record {name!r} has the fields {sorted(values)} but {sorted(names)} were "
                 "expected: it was written by another version."
             )
-        return kind(**values)
+        return kind(**{key: value for key, value in values.items() if key in names})
 
 
 _READERS: Mapping[bytes, Callable[[_Reader], Any]] = MappingProxyType(

@@ -219,7 +219,7 @@ class Simulation:
         if apart.sealed:
             found: dict[str, Any] = {}
             for field, total in apart.sealed:
-                found[field], extra = self._totals.own(client, total)
+                found[field], extra = self._totals.own(client, total, exchange.asked)
                 exchange.down += extra
             opened = fl.evolve(opened, **found)
         exchange.down += codec.size(opened)

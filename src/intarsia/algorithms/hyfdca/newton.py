@@ -20,7 +20,8 @@ round is one Newton step:
    The sample doubles where steps are short or the gap stays: it then misses what bends F, such as
    columns of which it has no row. Far from the optimum the hinge is then smoothed more, too.
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
-3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
+3. step: new scores, dual points and curvatures at the one client that reads a sample's scores, of
+   those that hold its label; its owners get the dual point. The hinge moves its
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
@@ -90,7 +91,7 @@ class Newton:
     loss: int
     regularisation: float
     samples: int  # N
-    labelled: tuple[ClientId, ...]  # clients at which labels count
+    labelled: tuple[ClientId, ...]  # clients that read scores
     framed: bool  # solve exactly in a frame
     budget: int  # samples in the Hessian
     weight: Array  # s
@@ -144,7 +145,7 @@ def begin(
     size = features if framed else 0
     if dealer is not None:  # a basis for each cell of features
         size = dealer.widest
-    start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=size, shared=dealer is not None)
+    start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     if dealer is not None:
         clients.ask(
@@ -156,6 +157,8 @@ def begin(
         )
     elif framed:
         clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(frame=drawn.frame)))
+    if warm:  # else the scores are 0
+        clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
     newton = Newton(
         loss=loss,

@@ -160,11 +160,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Start:
-    """Duals, weights and scores to start from."""
+    """Duals and weights to start from."""
 
     alpha: fl.PerSample
     w: fl.PerFeature
-    z: fl.PerSample
     warm: bool  # after dual ascent
     frame: int  # features of the frame, 0 = none
     shared: bool = (
@@ -249,16 +248,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Refresh:
-    """Scores computed afresh at the primal point; None: send this client's part of them."""
+    """The scores at the primal point; None: send this client's part of them."""
 
-    z: fl.PerSample | None
+    z: fl.PerScore | None
 
 
 @dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -292,7 +291,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         regularisation=before.options.regularisation,
         samples=before.samples,
         loss=losses.loss_code(before.options.loss),
-        mine=before.counted_cells,
+        mine=before.counted,
         sample_cells=before.sample_cells,
         feature_cells=before.feature_cells,
         feature_share=before.feature_share,
@@ -301,7 +300,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         w=message.w,
         direction=zeros,
         alpha=message.alpha,
-        z=message.z,
+        z=np.zeros((outputs, samples)),
         q=np.zeros((outputs, samples)),
         centre=centre,
         residual=zeros,
@@ -518,7 +517,7 @@ def own_scores(
 def keep_scores(
     point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
-    """Keep the scores computed afresh."""
+    """Keep the scores of the samples that this client reads."""
     assert message.z is not None
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 

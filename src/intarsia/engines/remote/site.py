@@ -371,7 +371,7 @@ class _Run:
         for name, record in sealed.items():
             total = from_record(totals, record)
             place.declared().check_message(one, name, total, self._sums, call)
-            found[name], extra = totals.own(self._client, total)
+            found[name], extra = totals.own(self._client, total, call.asked)
             size += extra
         return evolve(message, **found), size
 
