@@ -40,6 +40,7 @@ PUBLIC = [
     "Predictions",
     "Progress",
     "RangeError",
+    "RefusedError",
     "ReplayError",
     "Result",
     "Score",

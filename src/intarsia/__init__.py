@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.errors import KeyMaterialError as KeyMaterialError
     from intarsia.errors import RangeError as RangeError
+    from intarsia.errors import RefusedError as RefusedError
     from intarsia.errors import ReplayError as ReplayError
     from intarsia.errors import SealedError as SealedError
     from intarsia.errors import SiteError as SiteError

@@ -18,6 +18,8 @@ IntarsiaError
 ├── SiteError                  a site could not do what it was asked, or its answer is malformed
 ├── RefusedError               a site was asked for what the run's algorithm does not declare
 ├── AbsentError                sites did not answer in time; names them
+│   ├── PolicyError            a site's owner does not allow the job; names the site and the rule
+│   └── PendingError           a site's owner has not decided about the job yet
 └── CodecError                 bytes on a wire or a disk are not what was written
 """
 
@@ -134,6 +136,14 @@ class AbsentError(IntarsiaError, TimeoutError):
     def __init__(self, sentence: str, clients: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.clients = clients
+
+
+class PolicyError(AbsentError):
+    """A site takes no part in a job, or no further, since its owner does not allow it."""
+
+
+class PendingError(AbsentError):
+    """A site's owner is to decide about a job, and has not done so in time."""
 
 
 class CodecError(IntarsiaError, ValueError):

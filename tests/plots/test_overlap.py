@@ -253,15 +253,15 @@ def test_classes_that_lie_in_several_parts_are_not_written(dealt):
 def test_title_and_legend_say_whether_all_rows_are_drawn_or_those_trained_on(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    x = np.random.default_rng(0).normal(size=(40, 2))
+    x = np.random.default_rng(0).normal(size=(100, 2))
     tables = {"a": (x, np.sign(x[:, 0])), "b": (x, np.sign(x[:, 0]))}
     intarsia.inspect(tables=tables, picture=tmp_path / "all.png")
     result = intarsia.run(
         tables=tables, rounds=1, tolerance=0, yardsticks=False, out=tmp_path / "o"
     )
-    trained = 80 - result.metrics.server.samples
+    trained = 200 - result.metrics.server.samples
     for figure, count, which in zip(
-        drawn, (80, trained), ("all rows", "training rows"), strict=True
+        drawn, (200, trained), ("all rows", "training rows"), strict=True
     ):
         (title,) = [text.get_text() for text in figure.texts]
         assert title == f"Who holds what: 2 clients, {count} samples × 2 features ({which})"

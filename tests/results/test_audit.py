@@ -89,7 +89,8 @@ def sealed(value) -> bool:
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
         assert all(isinstance(weight, float) for weight, _ in value)
         return all(sealed(cells) for _, cells in value)
-    return isinstance(value, dict) and all(isinstance(one, bytes) for one in value.values())
+    cells = value.values() if isinstance(value, dict) else ()
+    return bool(cells) and all(isinstance(one, bytes) for one in cells)
 
 
 # -- record by record
@@ -406,3 +407,15 @@ def test_crossings_are_counted_by_client_where_not_all_are_asked():
     assert restored.summary() == counts.summary()
     restored.exchange("sum", "step", Message, (("w", "Change.w"),), Reply, ("b",))
     assert restored.summary() != counts.summary()
+
+
+def test_a_total_that_some_clients_get_and_others_do_not_is_counted_for_those_who_got_it():
+    counts = Crossings(("a", "b", "c"))
+    opened = (("w", "Change.w"),)
+    counts.exchange("sum", "step", Message, opened, Reply, ("a", "b", "c"), (), {"w": ["b"]})
+    counts.exchange("sum", "step", Message, opened, Reply, ("a", "b", "c"), (), {"w": ["b", "c"]})
+    found = audit._audit("masked", json.loads(json.dumps(counts.summary())))
+    who = {(one.what, one.how): (one.times, dict(one.clients)) for one in found.lines}
+    assert who["Message.w", "total"] == (2, {"b": 2, "c": 1})
+    assert who["Message.w", "message"] == (2, {"a": 2, "c": 1})
+    assert who["Message.rate", "message"] == (2, dict.fromkeys("abc", 2))

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
+import intarsia
 from intarsia.algorithms.linear.cocoa import CoCoA
 from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.data.source import Source
@@ -38,3 +40,16 @@ def test_a_certificate_above_the_tolerance_is_explained(finished, gap, note):
         Cost(datetime.now(UTC), seconds={}),
     )
     assert (note in found.notes[0]) if note else not found.notes
+
+
+def test_a_client_that_is_not_graded_is_named():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(70, 3))
+    tables = {"long": (x[:60], np.sign(x[:60, 0])), "short": (x[60:], np.sign(x[60:, 0]))}
+    found = intarsia.run(tables=tables, rounds=1, tolerance=0, yardsticks=False)
+    (note,) = [one for one in found.notes if one.startswith("Not graded")]
+    assert note.startswith("Not graded: 'short' with fewer than 5 labelled test samples")
+    assert list(found.metrics.clients) == ["long"]
+    both = {"long": tables["long"], "also": tables["long"]}
+    found = intarsia.run(tables=both, rounds=1, tolerance=0, yardsticks=False)
+    assert not [one for one in found.notes if one.startswith("Not graded")]

@@ -56,7 +56,7 @@ class Dealt:
 
     held: Held
     labels: Labels
-    protocol: int = PROTOCOL  # the answer of another version lacks it, and is refused
+    protocol: int  # of the site's version; another is refused
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Work:
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
         self._hold(found.train[name], found.test[name])
-        return state, Dealt(self._holdings(), found.labels)
+        return state, Dealt(self._holdings(), found.labels, PROTOCOL)
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         assert self._table is not None

@@ -333,12 +333,18 @@ class AtSites:
             try:
                 found[client] = codec.decode(answer.body, *classes)
             except CodecError as problem:
-                raise VersionError(
-                    f"What {client!r} answers to {name!r} is of another version of intarsia "
-                    f"({problem.args[0].rstrip('.')}); install the same version at the site and "
-                    "the server, and begin the run anew."
-                ) from None
+                raise _other_version(client, name, problem.args[0].rstrip(".")) from None
+            theirs = getattr(found[client], "protocol", PROTOCOL)
+            if theirs != PROTOCOL:
+                raise _other_version(client, name, f"its calls are {theirs}, not {PROTOCOL}")
         return found
+
+
+def _other_version(client: ClientId, name: str, how: str) -> VersionError:
+    return VersionError(
+        f"What {client!r} answers to {name!r} is of another version of intarsia ({how}); install "
+        "the same version at the site and the server, and begin the run anew."
+    )
 
 
 def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:

@@ -36,7 +36,7 @@ class TableMetadata:
     generated: bool  # the ids were made from the client's name and the row
     sparse: bool  # whether an absent entry is 0, and not missing
     id: str | None  # the name of the column with the ids
-    protocol: int = PROTOCOL  # the answer of another version lacks it, and is refused
+    protocol: int  # of the site's version; another is refused
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def describe(table: Table, id: str | None) -> TableMetadata:
         table.generated,
         not isinstance(table.values, np.ndarray),
         id,
+        PROTOCOL,
     )
 
 

@@ -15,7 +15,7 @@ from intarsia.core.algorithm import ClientFunction, evolve
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import Totals, from_record, to_record
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, layouts
+from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, both, layouts
 from intarsia.engines.sums.secure import CombinationRecord, PieceRecord, SecureCollector
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
@@ -206,6 +206,9 @@ class Exchange:
         )
         self._message: Any = self  # which was split last; this is none
         self._split = Split((), {}, type(None))
+        # what is sealed in messages, and who got these: a field may be None in those of others
+        self._named: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
+        self._alike: list[ClientId] = []  # who got messages like the one that was split last
         self._reply: type = type(None)
         self._unsent: set[str] | None = None  # fields that no client so far had anything for
         for client in messages if fn.releases else ():
@@ -229,7 +232,7 @@ class Exchange:
                     f"{fn.message.__name__}; send what it is annotated with."
                 )
             self._message, apart = message, split(message)
-            self._split = apart
+            self._split, self._alike = apart, self._named.setdefault(apart.names, [])
             books.record(
                 "message",
                 fn.name,
@@ -240,7 +243,17 @@ class Exchange:
                     **{name: books.totals.held(total) for name, total in apart.sealed},
                 },
             )
+        self._alike.append(client)
         return self._split
+
+    def _opened(self) -> dict[str, tuple[str, list[ClientId]]]:
+        """Return the fields that were sealed for any client: totals of what, and for whom."""
+        found: dict[str, tuple[str, list[ClientId]]] = {}
+        for names, clients in self._named.items():
+            for field, origin in names:
+                before, others = found.get(field, (origin, []))
+                found[field] = both(before, origin), [*others, *clients]
+        return found
 
     def take(self, client: ClientId, reply: Any) -> None:
         """Take a client's reply."""
@@ -280,9 +293,15 @@ class Exchange:
             (traffic.up, reply, self.up),
         ):
             counts[kind.__name__] = counts.get(kind.__name__, 0) + size
+        opened, asked = message.names, len(self.messages)
+        partly: dict[str, list[ClientId]] = {}
+        if len(self._named) > 1:
+            found = self._opened()
+            opened = tuple((field, origin) for field, (origin, _) in found.items())
+            partly = {field: some for field, (_, some) in found.items() if len(some) < asked}
         self._books.crossings.exchange(
-            *(self._kind, self._fn.name, message.kind, message.names, reply),
-            *(self.messages, self._unsent or ()),
+            *(self._kind, self._fn.name, message.kind, opened, reply),
+            *(self.messages, self._unsent or (), partly),
         )
         return self
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,13 +42,16 @@ class Crossings:
         reply: type,
         clients: Collection[ClientId],
         unsent: Collection[str] = (),
+        partly: Mapping[str, Collection[ClientId]] = MappingProxyType({}),
     ) -> None:
         """Count an exchange with some clients.
 
-        `opened` names the fields that they open, `unsent` those of the reply that none of them had
-        anything for; a field that some sent is counted for all.
+        `opened` names the fields that they open, `partly` who does where it is not all of them,
+        `unsent` the fields of the reply that none of them had anything for; a field that some sent
+        is counted for all.
         """
         key = f"{kind} {function} {opened}" + (f" without {sorted(unsent)}" if unsent else "")
+        key += f" partly {sorted(partly)}" if partly else ""
         found = self.exchanges.get(key)
         if found is None:
             fields = {
@@ -72,8 +76,14 @@ class Crossings:
                 "with_all": 0,  # exchanges with every client
                 "with": {},  # the others, by client
             }
+            if partly:
+                found["partly"] = {name: {} for name in partly}  # who opened it, how often
             self.exchanges[key] = found
         found["exchanges"] += 1
+        for name, few in partly.items():
+            times: dict[str, int] = found["partly"][name]
+            for client in few:
+                times[client] = times.get(client, 0) + 1
         if len(clients) == len(self._clients):
             found["with_all"] += 1
             return

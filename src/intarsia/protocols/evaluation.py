@@ -244,6 +244,12 @@ def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
     return int(np.count_nonzero(graded)) >= max(1, least)
 
 
+def too_few(schema: Schema) -> tuple[ClientId, ...]:
+    """Return the clients that have labels, but of too few rows to be graded."""
+    counts = {name: int(np.count_nonzero(schema.labelled_at(name))) for name in schema.holdings}
+    return tuple(name for name, count in counts.items() if 0 < count < LEAST_ROWS)
+
+
 def _wanted(schema: Schema, blocks: Sequence[str] | None) -> NDArray[np.bool_]:
     """Return which samples are graded: somebody has the label, and all blocks, (samples,)."""
     labelled: NDArray[np.bool_] = schema.label_holders > 0

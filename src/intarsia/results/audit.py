@@ -169,7 +169,7 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
     for one in crossings["exchanges"].values():
         counts = {name: one["with_all"] + one["with"].get(name, 0) for name in clients}
         took_part = {name: count for name, count in counts.items() if count}
-        lines += (replace(line, clients=took_part) for line in _exchange(mode, one))
+        lines += _exchange(mode, one, took_part)
     for what, count in crossings["reveals"].items():
         values = f"{count['values']:,} number{'' if count['values'] == 1 else 's'} of the total"
         protection = "none: the algorithm reveals the total"
@@ -181,8 +181,10 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
     return Audit(mode, clients, tuple(_merge(lines)))
 
 
-def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
-    """Return the lines of a client function, without who took part."""
+def _exchange(
+    mode: str, one: Mapping[str, Any], clients: Mapping[ClientId, int]
+) -> Iterator[AuditLine]:
+    """Return the lines of a client function in which some clients took part so often."""
     asked, function, times = one["kind"] == "ask", one["function"], one["exchanges"]
     for name, layout in one["fields"].items():
         open_ = asked or mode == "plain" or layout == "counts"
@@ -191,17 +193,20 @@ def _exchange(mode: str, one: Mapping[str, Any]) -> Iterator[AuditLine]:
             protection = _PROTECTION["masked"]
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"
-        kind = "reply" if asked else "contribution"
-        what = f"{one['reply']}.{name}"
-        yield AuditLine("server", kind, function, what, _OF[layout], open_, protection, times)
-    for name in one["plain"]:
-        what, protection = f"{one['message']}.{name}", "none: the server wrote it"
-        values = "what the server sends"
-        yield AuditLine("client", "message", function, what, values, True, protection, times)
+        of = ("server", "reply" if asked else "contribution", function, f"{one['reply']}.{name}")
+        yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
+    partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
+    rest = {
+        field: {name: left for name, count in clients.items() if (left := count - some.get(name, 0))}
+        for field, some in partly.items()
+    }
+    for name in (*one["plain"], *rest):
+        of = ("client", "message", function, f"{one['message']}.{name}", "what the server sends")
+        yield AuditLine(*of, True, "none: the server wrote it", times, rest.get(name, clients))
     for name, origin in one["opened"].items():
-        what = f"{one['message']}.{name}"
         values = f"its own entries of {origin or 'an earlier total'}"
-        yield AuditLine("client", "total", function, what, values, True, _OWN_ENTRIES, times)
+        of = ("client", "total", function, f"{one['message']}.{name}", values)
+        yield AuditLine(*of, True, _OWN_ENTRIES, times, partly.get(name, clients))
 
 
 def _merge(lines: list[AuditLine]) -> list[AuditLine]:

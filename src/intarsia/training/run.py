@@ -20,7 +20,7 @@ from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import CheckpointError
+from intarsia.errors import CheckpointError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
@@ -320,9 +320,16 @@ def train_to_end(task: training.Task) -> Outcome:
             "The server's network has no score: at no test sample do the clients together hold all "
             "blocks; score a table that has all of them by intarsia predict --client server.",
         )
-    labelled = int((engine.schema(task.part).label_holders > 0).sum())
-    if every is not None and every.samples < labelled:
-        part = "test" if task.part == "test" else "training"
+    schema = engine.schema(task.part)
+    labelled = int((schema.label_holders > 0).sum())
+    part = "test" if task.part == "test" else "training"
+    few = evaluation.too_few(schema)
+    if few:
+        notes += (
+            f"Not graded: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
+            "samples, whose grades would tell their labels; split.test holds more samples out.",
+        )
+    if has_network and every is not None and every.samples < labelled and not few:
         notes += (
             f'"All samples" are {every.samples:,} of the {labelled:,} {part} samples with a label: '
             "those of which the clients together hold all blocks of the server's network. A "

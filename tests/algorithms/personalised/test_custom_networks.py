@@ -88,12 +88,12 @@ def with_one_hot(model, batch):
     return -(functional.log_softmax(model(batch["x"]), -1) * shown * batch["y"].max().item()).sum(1)
 
 
-def tables(widths=(2, 5, 3), seed=0):
+def tables(widths=(2, 5, 3), seed=0, rows=50):
     rng = np.random.default_rng(seed)
     made = {}
     for name, width in zip("abcdefgh", widths, strict=False):
-        y = rng.integers(0, 3, 50)
-        x = (4 * np.eye(3)[y] + rng.normal(size=(50, 3))) @ rng.normal(size=(3, width))
+        y = rng.integers(0, 3, rows)
+        x = (4 * np.eye(3)[y] + rng.normal(size=(rows, 3))) @ rng.normal(size=(3, width))
         made[name] = (x / x.std(0), y)
     return made
 
@@ -146,12 +146,14 @@ def test_a_last_training_of_nothing_is_refused_before_the_first_round():
 def test_groups_with_modules_of_their_own_train_beside_each_other():
     models = {"b": f"{HERE}:wide", "d": f"{HERE}:wide"}
     # tables that share names of columns would be standardised alike
-    settings = {"participation": 1.0, "rounds": 20, "standardise": False}
-    mixed = run((2, 3, 2, 3), model=f"{HERE}:linear", models=models, **settings).metrics.clients
+    settings = {**SETTINGS, "participation": 1.0, "rounds": 20, "standardise": False}
+    everyone = tables((2, 3, 2, 3), rows=80)
+    together = {**settings, "model": f"{HERE}:linear", "models": models}
+    mixed = intarsia.run(tables=everyone, **together).metrics.clients
     for name in "abcd":
-        rows = {name: tables((2, 3, 2, 3))[name]}
         model = models.get(name, f"{HERE}:linear")
-        alone = intarsia.run(tables=rows, **{**SETTINGS, **settings, "model": model})
+        own = {name: everyone[name]}
+        alone = intarsia.run(tables=own, **{**settings, "model": model})
         assert alone.metrics.clients[name] == mixed[name]
 
 

@@ -20,7 +20,7 @@ from intarsia.core.algorithm import ClientFunction
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.engines.sums.secure import CombinationRecord
-from intarsia.errors import CodecError, IntarsiaError, SiteError
+from intarsia.errors import AbsentError, CodecError, IntarsiaError, SiteError
 
 # ask, sum: a client function; open, seal: a cell of a total; stage: a step of the set-up
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
@@ -121,6 +121,9 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "install the same version at both, and begin the run anew.",
     }
 )
+# What a site says in words of its own: what its owner allows, which is meant for the server's people.
+_OWN_WORDS = ("PolicyError", "PendingError")
+_MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
 
 
@@ -129,6 +132,8 @@ def sentence_of(error: Exception) -> tuple[str, str]:
     name = type(error).__name__
     if isinstance(error, IntarsiaError) and name in _SENTENCES:
         return name, _SENTENCES[name]
+    if name in _OWN_WORDS:
+        return name, shown(str(error))
     if isinstance(error, OSError):
         return "SiteError", "The site could not read or write a file; its own log says which."
     return "SiteError", _UNFORESEEN
@@ -136,10 +141,19 @@ def sentence_of(error: Exception) -> tuple[str, str]:
 
 def raised(answer: Answer, function: str) -> IntarsiaError:
     """Return the error that a site answered with, as the server raises it."""
+    if answer.error in _OWN_WORDS:
+        own: type[AbsentError] = getattr(errors, answer.error)
+        return own(f"Site {answer.client!r}: {shown(answer.sentence)}", (answer.client,))
     known = getattr(errors, answer.error, SiteError) if answer.error in _SENTENCES else SiteError
     said = _SENTENCES.get(answer.error, answer.sentence[:200])
     found: IntarsiaError = known(f"At client {answer.client!r} in {function}: {said}")
     return found
+
+
+def shown(text: str) -> str:
+    """Return a text of somebody else as it may be shown: short, and on one line."""
+    line = " ".join(text.split())
+    return "".join(one if one.isprintable() else "?" for one in line)[:_MOST_WORDS]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:

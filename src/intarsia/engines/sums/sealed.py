@@ -83,7 +83,7 @@ class SealedField(_Unreadable):
                 f"A total over {other.part} {other.layout} cannot be added to one over "
                 f"{self.part} {self.layout}; add totals with one index only."
             )
-        return self.name if self.name == other.name else _both(self.name, other.name)
+        return self.name if self.name == other.name else both(self.name, other.name)
 
     def __add__(self, other: SealedField) -> SealedField:
         return self.with_content(self.content + other.content, self._name_with(other))
@@ -137,7 +137,7 @@ class SealedRecord:
 
 
 @cache
-def _both(one: str, other: str) -> str:
+def both(one: str, other: str) -> str:
     """Return the name of a combination of totals."""
     return " and ".join(sorted({*one.split(" and "), *other.split(" and ")} - {""}))
 
