@@ -197,7 +197,9 @@ def _exchange(
         yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {
-        field: {name: left for name, count in clients.items() if (left := count - some.get(name, 0))}
+        field: {
+            name: left for name, count in clients.items() if (left := count - some.get(name, 0))
+        }
         for field, some in partly.items()
     }
     for name in (*one["plain"], *rest):

@@ -196,7 +196,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
-        found = solve_shared(clients, newton.dealer, newton.bounds, rng)
+        found = solve_shared(clients, newton.dealer, newton.bounds, newton.steps, rng)
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
