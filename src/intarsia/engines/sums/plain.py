@@ -72,6 +72,12 @@ class Geometry:
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.indices[part, whole].cells[cell].owners
 
+    def parts(self, part: str, layout: Layout | None, cell: int) -> int:
+        """Return by how many readers the samples were divided that a cell is a part of."""
+        if layout is None or not layout.is_scores:
+            return 1
+        return max(1, len(self._schemas[part].score_cells[cell].readers))
+
     def reader(
         self, part: str, cell: int, asked: Collection[ClientId] | None = None
     ) -> ClientId | None:

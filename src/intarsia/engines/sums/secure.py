@@ -193,8 +193,12 @@ class SecureCollector:
                 stream = plan.streams.get(cell)
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
-                alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
-                piece = own_cells[cell] = sealed(self._sealing, client, stream, values, alone=alone)
+                parts = self._geometry.parts(self._fn.part, layout, cell)
+                long = values.size * parts >= self._sealing.long
+                alone = long and (parts > 1 or self._is_alone(layout, cell))
+                piece = own_cells[cell] = sealed(
+                    self._sealing, client, stream, values, alone=alone, parts=parts
+                )
                 size += size_of(piece)
                 plan.put(cell, piece, self._sealing.adder)
         return size
@@ -275,9 +279,18 @@ class SecureCollector:
 
 
 def sealed(
-    sealing: Sealing, client: ClientId, stream: Stream, values: NDArray[Any], *, alone: bool
+    sealing: Sealing,
+    client: ClientId,
+    stream: Stream,
+    values: NDArray[Any],
+    *,
+    alone: bool,
+    parts: int = 1,
 ) -> Piece:
     """Seal a client's contribution to a cell, to which it is `alone` in contributing.
+
+    A cell of scores is one of some `parts` that readers divide: short where they are together.
+    None of them fills a ciphertext, so that they are masked as if they were of one client.
 
     Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
     arrays may have any size, so that each number is sealed exactly as two digits: together they
@@ -291,7 +304,7 @@ def sealed(
     """
     if values.dtype == np.uint64:
         return sealing.exact[client].seal_words(client, stream, values)
-    if stream.cell > EVERYONE and values.size >= sealing.long:
+    if stream.cell > EVERYONE and values.size * parts >= sealing.long:
         sealer = (sealing.exact if alone else sealing.bulk)[client]
         return sealer.seal(client, stream, values)
     piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
