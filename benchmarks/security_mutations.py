@@ -29,6 +29,12 @@ KEYS = "tests/attacks/test_weakened_keys.py"
 APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 CALLER = "tests/attacks/test_site_as_server.py"
+TEXTS = "tests/attacks/test_free_text.py"
+MODULES = "tests/attacks/test_named_modules.py"
+QUERIES = "tests/attacks/test_queries.py"
+FILES = "tests/attacks/test_open_files.py"
+CODES = "tests/attacks/test_escape_codes.py"
+BOMBS = "tests/attacks/test_bombs.py"
 SERVER = "tests/engines/remote/test_server.py"
 MASKS = "tests/privacy/secure_aggregation/test_masking.py"
 CKKS = "tests/privacy/secure_aggregation/test_ckks.py"
@@ -65,6 +71,168 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
+    *_of(
+        "data/column_types.py",
+        ("nearly unique texts", "levels * LEAST_ROWS > rows", "levels > rows", TEXTS),
+        ("long texts", "if any(len(one) > LONGEST_LEVEL or", "if any(", TEXTS),
+        ("sentences", " or len(one.split()) > MOST_WORDS", "", TEXTS),
+        ("addresses", "if any(_ADDRESS.search(one) for one in given):", "if False:", TEXTS),
+        ("dates as text", "if 2 * sum(bool(_DATE", "if 0 * sum(bool(_DATE", TEXTS),
+        ("texts as categories", "        if not own.listed:\n", "        if False:\n", TEXTS),
+        ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
+    ),
+    *_of(
+        "deployment/table_metadata.py",
+        ("levels at a site", "one.public_levels", "one.levels", TEXTS),
+        ("classes at a site", "if labels.telling and", "if False and", TEXTS),
+        ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
+    ),
+    *_of(
+        "data/encoding.py",
+        ("levels in one place", "update(category.public_levels)", "update(category.levels)", TEXTS),
+    ),
+    *_of(
+        "core/module_names.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)
+    ),
+    *_of(
+        "models/serialization.py",
+        ("module of a model", 'check_allowed(f"{made_of.module}:",', "check_allowed((),", MODULES),
+        (
+            "extractors of a model",
+            "check_allowed([one.kind for one in made_of.extractors],",
+            "check_allowed((),",
+            MODULES,
+        ),
+        (
+            "files of a model",
+            "if not path.resolve().is_relative_to(",
+            "if not (folder,) and (",
+            BOMBS,
+        ),
+        ("packed arrays of a model", "check_npz(path, packed=False)", "pass", BOMBS),
+        ("shapes of a model", "if parameters[name].shape != shape:", "if False:", BOMBS),
+        ("layers of a model", "if layers > len(parameters):", "if False:", BOMBS),
+    ),
+    *_of(
+        "results/run_folder.py",
+        ("modules of an experiment", "if allow_modules is not None:", "if False:", MODULES),
+        ("mode of experiment.json", "text.encode(), private=True)", "text.encode())", FILES),
+    ),
+    *_of(
+        "inference/new_client.py",
+        (
+            "modules of a result",
+            "check_allowed(run.hyperparameters, allow_modules, folder)",
+            "pass",
+            MODULES,
+        ),
+    ),
+    *_of(
+        "algorithms/networks/user_modules.py",
+        (
+            "current folder",
+            "    try:\n        module = importlib",
+            '    import sys\n    sys.path.append("")\n    try:\n        module = importlib',
+            MODULES,
+        ),
+    ),
+    *_of("__main__.py", ("current folder first", "    del sys.path[0]", "    pass", MODULES)),
+    *_of(
+        "data/sql.py",
+        ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
+        ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
+        (
+            "DuckDB's statements",
+            "if [one.type for one in statements] != [duckdb.StatementType.SELECT]:",
+            "if False:",
+            QUERIES,
+        ),
+        (
+            "DuckDB's files",
+            '"enable_external_access": False',
+            '"enable_external_access": True',
+            QUERIES,
+        ),
+        ("other databases", "if run is None:", "if run is None and False:", QUERIES),
+        (
+            "written-out passwords",
+            "    _check_no_password(written, url, source)",
+            "    pass",
+            QUERIES,
+        ),
+        ("half a password", "not _VARIABLE.fullmatch(secret)", '"$" not in secret', QUERIES),
+        ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
+    ),
+    *_of(
+        "core/atomic_files.py",
+        ("mode of a new file", "0o600 if private else 0o666", "0o666", FILES),
+        ("what another left", "temporary.unlink(missing_ok=True)  # what", "pass  # what", FILES),
+    ),
+    *_of(
+        "deployment/client_models.py",
+        ("mode at a site", ".encode(), private=True)", ".encode())", FILES),
+    ),
+    *_of(
+        "deployment/server.py",
+        ("mode of a request", ".encode(), private=True)", ".encode())", FILES),
+    ),
+    *_of("deployment/federation_file.py", ("mode of site.toml", ", private=True)", ")", FILES)),
+    *_of(
+        "deployment/client_folder.py",
+        ("mode of errors.log", "O_APPEND, 0o600)", "O_APPEND, 0o666)", FILES),
+    ),
+    *_of(
+        "cli/console.py",
+        ("codes in tables", "Segment(printable(one.text), one.style)", "one", CODES),
+        ("markup in tables", "markup=False, ", "", CODES),
+        (
+            "codes in sentences",
+            "typer.echo(printable(text), err=True)",
+            "typer.echo(text, err=True)",
+            CODES,
+        ),
+        ("codes in results", "printable(text) if sys.stdout.isatty() else text", "text", CODES),
+    ),
+    *_of(
+        "errors.py",
+        (
+            "codes in errors",
+            "return printable(super().__str__())",
+            "return super().__str__()",
+            CODES,
+        ),
+        ("direction of writing", '("Cc", "Cf",', '("Cc",', CODES),
+    ),
+    *_of(
+        "core/npz.py",
+        ("packed arrays", "if unpacked > unpacked_limit(size, packed=packed):", "if False:", BOMBS),
+        (
+            "bytes of shapes",
+            "if not dtype.hasobject and announced !=",
+            "if False and announced !=",
+            BOMBS,
+        ),
+        ("odd headers", "except _NO_HEADER as problem:", "except KeyError as problem:", BOMBS),
+    ),
+    *_of(
+        "data/reader.py",
+        ("packed text", "content = file.read(most + 1)", "content = file.read()", BOMBS),
+    ),
+    *_of("core/json_text.py", ("deep JSON", "except RecursionError:", "except KeyError:", BOMBS)),
+    *_of(
+        "engines/codec.py",
+        ("dtypes", "if not _DTYPE.fullmatch(name):", "if False:", BOMBS),
+        ("axes", "if axes > _MOST_AXES:", "if False:", BOMBS),
+        ("deep values", "if self.depth > _DEEPEST:", "if False:", BOMBS),
+        ("many values", "if self.values > _MOST_VALUES:", "if False:", BOMBS),
+        ("fields of a record", "if field not in names or field in values:", "if False:", BOMBS),
+        (
+            "endless shapes",
+            "except (ValueError, OverflowError) as problem:",
+            "except TypeError as problem:",
+            BOMBS,
+        ),
+    ),
     *_of(
         DECLARED,
         (

@@ -13,6 +13,7 @@ import federations
 import sites
 from federations import BINARY
 from intarsia.core.block import Block
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
@@ -340,7 +341,7 @@ def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
     settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
     with pytest.raises(ExperimentError, match=r"networks.*runs only functions"):
         client_setup._check_allowed(tree, settings)
-    named = ("a:B", *client_setup._functions_in(algorithm))
+    named = ("a:B", *functions_in(algorithm))
     client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
 
 

@@ -81,7 +81,7 @@ class Desk:
     def block(self, part):
         return self._blocks[part]
 
-    def limit(self):
+    def enter(self, call):
         pass
 
     def stage(self, name, state, message):

@@ -6,9 +6,8 @@ them is public: see `table_metadata`. A site refuses what its own settings do no
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +16,27 @@ import numpy as np
 
 from intarsia.core.algorithm import RandomKey, Sends
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.json_text import parse_json
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
+from intarsia.deployment.job_requests import Requests, asked_of
+from intarsia.deployment.policy import (
+    RoundCount,
+    check_clients,
+    check_job,
+    check_rows,
+    check_table,
+)
 from intarsia.deployment.table_metadata import Held, describe
 from intarsia.engines import codec
 from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.site import Site
-from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL
+from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, Call
 from intarsia.engines.sums.plain import Geometry
 from intarsia.errors import ExperimentError, StaleError, VersionError
 from intarsia.experiment import config as experiment
@@ -70,8 +79,18 @@ class Settled:
 class Work:
     """What a client has of one run: by its own settings, with its models in its own folder."""
 
-    def __init__(self, settings: SiteSettings, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: SiteSettings,
+        folder: Path,
+        record: Callable[[dict[str, Any]], None] = lambda _: None,  # into the site's log
+    ) -> None:
         self._settings, self._folder = settings, folder
+        self._requests = Requests(folder, record)
+        self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
+        self._call: Call | None = None  # that is being done
+        self._let_in = ""  # digest of the job, once it is
+        self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
@@ -101,8 +120,13 @@ class Work:
         """Return the client's block of a part."""
         return self._blocks[part]
 
-    def limit(self) -> None:
-        """Compute with as many threads as the run says from here on, in this thread too."""
+    def enter(self, call: Call) -> None:
+        """Make ready for a call, in this thread; PolicyError where the owner does not allow it."""
+        self._call = call
+        if self._let_in:
+            self._requests.check_goes_on(call.run, self._let_in)
+        if call.kind in ("ask", "sum"):
+            self._rounds.begin(call.run, call.round)
         if self._limit is not None:
             self._limit.set()
 
@@ -114,8 +138,9 @@ class Work:
         return state, codec.encode(reply)
 
     def _take_experiment(self, message: bytes) -> Experiment:
-        """Take the experiment; refuse what the site's settings do not allow."""
-        tree = json.loads(message)
+        """Take the experiment; refuse what the site's settings, or its policy, do not allow."""
+        self._let_in = ""
+        tree = parse_json(message)
         if tree.get("protocol", 1) != PROTOCOL:
             raise VersionError(
                 f"The server's calls are of version {tree.get('protocol', 1)} and this site's of "
@@ -160,6 +185,11 @@ class Work:
         algorithm, self._options = choose(found)
         if not algorithm.federated:
             raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
+        assert self._call is not None
+        check_job(
+            *(settings.policy, settings.plain, found, algorithm, self._options),
+            len(self._call.asked),
+        )
         self._algorithm = algorithm
         self.states = (*algorithm.states, preprocessing.Preparation)
         self._limit = Limit(found.threads)
@@ -167,19 +197,36 @@ class Work:
         return found
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        self._table = table_of(self._take_experiment(message))
+        job = self._take_experiment(message)
+        if self._taken is None or self._taken[0] != message:
+            self._taken = message, table_of(job)
+        self._table = self._taken[1]
+        columns = self._table.columns
+        check_table(self._settings.policy, columns, len(self._table.samples))
+        self._admit(message, columns)
+        self._taken = None
         own = self._settings.table
-        said = describe(self._table, None if own is None else own.id)
+        said = describe(self._table, None if own is None else own.id, job.labels)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        found = build(self._take_experiment(message))
+        job = self._take_experiment(message)
+        self._admit(message, ())
+        found = build(job)
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
         self._hold(found.train[name], found.test[name])
         return state, Dealt(self._holdings(), found.labels, PROTOCOL)
+
+    def _admit(self, message: bytes, columns: Sequence[str]) -> None:
+        """Let the job in, if the owner does: nothing of the table has left before."""
+        assert self._call is not None
+        job, tree = self._experiment, parse_json(message)
+        asked = asked_of(*(job, self._algorithm, self._options, tree, self._call.asked, columns))
+        policy = self._settings.policy
+        self._let_in = self._requests.admit(self._call.run, asked, policy).digest
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         assert self._table is not None
@@ -209,6 +256,8 @@ class Work:
                 self._blocks[part] = own
         schema = self.schemas["train"]
         clients = schema.clients
+        check_clients(self._settings.policy, len(clients))
+        check_rows(self._settings.policy, len(self._blocks["train"].samples))
         keys = modes.keys(settings.privacy, clients, None, settings.name)
         self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
@@ -249,9 +298,12 @@ class Work:
         sends = list(declare_exchanges(algorithm, options, self.schemas))
         sends += [_of_test_rows(one) for one in preprocessing.SENDS]
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
+        least = max(
+            settings.privacy.least_clients if apart else 1, self._settings.policy.least_clients
+        )
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
-            *(algorithm.name, options, settings.privacy.least_clients if apart else 1),
+            *(algorithm.name, options, least),
         )
 
 
@@ -268,21 +320,12 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
             "The run's data set lies where the run says, and a site opens only files that its "
             "own folder names; give it as [table] in site.toml, or name a data set by name."
         )
-    for name in _functions_in(tree.get("algorithm")):
+    for name in functions_in(tree.get("algorithm")):
         if name not in settings.modules:
             raise ExperimentError(
                 f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
                 "add it to modules in site.toml if you know what it does."
             )
-
-
-def _functions_in(value: Any) -> Iterator[str]:
-    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
-    if isinstance(value, str) and ":" in value:
-        yield value
-    elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _functions_in(one)
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:
@@ -295,13 +338,14 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
     ExperimentError
         If its site.toml is wrong.
     """
-    settings = client_folder.read_settings(folder)
+    settings, log = client_folder.read_settings(folder), client_folder.log_of(folder)
     return Site(
         settings.name,
         lambda run: client_folder.FolderShelf(folder / "runs" / run),
-        lambda: Work(settings, folder),
+        lambda: Work(settings, folder, log.append),
         lambda: client_folder.secret_of(folder),
         lambda run: client_folder.ledger_of(folder, run),
         client_folder.errors_in(folder) if report is None else report,
         lambda: client_folder.alone_in(folder),
+        log.append,
     )

@@ -99,7 +99,8 @@ def run_over(
     BusyError
         If another process works on a run in the output folder.
     AbsentError
-        If sites do not answer; `resume_over` goes on from there.
+        If sites do not answer, or their owners do not allow the run (`PolicyError`) or have not
+        decided about it (`PendingError`); `resume_over` goes on from there.
     ConvergenceError
         If training diverges.
     """
@@ -134,7 +135,7 @@ def resume_over(
     BusyError
         If another process works on the run.
     """
-    run_folder.describe(folder)  # says what is wrong with a folder that holds no run
+    run_folder.describe(folder, None)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
         return _go_on(folder, transport, patience, progress)
 
@@ -143,7 +144,7 @@ def _go_on(
     folder: Path, transport: Transport, patience: RetryPolicy | None, progress: Watcher | None
 ) -> Result:
     """Go on with a run over sites, from its beginning too; nobody else works on it."""
-    description = run_folder.describe(folder)
+    description = run_folder.describe(folder, None)
     path = folder / run_folder.RUN
     if not path.is_file():
         raise CheckpointError(
@@ -159,13 +160,23 @@ def _go_on(
     choose(description)  # imports torch, if the algorithm needs it
     journal = Journal(folder / run_folder.JOURNAL)
     sites = tuple(known["clients"])
-    caller = Caller(known["run"], sites, transport, patience or RetryPolicy(), journal)
+    waits = partial(_note_pending, folder / run_folder.PENDING)
+    caller = Caller(known["run"], sites, transport, patience or RetryPolicy(), journal, waits)
+    waits({})
     try:
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
             return run_at(AtSites(caller, folder), description, folder, watcher)
     finally:
         journal.close()
+
+
+def _note_pending(path: Path, waiting: Mapping[ClientId, str]) -> None:
+    """Write down which sites wait for their owners, and what they say."""
+    if waiting:
+        write_atomically(path, json.dumps(waiting).encode())
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
@@ -216,12 +227,12 @@ class AtSites:
         said = json.dumps(shown).encode()
         sparse: Mapping[ClientId, bool] = {}
         if description.dataset is not None:
-            dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels)
+            dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels, refusable=True)
             held = {name: one.held for name, one in dealt.items()}
             labels = next(iter(dealt.values())).labels
             self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
         else:
-            tables = self._stage(READ, said, TableMetadata)
+            tables = self._stage(READ, said, TableMetadata, refusable=True)
             encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
@@ -233,6 +244,7 @@ class AtSites:
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         self._schemas = {"train": train, **(test if tested else {})}
         self.notes = (*_left_out(held, self._kept), *notes_on_labels(train, description.labels))
+        self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():
             check_kinds(schema, sparse, standardise=description.preprocessing.standardise)
         return train
@@ -261,7 +273,7 @@ class AtSites:
             Remote,
             caller,
             seed=description.seed,
-            sealing=modes.adding(privacy, caller.clients),
+            sealing=modes.adding(privacy, self._schemas["train"].clients),
             recorder=Transcript(folder / "transcript.bin") if privacy.transcript else None,
             algorithm=plan.algorithm.name,
             apart=privacy_guarantee.keeps_apart(description, plan.algorithm, plan.options),
@@ -320,16 +332,23 @@ class AtSites:
         write_atomically(self._folder / run_folder.CONCLUSION, codec.encode(kept))
         return server_model(plan, schema, found, scales)
 
-    def _stage(self, name: str, body: bytes, *classes: type) -> dict[ClientId, Any]:
-        """Let all sites do a step, of which they are told the same."""
-        return self._call(name, dict.fromkeys(self._caller.clients, body), *classes)
+    def _stage(
+        self, name: str, body: bytes, *classes: type, refusable: bool = False
+    ) -> dict[ClientId, Any]:
+        """Let all sites do a step, of which they are told the same; see `Caller.call`."""
+        bodies = dict.fromkeys(self._caller.clients, body)
+        return self._call(name, bodies, *classes, refusable=refusable)
 
     def _call(
-        self, name: str, bodies: Mapping[ClientId, bytes], *classes: type
+        self,
+        name: str,
+        bodies: Mapping[ClientId, bytes],
+        *classes: type,
+        refusable: bool = False,
     ) -> dict[ClientId, Any]:
         self._caller.anchor()
         found: dict[ClientId, Any] = {}
-        for client, answer in self._caller.call("stage", name, bodies).items():
+        for client, answer in self._caller.call("stage", name, bodies, refusable=refusable).items():
             try:
                 found[client] = codec.decode(answer.body, *classes)
             except CodecError as problem:

@@ -217,11 +217,11 @@ class Simulation:
         """Return a client's message with its totals opened by the client."""
         apart, opened = exchange.split(client), exchange.messages[client]
         if apart.sealed:
-            found: dict[str, Any] = {}
+            opened = fl.evolve(opened)
             for field, total in apart.sealed:
-                found[field], extra = self._totals.own(client, total, exchange.asked)
+                found = self._totals.own(client, total, exchange.asked)
+                opened.__dict__[field], extra = found
                 exchange.down += extra
-            opened = fl.evolve(opened, **found)
         exchange.down += codec.size(opened)
         return opened
 

@@ -121,7 +121,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "install the same version at both, and begin the run anew.",
     }
 )
-# What a site says in words of its own: what its owner allows, which is meant for the server's people.
+# What a site says in words of its own, for the server's people: what its owner allows.
 _OWN_WORDS = ("PolicyError", "PendingError")
 _MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
@@ -150,10 +150,9 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
-def shown(text: str) -> str:
-    """Return a text of somebody else as it may be shown: short, and on one line."""
-    line = " ".join(text.split())
-    return "".join(one if one.isprintable() else "?" for one in line)[:_MOST_WORDS]
+def shown(text: str, most: int = _MOST_WORDS) -> str:
+    """Return a text of somebody else as it may be shown: on one line, without control codes."""
+    return errors.printable(" ".join(text.split()))[:most]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:

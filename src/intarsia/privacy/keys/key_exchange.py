@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError, TamperedError
 from intarsia.privacy.keys import crypto
 from intarsia.privacy.keys.crypto import KEY_BYTES, agree
@@ -76,7 +77,7 @@ class Card:
             If the text is not a card.
         """
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if (content["kind"], content["version"]) != (_CARD, _VERSION):
                 raise ValueError("another kind or version")
             name, federation = content["name"], content["federation"]
@@ -281,7 +282,7 @@ def _unwrapped(wrapped: bytes, purpose: str, me: Identity, sender: Card) -> tupl
     key = crypto.derive(first + second, "wrap", raw, ephemeral, sender.public, me.card.public)
     secret = crypto.decrypt(key, sealed, raw)
     # From here on the header is the sender's, as wrap_secret made it, if perhaps for another use.
-    header: Mapping[str, Any] = json.loads(raw)
+    header: Mapping[str, Any] = parse_json(raw)
     expected = {
         "federation": me.federation,
         "purpose": purpose,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError
 from intarsia.privacy.keys import key_exchange
 from intarsia.privacy.keys.key_exchange import Card, Identity
@@ -288,7 +289,7 @@ def _bundle(
 def _opened(bundle: bytes) -> dict[str, Any]:
     """Return the parts of a bundle; what is beside the wrapped keys is checked in them again."""
     try:
-        content = json.loads(bundle)
+        content = parse_json(bundle)
         if (content["kind"], content["version"]) != (_BUNDLE, _VERSION):
             raise ValueError("another kind or version")
         found = {key: content[key] for key in ("federation", "sender", "receiver")}

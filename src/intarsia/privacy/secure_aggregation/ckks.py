@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError, RangeError, SealedError, TamperedError
 from intarsia.privacy.keys.crypto import Keystream, pseudorandom
 from intarsia.privacy.secure_aggregation import ckks_ciphertexts, protocol
@@ -126,7 +127,7 @@ def from_bytes(arithmetic: Arithmetic, data: bytes) -> Piece:
     body = unchecked(_MAGIC, data)
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
-        stream, shape, contributors, lengths = json.loads(body[_LENGTH.size : end])
+        stream, shape, contributors, lengths = parse_json(body[_LENGTH.size : end])
         ends = list(accumulate(lengths, initial=end))
         _demand(ends[-1] == len(body) and all(length > 0 for length in lengths), "lengths")
         _demand(all(type(axis) is int and axis >= 0 for axis in shape), "shape")
