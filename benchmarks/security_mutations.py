@@ -225,7 +225,7 @@ MUTATIONS = [
         ("axes", "if axes > _MOST_AXES:", "if False:", BOMBS),
         ("deep values", "if self.depth > _DEEPEST:", "if False:", BOMBS),
         ("many values", "if self.values > _MOST_VALUES:", "if False:", BOMBS),
-        ("fields of a record", "if field not in names or field in values:", "if False:", BOMBS),
+        ("fields of a record", "if field not in known or field in values:", "if False:", BOMBS),
         (
             "endless shapes",
             "except (ValueError, OverflowError) as problem:",

@@ -444,7 +444,7 @@ READABLE = {
     "DirectionScores": {"square"},
     "RowSum": {"sums"},
     "SquaredNorm": {"square"},
-    "ChunkChange": {"sums"},
+    "ChunkSteps": {"sums"},
     "ChunkScores": {"line"},
     "Settled": {"sums"},
     "ChunkSteps": {"sums"},

@@ -72,7 +72,7 @@ from intarsia.maths.linear import losses
 
 _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
-_TELLING = 3000  # least samples in a Hessian that is shared, and 12 for each feature
+_TELLING = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
