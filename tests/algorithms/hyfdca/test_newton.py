@@ -444,7 +444,6 @@ READABLE = {
     "DirectionScores": {"square"},
     "RowSum": {"sums"},
     "SquaredNorm": {"square"},
-    "ChunkSteps": {"sums"},
     "ChunkScores": {"line"},
     "Settled": {"sums"},
     "ChunkSteps": {"sums"},
