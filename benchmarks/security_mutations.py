@@ -29,6 +29,14 @@ KEYS = "tests/attacks/test_weakened_keys.py"
 APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 CALLER = "tests/attacks/test_site_as_server.py"
+LABELS = "tests/attacks/test_labels_by_agreement.py"
+COPIES = "tests/attacks/test_values_by_copies.py"
+SINGLE = "tests/attacks/test_single_update.py"
+WEIGHED = "tests/attacks/test_weighed_to_nothing.py"
+CHOSEN = "tests/attacks/test_chosen_models.py"
+UNNEEDED = "tests/attacks/test_undeclared_exchanges.py"
+WORDS = "tests/attacks/test_mixed_words.py"
+LOGS = "tests/attacks/test_private_files.py"
 TEXTS = "tests/attacks/test_free_text.py"
 MODULES = "tests/attacks/test_named_modules.py"
 QUERIES = "tests/attacks/test_queries.py"
@@ -203,7 +211,7 @@ MUTATIONS = [
     *_of("deployment/federation_file.py", ("mode of site.toml", ", private=True)", ")", FILES)),
     *_of(
         "deployment/client_folder.py",
-        ("mode of errors.log", "O_APPEND, 0o600)", "O_APPEND, 0o666)", FILES),
+        ("mode of errors.log", "os.fchmod(file.fileno(), 0o600)", "pass", f"{FILES} {LOGS}"),
     ),
     *_of(
         "cli/console.py",
@@ -324,6 +332,15 @@ MUTATIONS = [
             OPENING,
         ),
         ("another run", "if session != call.run:", "if False:", TOTALS),
+        ("asked alone", "if not wanted.issubset(call.asked):", "if False:", f"{SINGLE} {LABELS}"),
+        ("said to be there", "if said != there:", "if False:", WEIGHED),
+        (
+            "round of a message",
+            "if one.number and getattr(message, one.number) != call.round:",
+            "if False:",
+            WEIGHED,
+        ),
+        ("drawn models", "if _digest(value) not in allowed:", "if False:", CHOSEN),
         ("large factors", "if not abs(weight) <= MOST:", "if False:", TOTALS),
         (
             "undeclared totals",
@@ -367,7 +384,40 @@ MUTATIONS = [
             "if False:",
             SERVER,
         ),
-        ("stale states", "if call.base not in index.versions:", "if False:", SERVER),
+        (
+            "stale states",
+            "if call.base not in (index.sequence, index.anchor) or call.base "
+            "not in index.versions:",
+            "if False:",
+            SERVER,
+        ),
+        (
+            "back to the middle of a round",
+            "if call.base not in (index.sequence, index.anchor) or call.base "
+            "not in index.versions:",
+            "if call.base not in index.versions:",
+            WORDS,
+        ),
+        (
+            "where a round began",
+            "if call.anchor not in (index.anchor, call.base):",
+            "if False:",
+            WORDS,
+        ),
+        (
+            "complete rounds begin again",
+            'if call.base != index.sequence and call.kind != "stage" '
+            "and place.declared().complete:",
+            "if False:",
+            WORDS,
+        ),
+        (
+            "who is asked together",
+            "place.declared().check_asked(one, message, call)",
+            "pass",
+            f"{SINGLE} {LABELS}",
+        ),
+        ("told in the clear", "place.declared().check_clear(message)", "pass", CHOSEN),
         ("names of runs", 'set(run) - set("0123456789abcdef")', "False", SERVER),
         (
             "sums in the clear",
@@ -469,9 +519,44 @@ MUTATIONS = [
             GRADES,
         ),
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
+        (
+            "classes of one client",
+            "*fl.each(counts, parties=lambda *_: _graded_clients(schema, schema.clients, blocks)),",
+            '*fl.each(counts, together="some"),',
+            SINGLE,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing.py",
+        (
+            "copies of any columns",
+            "if cell not in shared() or client not in cells[cell].owners:",
+            "if cell < 0 or cell >= len(cells):",
+            COPIES,
+        ),
+        (
+            "preparation of some",
+            'return fl.each(fl.opening(_TOTALS, found), together="all")',
+            "return fl.opening(_TOTALS, found)",
+            LABELS,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_shares.py",
+        ("rows masked twice", "if message.part != before:", "if False:", WORDS),
+    ),
+    *_of(
+        "algorithms/hyfdca/algorithm.py",
+        ("rows in a frame", '{"Gather.framed": (False,)}', "{}", UNNEEDED),
     ),
     *_of(
         "training/setup.py",
+        (
+            "needless exchanges",
+            "*algorithm.disclosure.needed(options)",
+            "*algorithm.disclosure.sends",
+            UNNEEDED,
+        ),
         (
             "training rows graded",
             'part: Literal["train", "test"] = "test" if "test" in schemas else "train"',
@@ -592,6 +677,18 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
+            "complete rounds at the site",
+            "complete=settings.participation == 1.0 and not self._goes_on,",
+            "",
+            SINGLE,
+        ),
+        (
+            "drawn models at the site",
+            "allowed=algorithm.disclosure.allowed(server, self._settings.name),",
+            "",
+            CHOSEN,
+        ),
+        (
             "least_clients at the site",
             "privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)",
             "pass",
@@ -621,8 +718,8 @@ MUTATIONS = [
         "engines/codec.py",
         (
             "arrays of objects",
-            "if dtype.kind not in _KINDS or not dtype.itemsize:",
-            "if not dtype.itemsize:",
+            "if not _DTYPE.fullmatch(name):",
+            "if False:",
             CODEC,
         ),
     ),

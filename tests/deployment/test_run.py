@@ -569,7 +569,7 @@ def test_a_site_whose_run_is_put_back_has_its_count(tmp_path):
     shutil.rmtree(tmp_path / "bank" / "runs")
     shutil.copytree(copies, tmp_path / "bank" / "runs")
     first = codec.decode(calls[0], Call)
-    other = dataclasses.replace(first, round=9)  # not what it was asked then
+    other = dataclasses.replace(first, exchange=9)  # not what it was asked then
     again = codec.decode(site_in(tmp_path / "bank").handle(codec.encode(other)), Answer)
     assert again.error == "SealedError"
     assert releases(tmp_path, "bank") == 7  # an attempt that was refused counts as well

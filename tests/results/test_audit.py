@@ -195,10 +195,10 @@ def test_who_was_away_opened_nothing(tmp_path):
         participation=0.5,
         participation_pattern="cyclic",
     )
-    lines = made.lines(how="message", what="Descend.rate")
+    lines = made.lines(how="message", what="Descend.number")
     assert [dict(line.clients) for line in lines] == [dict.fromkeys(CLIENTS, 2)]
     assert lines[0].times == 4
-    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.rate"]
+    (mine,) = [line for line in made.found.read_by("r0c0") if line.what == "Descend.number"]
     assert mine.times == 2
 
 

@@ -18,7 +18,7 @@ KEYS = modes.keys(Privacy(mode="masked"), ("a",), None, "test")
 
 def unguarded(monkeypatch):
     """Take from sites what they hold totals against: what there was before."""
-    for name in ("check_readable", "check_message", "check_opening"):
+    for name in ("check_asked", "check_clear", "check_readable", "check_message", "check_opening"):
         monkeypatch.setattr(declared.Declared, name, lambda *given, **named: None)
 
     def sends(self, call):

@@ -78,7 +78,8 @@ def write_tables(algorithm, folder):
 def site_toml(name, described, folder, more=""):
     """Return what a site takes part with."""
     own = f'[site]\nname = "{name}"\nids = true\nkey = "{folder}/shared.key"\n{more}'
-    return f"{own}\n[table]\n{described}"
+    policy = "[policy]\nmodels_readable = true\n"  # femam has clusters, for which models are read
+    return f"{own}\n{policy}\n[table]\n{described}"
 
 
 def tree(algorithm, described, folder, name=None, mode="masked", **settings):

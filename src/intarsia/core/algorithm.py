@@ -13,7 +13,7 @@ import inspect
 import math
 import secrets
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
@@ -402,6 +402,17 @@ class Sends:
     # options -> what an `ask` tells the server of each client beside scalars, in words; "": nothing
     tells: Callable[[Any], str] = lambda options: ""
     takes: tuple[tuple[str, Origin], ...] = ()  # fields of the message that hold totals: of what
+    # options -> whether the algorithm makes this call at all
+    needed: Callable[[Any], bool] = lambda options: True
+    # Of a sum, who is asked together: "all" clients of the federation, whoever is away; "present",
+    # all of them where all take part in each round; "some". A server that asked fewer would get the
+    # total of these.
+    together: Literal["all", "present", "some"] = "present"
+    # (schema of the training part, message) -> those that "all" and "present" stand for, where
+    # they are not all clients
+    parties: Callable[[Schema, Any], Collection[ClientId]] | None = None
+    present: str = ""  # the field of the message that says who is asked, by names or as a number
+    number: str = ""  # the field that says which round it is
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""
@@ -443,6 +454,11 @@ def sums(
     return tuple(found)
 
 
+def each(sends: Iterable[Sends], **terms: Any) -> tuple[Sends, ...]:
+    """Declare the same terms of several calls."""
+    return tuple(replace(one, **terms) for one in sends)
+
+
 def opening(takes: Mapping[str, Origin], sends: Iterable[Sends]) -> tuple[Sends, ...]:
     """Declare which totals the messages of client functions hold, by "Message.field".
 
@@ -469,6 +485,13 @@ class Disclosure:
     # in a sentence, with these clients
     groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
     dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
+    # (server before the set-up, client) -> what fields of messages ("Message.field") may
+    # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.
+    allowed: Callable[[Any, ClientId], Mapping[str, Sequence[Any]]] = lambda server, client: {}
+
+    def needed(self, options: Any) -> tuple[Sends, ...]:
+        """Return what crosses with some hyperparameters."""
+        return tuple(one for one in self.sends if one.needed(options))
 
     @property
     def functions(self) -> tuple[ClientFunction, ...]:

@@ -119,11 +119,16 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
         with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # it has values
-            with os.fdopen(made, "a", encoding="utf-8") as file:
+            # sentences have values of the table: nobody else on the machine is to read them
+            with open(path, "a", encoding="utf-8", opener=_for_the_owner) as file:
+                os.fchmod(file.fileno(), 0o600)  # of an older version others could read it
                 file.write(text)
 
     return report
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def log_of(folder: Path) -> ChainedLog:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import RandomKey, Sends
+from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import functions_in
@@ -47,7 +47,12 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import preprocessing
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
-from intarsia.training.setup import declare_exchanges, settle_block, transform_block
+from intarsia.training.setup import (
+    declare_exchanges,
+    first_key,
+    settle_block,
+    transform_block,
+)
 from intarsia.training.timing import Limit
 
 READ: Final = "read"  # the experiment → the metadata of the site's table
@@ -100,6 +105,7 @@ class Work:
         self._table: Table | None = None
         self._declared: Declared | None = None
         self._limit: Limit | None = None  # as the run's experiment says
+        self._goes_on = False  # whether rounds go on without clients that do not answer
         self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
             READ: self._read,
             DEAL: self._deal,
@@ -123,7 +129,9 @@ class Work:
     def enter(self, call: Call) -> None:
         """Make ready for a call, in this thread; PolicyError where the owner does not allow it."""
         self._call = call
-        if self._let_in:
+        if call.kind != "stage" or call.function not in (READ, DEAL):
+            if not self._let_in:
+                raise StaleError("The job was not let in; nothing of it is done.")
             self._requests.check_goes_on(call.run, self._let_in)
         if call.kind in ("ask", "sum"):
             self._rounds.begin(call.run, call.round)
@@ -163,6 +171,7 @@ class Work:
                 "The run shows the server the ids of rows, and site.toml does not allow that; set "
                 'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site.'
             )
+        self._goes_on = tree.get("absent", "wait") != "wait"
         sealed = privacy.get("mode", "plain") != "plain"
         privacy["key"] = settings.key if sealed else ""
         names["key"] = settings.key if hidden else None
@@ -265,7 +274,7 @@ class Work:
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
         self._declared = self._declare(clients)
-        return preprocessing.initial(self._blocks["train"]), None
+        return preprocessing.initial(name, self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._scaling, step = state, codec.decode(message)
@@ -295,20 +304,16 @@ class Work:
     def _declare(self, clients: Sequence[ClientId]) -> Declared:
         """Return what the server may ask."""
         algorithm, options, settings = self._algorithm, self._options, self._experiment
-        sends = list(declare_exchanges(algorithm, options, self.schemas))
-        sends += [_of_test_rows(one) for one in preprocessing.SENDS]
+        sends = declare_exchanges(algorithm, options, self.schemas)
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
-        least = max(
-            settings.privacy.least_clients if apart else 1, self._settings.policy.least_clients
-        )
+        least = settings.privacy.least_clients if apart else 1
+        server = algorithm.init_server(options, self.schemas["train"], first_key(settings.seed))
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),
+            complete=settings.participation == 1.0 and not self._goes_on,
+            allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
-
-
-def _of_test_rows(sends: Sends) -> Sends:
-    return replace(sends, function=replace(sends.function, part="test"))
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:

@@ -222,6 +222,7 @@ class AtSites:
             train = self._schemas["train"]
             return without_intercept(train) if description.preprocessing.intercept else train
         tree = {**experiment.to_dict(description), "protocol": PROTOCOL}
+        tree["absent"] = self._caller.patience.absent
         tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
         shown = {key: v for key, v in tree.items() if key not in ("client", "published")}
         said = json.dumps(shown).encode()

@@ -16,6 +16,7 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
+from intarsia.errors import ExperimentError
 from intarsia.results.audit import BY_ROW, counted, in_words, named, several
 from intarsia.results.chained_log import Chain, Head, read_chain
 
@@ -103,10 +104,16 @@ def load(folder: Path, noted: str = "") -> SiteLog:
     ------
     CheckpointError
         If there is none.
-    ValueError
+    ExperimentError
         If `noted` is no head.
     """
-    head = Head.of(noted) if noted else None
+    try:
+        head = Head.of(noted) if noted else None
+    except ValueError:
+        raise ExperimentError(
+            f"--noted {noted[:80]!r} is no head of a log; give what `intarsia audit` said, the "
+            "number of an entry, a colon and 64 hex digits."
+        ) from None
     name = folder.parent.name if folder.name == "local" else folder.name
     return SiteLog(name, read_chain(folder / LOG, folder / HEAD, head))
 
@@ -157,7 +164,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"Under {sealed_by or 'no protection'} left, for totals that the server cannot read: "
         f"{_listed(left['sealed'])}.",
         f"In the clear left: {_listed(left['clear'])}.",
-        f"Noise of differential privacy was in what left {counted(noise)}.",
+        f"Of the fields that left, {noise:,} had noise of differential privacy.",
         f"This site opened its own entries of totals: {_listed(own)}; "
         + (f"each was by {min(by)} to {max(by)} clients." if by else "none was by anybody."),
         f"It opened totals to the server: {_listed(server)}; it refused "

@@ -26,7 +26,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -48,11 +48,13 @@ from intarsia.algorithms.hyfdca.state import (
     HyFDCA,
     InPhase,
     Server,
+    find_counting,
     init_client,
     init_server,
 )
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.protocols import differential_privacy
@@ -372,6 +374,28 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "TrySteps.z": "DirectionProducts.z",
 }
 
+# Who is asked together, where these are not all: those that read scores, or that share samples.
+_PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
+    **dict.fromkeys(
+        [
+            *("centre_duals", "find_steps", "keep_along", "keep_scores", "move_duals"),
+            *("slope_along", "slope_of_steps"),
+        ],
+        lambda schema, _: find_counting(schema.labelled),
+    ),
+    "mask_rows": lambda schema, _: {
+        name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
+    },
+}
+_OF_SOME = ("solve",)  # by one client
+
+
+def _with_parties(one: fl.Sends) -> fl.Sends:
+    name = one.function.name
+    together: Any = "some" if name in _OF_SOME else one.together
+    return replace(one, parties=_PARTIES.get(name), together=together)
+
+
 HYFDCA = fl.Algorithm(
     name="hyfdca",
     hyperparameters=HyFDCA,
@@ -393,18 +417,25 @@ HYFDCA = fl.Algorithm(
     ),
     model=fl.Model(predict=predict, additive=True, kind="linear"),
     disclosure=fl.Disclosure(
-        sends=fl.opening(
-            _TOTALS,
-            (
-                *fl.asks(enter_partial, forget),
-                *dual_ascent.SENDS,
-                *minibatch_ascent.SENDS,
-                *dual_newton.SENDS,
-                *newton.SENDS,
-                *partial_participation.SENDS,
-            ),
+        sends=tuple(
+            _with_parties(one)
+            for one in fl.opening(
+                _TOTALS,
+                (
+                    *fl.asks(enter_partial, forget),
+                    *dual_ascent.SENDS,
+                    *minibatch_ascent.SENDS,
+                    *dual_newton.SENDS,
+                    *newton.SENDS,
+                    *partial_participation.SENDS,
+                ),
+            )
         ),
         dp_unit="sample",
+        # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them
+        allowed=lambda server, client: (
+            {} if server.options.system == "rows" else {"Gather.framed": (False,)}
+        ),
     ),
     private=private,
 )

@@ -26,7 +26,10 @@ from an earlier checkpoint or by a server that deals a seed twice, has the same 
 has the same rows and curvatures.
 
 Trust: a server that deals wrong words spoils a step, which the certificate shows; it reads nothing
-by it. A server together with one client can read the rows of those that share samples with it.
+by it. A share of one client alone, or shares by words that were not dealt together, would tell the
+rows of a co-owner in the basis: G_Aᵀ U_B is known words times rows. So all are asked together, and
+each masks its rows once in a step and multiplies by what was masked last. A server together with
+one client can read the rows of those that share samples with it.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import RefusedError
 from intarsia.maths.linear.products import project_rows
 from intarsia.maths.linear.word_products import (
     ROOM,
@@ -87,6 +91,8 @@ class Sharing:
     rows: Array  # (selected, features) in the secret basis
     own: NDArray[np.uint64]  # those of shared cells, weighted: (outputs, samples, features) by cell
     drawn: NDArray[np.uint64]  # the dealer's words, likewise
+    nonce: bytes  # that they are bound to
+    part: int = 0  # up to which rows have crossed
 
     @property
     def options(self) -> Any:
@@ -101,6 +107,7 @@ class Mask:
     seed: bytes
     number: int  # of the step
     scale: Array  # (outputs,)
+    part: int = 0  # whose rows cross: those of four turns
 
 
 @dataclass(frozen=True)
@@ -199,35 +206,36 @@ def solve_shared(
     blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
     # step 1
     sharing = [name for name, one in overlaps.items() if one.partners]
-    rows: dict[int, Any] = {}
+    bound: dict[ClientId, bytes] = {}
+    shares: Mapping[tuple[ClientId, ClientId], NDArray[np.uint64]] = {}
+    taken, rows, total = np.zeros(0, np.uint64), None, None
     announced = np.zeros(dealer.cells + 4 * len(overlaps))
-    for part in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}):
-        asked = [name for name in sharing if overlaps[name].turn // len(_TURNS) == part]
-        messages = {name: Mask(seeds[name], number, scale) for name in asked}
-        rows[part] = masked = clients.sum(mask_rows, messages)
-        # discloses how many samples of each overlap group have curvature: as many words are dealt;
-        # and what the clients' words are bound to, which says nothing
-        announced += clients.reveal(masked.announced)
-    # step 2
-    counts = np.rint(announced[: dealer.cells]).astype(np.int64)
-    nonces = np.rint(announced[dealer.cells :]).astype("<u4").reshape(-1, 4)
-    seeds = {
-        name: _bound(seeds[name], nonces[own.number].tobytes()) for name, own in overlaps.items()
-    }
-    shares, taken = _deal_products(dealer, seeds, counts, outputs, secret)
-    total = None
-    for part in rows or (0,):
-        factors: dict[ClientId, Factors] = {}
+    for part in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
+        if sharing:
+            masks = {name: Mask(seeds[name], number, scale, part) for name in sharing}
+            rows = clients.sum(mask_rows, masks)
+        if not part:
+            if rows is not None:
+                # discloses how many samples of each overlap group have curvature: as many words
+                # are dealt; and what the clients' words are bound to, which says nothing
+                announced = clients.reveal(rows.announced)
+            counts = np.rint(announced[: dealer.cells]).astype(np.int64)
+            nonces = np.rint(announced[dealer.cells :]).astype("<u4").reshape(-1, 4)
+            bound = {
+                name: _bound(seeds[name], nonces[own.number].tobytes())
+                for name, own in overlaps.items()
+            }
+            shares, taken = _deal_products(dealer, bound, counts, outputs, secret)
+        # step 2
+        messages: dict[ClientId, Factors] = {}
         for name, own in overlaps.items():
             met = [one for one in own.partners if one.turn // len(_TURNS) == part]
-            blind = blinds[name] if total is None else None
-            if not met and blind is None:
-                continue
+            blind = None if part else blinds[name]
             fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
             given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
-            found = {field: getattr(rows[part], field) for field in fields}
-            factors[name] = Factors(part, number, scale, slope, blind, given, **found)
-        share = clients.sum(multiply_rows, factors).system
+            found = {field: getattr(rows, field) for field in fields}
+            messages[name] = Factors(part, number, scale, slope, blind, given, **found)
+        share = clients.sum(multiply_rows, messages).system
         total = share if total is None else total + share
     # step 3
     # discloses Newton's system, in the secret basis of each feature group; and the nonces
@@ -351,9 +359,42 @@ def _basis_rows(point: Point, block: Block) -> Array:
 
 @fl.secret_function
 def mask_rows(
-    point: Point, block: Block, message: Mask, rng: fl.SecretKey
+    state: Point | Sharing, block: Block, message: Mask, rng: fl.SecretKey
 ) -> tuple[Sharing, MaskedRows]:
-    """Send the weighted rows less the dealer's words to the co-owners of their samples."""
+    """Send the weighted rows less the dealer's words to the co-owners of their samples.
+
+    Raises
+    ------
+    RefusedError
+        If they were masked before in this step, or their turn is not come.
+    """
+    before = state.part + 1 if isinstance(state, Sharing) else 0
+    if message.part != before:
+        raise RefusedError(
+            f"Part {message.part} of the masked rows was asked for where part {before} comes next; "
+            "run the algorithm as it is at the server."
+        )
+    if isinstance(state, Point):
+        state = _draw_words(state, block, message, rng)
+    state = fl.evolve(state, part=message.part)
+    point = state.point
+    assert point.overlap is not None
+    overlap, counts = point.overlap, counts_by_cell(point, point.selected)
+    shared = _shared(overlap)
+    announced = np.zeros(overlap.all_cells + 4 * overlap.all_clients)
+    kept = shared & np.array(point.kept_samples)
+    announced[overlap.cells[kept]] = counts[kept]
+    at = overlap.all_cells + 4 * overlap.number
+    announced[at : at + 4] = np.frombuffer(state.nonce, "<u4")
+    fields: dict[str, Any] = dict.fromkeys(_TURNS)
+    if overlap.turn // len(_TURNS) == message.part:
+        fields[_TURNS[overlap.turn % len(_TURNS)]] = state.own - state.drawn
+    entries = np.where(shared, counts, 0) * (len(message.scale) * len(overlap.features))
+    return state, MaskedRows(**fields, counts=entries, announced=announced)
+
+
+def _draw_words(point: Point, block: Block, message: Mask, rng: fl.SecretKey) -> Sharing:
+    """Return the client with its rows as words, and the words that hide them."""
     assert point.overlap is not None
     point = turn_basis(point, message.number)
     overlap, outputs = point.overlap, len(message.scale)
@@ -374,15 +415,7 @@ def mask_rows(
         for c in range(outputs):
             write_words(rows[start:stop], factors[c, start:stop], words[c])
         drawn[here] = _row_words(seed, number, outputs, stop - start, overlap).ravel()
-    announced = np.zeros(overlap.all_cells + 4 * overlap.all_clients)
-    kept = shared & np.array(point.kept_samples)
-    announced[overlap.cells[kept]] = counts[kept]
-    at = overlap.all_cells + 4 * overlap.number
-    announced[at : at + 4] = np.frombuffer(nonce, "<u4")
-    fields: dict[str, Any] = dict.fromkeys(_TURNS)
-    fields[_TURNS[overlap.turn % len(_TURNS)]] = own - drawn
-    masked = MaskedRows(**fields, counts=entries, announced=announced)
-    return Sharing(point, rows, own, drawn), masked
+    return Sharing(point, rows, own, drawn, nonce)
 
 
 @fl.secret_function

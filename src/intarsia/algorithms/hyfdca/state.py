@@ -146,14 +146,14 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
-        counting=_find_counting(schema.labelled),
+        counting=find_counting(schema.labelled),
         labellers=_find_labellers(schema),
         dealer=newton_shares.deal_overlaps(schema) if exact else None,
         readers=True,
     )
 
 
-def _find_counting(labelled: Index) -> tuple[ClientId, ...]:
+def find_counting(labelled: Index) -> tuple[ClientId, ...]:
     """Return clients of which one or more hold each label: they take turns by overlap group."""
     cells = enumerate(labelled.cells)
     names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
@@ -226,7 +226,7 @@ def init_client(
         score_stops=stops,
         readers=tuple(schema.score_cells[one].readers for one in schema.score_cells_of[client]),
     )
-    return evolve(made, counted=find_read(made, _find_counting(labelled)))
+    return evolve(made, counted=find_read(made, find_counting(labelled)))
 
 
 def _find_kept(index: Index, client: ClientId) -> NDArray[np.bool_]:

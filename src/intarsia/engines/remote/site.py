@@ -4,8 +4,8 @@
 functions are looked up by name among those of the run's algorithm. One call at a time, in order:
 
 * Every call has a sequence number and names the state that it goes on from (by the exchange that
-  made it). The site keeps the state before the last call, the one after it, and that with which
-  the round began, so that a call whose answer was lost or came too late to count changes nothing.
+  made it): the one after the last call, or the one with which the round began, where it begins
+  again. A server that could go back to any would mix totals of states that never were together.
 * The last call, when it comes again, gets the same answer again, which is never made anew: what is
   sealed under one name is sealed once. An older one is refused.
 * What a call asks must be declared by the run's algorithm (`declared`), in the site's own count of
@@ -41,7 +41,14 @@ from intarsia.engines.remote.wire import Answer, Call
 from intarsia.engines.sums.plain import from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
 from intarsia.engines.sums.secure import REFRESH, CombinationRecord, SecureTotals
-from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
+from intarsia.errors import (
+    CheckpointError,
+    CodecError,
+    IntarsiaError,
+    RefusedError,
+    ReplayError,
+    StaleError,
+)
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
 _INDEX = "index"
@@ -104,6 +111,7 @@ class Index:
     answer: bytes = b""  # to the last call
     fingerprint: bytes = b""  # of what the set-up has read
     sums: str = ""  # that the client was in
+    anchor: int = 0  # of the state which the round began with
 
 
 class Site:
@@ -232,13 +240,23 @@ class _Run:
         if again:
             self._record({"event": "repeated", **site_entries.of_call(call, data)})
             return index.answer
-        if call.base not in index.versions:
+        if call.base not in (index.sequence, index.anchor) or call.base not in index.versions:
             raise StaleError(
-                f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
-                f"states of {list(index.versions)}: its folder was lost, or the run is over; start "
-                "a new one."
+                f"Call {call.sequence} goes on from exchange {call.base}, but the site is at "
+                f"exchange {index.sequence}, and goes back to {index.anchor} alone: its folder was "
+                "lost, or the run is over; start a new one."
+            )
+        if call.anchor not in (index.anchor, call.base):
+            raise StaleError(
+                f"Call {call.sequence} says that its round began with exchange {call.anchor}, and "
+                f"the site knows {index.anchor}; run the algorithm as it is at the server."
             )
         place = self._ready()
+        if call.base != index.sequence and call.kind != "stage" and place.declared().complete:
+            raise RefusedError(
+                f"Call {call.sequence} goes back to exchange {call.base}, and a round in which all "
+                "clients take part does not begin again; resume the run as it is at the server."
+            )
         before = self._state(call.base, place)
         self._sums = self._sums.back_to(call.base)
         self._entry = {"event": "answered", **site_entries.of_call(call, data)}
@@ -304,6 +322,7 @@ class _Run:
             answer,
             place.fingerprint,
             "" if self._sums is NO_SUMS else self._sums.to_text(),
+            call.anchor,
         )
         self._put(new)
         self._states[call.sequence] = after
@@ -392,6 +411,8 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
+            place.declared().check_asked(one, message, call)
+            place.declared().check_clear(message)
             place.declared().check_readable(one, message)
         own = getattr(message, "__dict__", {})
         sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}

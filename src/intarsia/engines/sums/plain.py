@@ -30,7 +30,7 @@ class Geometry:
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self.indices: dict[tuple[str, Layout], Index] = {}
-        self._schemas = schemas
+        self.schemas = schemas
         self.clients = tuple(next(iter(schemas.values())).clients)
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
         self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
@@ -60,7 +60,7 @@ class Geometry:
 
     def entries(self, client: ClientId, part: str) -> int:
         """Return how many numbers at most are sent of one of a client's samples."""
-        schema = self._schemas[part]
+        schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
 
     def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
@@ -68,7 +68,7 @@ class Geometry:
         if layout is Layout.BLOCKS:
             return tuple(self.blocks(part).values())[FIRST_BLOCK - cell][1]
         if layout.is_scores:
-            return self._schemas[part].score_cells[cell].owners
+            return self.schemas[part].score_cells[cell].owners
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.indices[part, whole].cells[cell].owners
 
@@ -76,18 +76,18 @@ class Geometry:
         """Return by how many readers the samples were divided that a cell is a part of."""
         if layout is None or not layout.is_scores:
             return 1
-        return max(1, len(self._schemas[part].score_cells[cell].readers))
+        return max(1, len(self.schemas[part].score_cells[cell].readers))
 
     def reader(
         self, part: str, cell: int, asked: Collection[ClientId] | None = None
     ) -> ClientId | None:
         """Return who opens a cell of scores, of some clients (None: of all)."""
-        return self._schemas[part].score_cells[cell].reader(asked)
+        return self.schemas[part].score_cells[cell].reader(asked)
 
     @cache  # noqa: B019 - there is one for each engine, and it goes with it
     def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
         """Return the cell and the owners of each feature block."""
-        found = feature_blocks(self._schemas[part]).values()
+        found = feature_blocks(self.schemas[part]).values()
         return {one.name: (FIRST_BLOCK - at, one.owners) for at, one in enumerate(found)}
 
     def own_blocks(self, client: ClientId, part: str) -> Mapping[str, int]:
@@ -101,7 +101,7 @@ class Geometry:
     ) -> tuple[int, ...]:
         """Return the numbers of a client's cells of samples, or of scores."""
         if layout.is_scores:
-            return self._schemas[part].score_cells_of[client]
+            return self.schemas[part].score_cells_of[client]
         return self._cells[client, part]
 
     def runs(
@@ -114,7 +114,7 @@ class Geometry:
         if layout is None:
             return _ALL
         if layout is Layout.SCORES and (client, part, layout) not in self._runs:
-            order, stops = self._schemas[part].score_order(client)
+            order, stops = self.schemas[part].score_order(client)
             same = bool((np.diff(order, prepend=-1) == 1).all())
             self._orders[client, part] = None if same else order
             ends = stops.tolist()
