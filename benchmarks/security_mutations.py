@@ -28,6 +28,10 @@ PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
 APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
+COLLUSION = "tests/attacks/test_collusion.py"
+ATTACKS = "tests/privacy/test_attacks.py"
+PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
+MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
 LABELS = "tests/attacks/test_labels_by_agreement.py"
 COPIES = "tests/attacks/test_values_by_copies.py"
@@ -485,14 +489,14 @@ MUTATIONS = [
         "engines/sums/secure.py",
         (
             "pieces of another client at the server",
-            "piece.stream != stream or piece.contributors != (client,)",
-            "piece.stream != stream",
+            "or piece.contributors != (client,)",
+            "",
             REPLIES,
         ),
         (
             "pieces of another stream at the server",
-            "piece.stream != stream or piece.contributors",
-            "piece.contributors",
+            "piece.stream != stream\n                    or ",
+            "",
             REPLIES,
         ),
         ("names of pieces", "_check_name(piece.stream, one.name, cell)", "pass", SUMS),
@@ -566,7 +570,7 @@ MUTATIONS = [
     ),
     *_of(
         SEALS,
-        ("nonce of zeros", "os.urandom(_NONCE_BYTES)", "bytes(_NONCE_BYTES)", f"{PAD} {MASKS}"),
+        ("nonce of zeros", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", f"{PAD} {MASKS}"),
         (
             "nonce not in the mask",
             '"place", self.name, name, nonce)',
@@ -614,6 +618,82 @@ MUTATIONS = [
             "token = bytes(32)",
             KEYS,
         ),
+        ("nonce of zeros with pairs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", PAD),
+    ),
+    *_of(
+        "privacy/secure_aggregation/pairwise.py",
+        (
+            "no masks of pairs",
+            "others = neighbours(len(names), at, self._colluders)",
+            "others = ()",
+            COLLUSION,
+        ),
+        (
+            "pairs share a key that all have",
+            "pseudorandom(self._keys.pair(one, other), self._purpose, self._session)",
+            "pseudorandom(bytes(32), one, other, self._session)",
+            COLLUSION,
+        ),
+        (
+            "owners share a key that all have",
+            "pseudorandom(self._keys.owners(owners), self._purpose)",
+            "pseudorandom(bytes(32), *owners)",
+            COLLUSION,
+        ),
+        ("fewer neighbours", "wanted = colluders + math.ceil", "wanted = math.ceil", COLLUSION),
+        ("no nonce after a start", "extra = 1 if self._nonce else 0", "extra = 0", PAD),
+    ),
+    *_of(
+        "privacy/secure_aggregation/ckks.py",
+        (
+            "ciphertexts without masks",
+            "self._masks.hide(client, stream, parties, parts)",
+            "parts",
+            f"{ATTACKS} {SUMS}",
+        ),
+    ),
+    *_of(
+        "privacy/keys/pair_keys.py",
+        (
+            "no nonces in keys of pairs",
+            "ordered = sorted(((me.name, _nonce(secret)), (name, nonce)))",
+            'ordered = sorted(((me.name, b""), (name, b"")))',
+            PAIR_KEYS,
+        ),
+        (
+            "pairs without a private key",
+            "secret = crypto.agree(me.private, card.public)",
+            "secret = bytes(32)",
+            PAIR_KEYS,
+        ),
+    ),
+    *_of(
+        "privacy/keys/keyring.py",
+        (
+            "any card for one's own",
+            "if me.card not in cards or sender not in cards:",
+            "if False:",
+            "tests/cli/test_keys.py",
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "schemas not agreed on",
+            'codec.encode({"schemas": dict(schemas), ',
+            'codec.encode({"schemas": {}, ',
+            MEETING,
+        ),
+        (
+            "one key where the owner does not allow it",
+            'sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs"',
+            "False",
+            MEETING,
+        ),
+    ),
+    *_of(
+        DECLARED,
+        ("owners as the server says", "piece.owners not in ((), owners)", "False", MEETING),
     ),
     *_of(
         "privacy/keys/crypto.py",

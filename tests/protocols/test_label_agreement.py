@@ -36,7 +36,7 @@ def checked(blocks, labels, mode="plain"):
     schema = Schema.of(blocks, labels)
     sealing = None
     if mode == "masked":
-        keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     engine = Simulation({"train": (schema, blocks)}, 0, sealing)
     engine.set_states(

@@ -57,7 +57,9 @@ def recorded(folder, mode, algorithm, **settings):
     with pytest.MonkeyPatch.context() as patch:
         if mode == "ckks":  # ciphertexts for 150 samples, which a run would put under masks
             whole = modes.sealing
-            patch.setattr(modes, "sealing", lambda *args: replace(whole(*args), long=100))
+            patch.setattr(
+                modes, "sealing", lambda *args, **how: replace(whole(*args, **how), long=100)
+            )
         run(described(folder, mode, algorithm, **settings), overwrite=True)
     return Recorded(
         folder, mode, audit.load(folder), tuple(read_transcript(folder / "transcript.bin"))

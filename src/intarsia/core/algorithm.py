@@ -65,6 +65,8 @@ PerSelectedScore = Annotated[Array, Layout.SELECTED_SCORES]  # (..., its selecte
 # Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
 # those of a cell: they arrive bit by bit in every mode.
 Words = NDArray[np.uint64]
+# Fields may be unsigned 32-bit words: a sum has them as numbers, added up exactly in every mode.
+Halves = NDArray[np.uint32]
 # By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
 # block by block, each over the clients that hold it.
 PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
@@ -207,6 +209,9 @@ class ClientFunction:
     reply: type = object
     protocol: str = ""  # which every run shares; "": the function is its algorithm's own
     stream: str = ""  # whose random numbers it draws; "": those of its own name
+    # fields of the reply that one client alone sends for each cell, and the others leave out; what
+    # else may be left out is left out by all that are called, or by none
+    alone: tuple[str, ...] = ()
 
 
 def client_function(
@@ -242,6 +247,11 @@ def secret_function(
 def noise_function(fn: ClientFunction) -> ClientFunction:
     """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
     return replace(fn, releases=True)
+
+
+def one_sender(fn: ClientFunction, *fields: str) -> ClientFunction:
+    """Return the client function as one of whose fields one client alone sends those of a cell."""
+    return replace(fn, alone=fields)
 
 
 def vectorised_function(

@@ -22,6 +22,7 @@ from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.wire import shown
 from intarsia.errors import ExperimentError, IntarsiaError, printable
 from intarsia.privacy.keys.secret_file import drawn_once
+from intarsia.privacy.settings import Trust
 from intarsia.results.chained_log import ChainedLog
 from intarsia.results.lock import alone
 
@@ -44,6 +45,9 @@ class SiteSettings:
 
     name: str  # as the experiment calls this client
     plain: bool = False  # whether the server may read what this site contributes
+    # "clients": sums may be sealed with one key that all clients have, any of which, together with
+    # the server, opens what this site contributes
+    trust: Trust = "pairs"
     ids: bool = False  # whether it may read the ids of this site's rows
     scales: bool = False  # whether it gets means and scales of the columns, for its model
     key: str = ""  # file: of the clients, where sums are sealed or ids are pseudonyms

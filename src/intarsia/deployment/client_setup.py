@@ -6,11 +6,12 @@ them is public: see `table_metadata`. A site refuses what its own settings do no
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.site import Site
 from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, Call
 from intarsia.engines.sums.plain import Geometry
-from intarsia.errors import ExperimentError, StaleError, VersionError
+from intarsia.errors import ExperimentError, KeyMaterialError, StaleError, VersionError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
@@ -58,8 +59,13 @@ from intarsia.training.timing import Limit
 READ: Final = "read"  # the experiment → the metadata of the site's table
 DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
 ENCODE: Final = "encode"  # the encoding → what the site holds
-SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
+SETTLE: Final = "settle"  # the schemas → aligned blocks, a state to prepare them with, greetings
+MEET: Final = "meet"  # the greetings of all others → sealed sums, where each two have a key
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
+
+if TYPE_CHECKING:
+    from intarsia.privacy.keys.key_exchange import Card, Identity
+    from intarsia.privacy.keys.pair_keys import PairKeys
 
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
@@ -81,6 +87,14 @@ class Settled:
     kept: Any  # (the client's training samples,) bool: those with a label anywhere
 
 
+@dataclass(frozen=True)
+class Greeted:
+    """A client's state between its own greetings and those of the others."""
+
+    prepared: preprocessing.Preparation
+    secret: bytes  # that it drew for the run
+
+
 class Work:
     """What a client has of one run: by its own settings, with its models in its own folder."""
 
@@ -99,7 +113,8 @@ class Work:
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
-        self.states: tuple[type, ...] = (preprocessing.Preparation,)
+        self.states: tuple[type, ...] = (preprocessing.Preparation, Greeted)
+        self._drawn = b""  # for the run, in this process
         self.fingerprint = b""
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
@@ -111,6 +126,7 @@ class Work:
             DEAL: self._deal,
             ENCODE: self._encode,
             SETTLE: self._settle,
+            MEET: self._meet,
             TRANSFORM: self._transform,
             BEGIN: self._begin,
             KEEP: self._keep,
@@ -173,6 +189,12 @@ class Work:
             )
         self._goes_on = tree.get("absent", "wait") != "wait"
         sealed = privacy.get("mode", "plain") != "plain"
+        if sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs":
+            raise ExperimentError(
+                "The run's sums are sealed with one key that all clients have, and site.toml does "
+                'not allow that; set privacy.trust = "pairs" in the experiment, or trust = '
+                '"clients" at the site.'
+            )
         privacy["key"] = settings.key if sealed else ""
         names["key"] = settings.key if hidden else None
         if (sealed or names["key"] == "") and not settings.key:
@@ -200,7 +222,7 @@ class Work:
             len(self._call.asked),
         )
         self._algorithm = algorithm
-        self.states = (*algorithm.states, preprocessing.Preparation)
+        self.states = (*algorithm.states, preprocessing.Preparation, Greeted)
         self._limit = Limit(found.threads)
         self._limit.set()
         return found
@@ -253,7 +275,7 @@ class Work:
 
     def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
         settled = codec.decode(message, Settled, Schema, Holding, Labels)
-        self.schemas = settled.schemas
+        self.schemas, self.sealing, self._declared = settled.schemas, None, None
         settings, name = self._experiment, self._settings.name
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
@@ -264,17 +286,57 @@ class Work:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
-        clients = schema.clients
-        check_clients(self._settings.policy, len(clients))
+        check_clients(self._settings.policy, len(schema.clients))
         check_rows(self._settings.policy, len(self._blocks["train"].samples))
-        keys = modes.keys(settings.privacy, clients, None, settings.name)
-        self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
+        prepared = preprocessing.initial(name, self._blocks["train"])
+        if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
+            self._seal(None)
+            return prepared, None
+        from intarsia.privacy.keys import pair_keys  # here: it imports cryptography
+
+        self._drawn = pair_keys.drawn_secret()
+        me, cards, owner_sets, agreed = self._acquaintances()
+        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed)
+        return Greeted(prepared, self._drawn), greetings
+
+    def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        if not isinstance(state, Greeted):
+            raise StaleError("Greetings came to a site that has sent none.")
+        from intarsia.privacy.keys import pair_keys
+
+        me, cards, owner_sets, agreed = self._acquaintances()
+        received = codec.decode(message)
+        given = me, cards, state.secret, owner_sets, agreed, received
+        # a site that was started again has the state of before: it may have sealed with these keys
+        self._seal(pair_keys.met(*given), fresh=state.secret == self._drawn)
+        return state.prepared, None
+
+    def _acquaintances(self) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes]:
+        """Return the own identity, the others' cards, who own cells, and what names all of it."""
+        from intarsia.privacy.keys.keyring import KeyFolder
+
+        settings, schemas = self._experiment.privacy, self.schemas
+        me, cards = KeyFolder(Path(settings.key).parent).others(schemas["train"].clients)
+        if me.name != self._settings.name:
+            raise KeyMaterialError(
+                f"The identity beside the key of site.toml is that of {me.name!r}, and the site is "
+                f"{self._settings.name!r}; name the key in the site's own folder of keys."
+            )
+        seen = codec.encode({"schemas": dict(schemas), "colluders": settings.colluders})
+        owner_sets = sorted(Geometry(schemas).owner_sets())
+        return me, cards, owner_sets, hashlib.sha256(seen).digest()
+
+    def _seal(self, pairs: PairKeys | None, *, fresh: bool = False) -> None:
+        """Have what seals sums, where they are sealed, and take calls of client functions."""
+        settings, clients = self._experiment, self.schemas["train"].clients
+        keys = modes.keys(settings.privacy, clients, None, settings.name, pairs)
+        if keys is not None:
+            self.sealing = modes.sealing(settings.privacy, clients, keys, fresh=fresh)
         self._declared = self._declare(clients)
-        return preprocessing.initial(name, self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._scaling, step = state, codec.decode(message)

@@ -47,7 +47,8 @@ name = "{name}"
 plain = false            # false: refuse runs in which the server could read what it sends to sums
 ids = false              # false: refuse runs in which the server could read the ids of its rows
 scales = false           # true: it gets the columns' means and scales, so that its model predicts
-# key = "shared.key"     # of the clients: intarsia keys
+# key = "shared.key"     # of the clients: intarsia keys; its identity and all cards lie beside it
+# trust = "clients"      # take part where sums are sealed with one key that all clients have, too
 
 # What its owner allows; no job overrides it. Take the # away from a line to set it.
 [policy]

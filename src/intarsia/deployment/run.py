@@ -24,7 +24,16 @@ from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding
 from intarsia.data.labels import notes_on_labels
 from intarsia.deployment.client_models import Scales, broadcast_end, server_model
-from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
+from intarsia.deployment.client_setup import (
+    DEAL,
+    ENCODE,
+    MEET,
+    READ,
+    SETTLE,
+    TRANSFORM,
+    Dealt,
+    Settled,
+)
 from intarsia.deployment.table_metadata import Held, TableMetadata, agree
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
@@ -37,6 +46,7 @@ from intarsia.errors import (
     CodecError,
     ExperimentError,
     FederationError,
+    SiteError,
     VersionError,
 )
 from intarsia.experiment import config as experiment
@@ -212,6 +222,7 @@ class AtSites:
         self._schemas: Mapping[str, Schema] = {}
         self._kept: Mapping[ClientId, Any] = {}
         self._make: Callable[[Mapping[str, Schema]], Remote] | None = None
+        self._pairs = False  # whether each two sites have a key
 
     def build(self, description: Experiment) -> Schema:
         """Let the sites read their tables, and agree on what is public of them."""
@@ -270,6 +281,7 @@ class AtSites:
         """Let the sites prepare their blocks; what it comes to is kept, and not done again."""
         description, caller = plan.description, self._caller
         privacy, folder = description.privacy, self._folder
+        self._pairs = privacy.mode != "plain" and privacy.trust == "pairs"
         self._make = partial(
             Remote,
             caller,
@@ -308,7 +320,9 @@ class AtSites:
         assert self._make is not None
         self._schemas = schemas
         kept = {name: Settled(schemas, self._kept[name]) for name in self._caller.clients}
-        self._call(SETTLE, {name: codec.encode(one) for name, one in kept.items()})
+        said = self._call(SETTLE, {name: codec.encode(one) for name, one in kept.items()})
+        if self._pairs:
+            self._call(MEET, _forwarded(said))
         return self._make(schemas)
 
     def transform(self, step: Step) -> None:
@@ -358,6 +372,20 @@ class AtSites:
             if theirs != PROTOCOL:
                 raise _other_version(client, name, f"its calls are {theirs}, not {PROTOCOL}")
         return found
+
+
+def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
+    """Return for each site the greetings of all others, which the server cannot open."""
+    for name, own in said.items():
+        if not isinstance(own, Mapping) or own.keys() != said.keys() - {name}:
+            raise SiteError(
+                f"{name!r} sent no greeting to some of {sorted(said.keys() - {name})}; install the "
+                "same version of intarsia there, or see who runs the site."
+            )
+    return {
+        name: codec.encode({other: own[name] for other, own in said.items() if other != name})
+        for name in said
+    }
 
 
 def _other_version(client: ClientId, name: str, how: str) -> VersionError:

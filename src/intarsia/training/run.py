@@ -263,6 +263,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
     return (
         *(doubled(schema) if algorithm.model.server_model is not None else ()),
         *caveats.unsealed(description, algorithm, sites=sites),
+        *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
         *caveats.named_alike(description, algorithm, schema),

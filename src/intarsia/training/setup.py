@@ -152,7 +152,8 @@ def sealed_sums(
     recorder = None
     if settings.transcript and folder is not None:
         recorder = Transcript(folder / "transcript.bin")
-    return None if found is None else modes.sealing(settings, clients, found), recorder
+    made = None if found is None else modes.sealing(settings, clients, found, fresh=True)
+    return made, recorder
 
 
 @dataclass(eq=False)

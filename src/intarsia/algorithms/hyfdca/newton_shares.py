@@ -147,7 +147,7 @@ class SystemShare:
     Behind these are the nonces of the words over what clients have of their own.
     """
 
-    system: Array  # (2, outputs · features · (features + 3) / 2 + 2 · clients)
+    system: fl.Halves  # (2, outputs · features · (features + 3) / 2 + 2 · clients)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:
@@ -416,6 +416,9 @@ def _draw_words(point: Point, block: Block, message: Mask, rng: fl.SecretKey) ->
             write_words(rows[start:stop], factors[c, start:stop], words[c])
         drawn[here] = _row_words(seed, number, outputs, stop - start, overlap).ravel()
     return Sharing(point, rows, own, drawn, nonce)
+
+
+mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
 
 
 @fl.secret_function

@@ -213,6 +213,9 @@ def send_start(
     return client, message
 
 
+send_start = fl.one_sender(send_start, "extractors", "columns", "rest")
+
+
 @fl.client_function
 def weigh_classes(
     client: Client, block: Block, message: Weight, rng: fl.RandomKey

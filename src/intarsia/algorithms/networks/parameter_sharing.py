@@ -120,6 +120,9 @@ def send_start(
     return client, message
 
 
+send_start = fl.one_sender(send_start, "shared")
+
+
 def open_messages(calls: Sequence[fl.ClientCall[Shared]]) -> list[ClientTask]:
     """Return the clients with what all share, as their messages have it."""
     tasks: list[ClientTask] = []

@@ -432,7 +432,8 @@ class Declared:
             first = field.split(" and ")[0]
             known = self._totals[self._functions[first][0], first.split(".")[1]]
             for cell, piece in cells.pieces.items():
-                self._check_owners(place, piece, self._owners(part, known.layout, cell, None))
+                owners = self._owners(part, known.layout, cell, None)
+                self._check_owners(place, piece, owners, owners)
                 if len(piece.contributors) != 1:
                     raise _not_of(place, piece, ("one owner",))
             return None
@@ -448,7 +449,7 @@ class Declared:
         asked = None if summed is None else summed.asked
         for cell, piece in cells.pieces.items():
             expected = self._owners(part, known.layout, cell, asked)
-            self._check_owners(place, piece, expected)
+            self._check_owners(place, piece, expected, self._owners(part, known.layout, cell, None))
             names = piece.contributors
             mine = self._client in names
             if whole and names != expected:
@@ -473,10 +474,22 @@ class Declared:
                 )
         return known, summed
 
-    def _check_owners(self, place: str, piece: Piece, expected: tuple[ClientId, ...]) -> None:
+    def _check_owners(
+        self,
+        place: str,
+        piece: Piece,
+        expected: tuple[ClientId, ...],
+        owners: tuple[ClientId, ...],
+    ) -> None:
         names = piece.contributors
         if not names or (names != expected and not set(names) <= set(expected)):
             raise _not_of(place, piece, expected)
+        if piece.owners not in ((), owners):  # (): under one key, which all clients have
+            raise RefusedError(
+                f"{place} is cell {piece.stream.cell} of {piece.stream.function}."
+                f"{piece.stream.field} for {list(piece.owners)}, and {list(owners)} own the cell; "
+                "run the algorithm as it is at the server."
+            )
 
     def _owners(
         self, part: str, layout: Layout | None, cell: int, asked: tuple[ClientId, ...] | None
