@@ -444,7 +444,6 @@ READABLE = {
     "DirectionScores": {"square"},
     "RowSum": {"sums"},
     "SquaredNorm": {"square"},
-    "ChunkChange": {"sums"},
     "ChunkScores": {"line"},
     "Settled": {"sums"},
     "ChunkSteps": {"sums"},
