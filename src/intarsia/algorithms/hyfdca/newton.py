@@ -17,8 +17,8 @@ round is one Newton step:
      frame P that only the owners of each feature know, from rows in the frame
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
-   The sample doubles where F bends far more along the direction than it says, where steps are
-   short or the gap stays: it then misses what bends F, such as columns of which it has no row.
+   The sample doubles where F bends far more along the direction than it says, or where the gap
+   stays: it then misses what bends F, such as columns of which it has no row.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more. Products of
    dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
@@ -226,7 +226,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
     )
-    missed = _matters(newton) & ((bend > _MISSED) | (length < _SHORT))
+    missed = _matters(newton) & (bend > _MISSED)
     if newton.dealer is None and missed.any() and newton.curved > newton.budget:
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
