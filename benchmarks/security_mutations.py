@@ -28,7 +28,25 @@ PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
 APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
+COLLUSION = "tests/attacks/test_collusion.py"
+ATTACKS = "tests/privacy/test_attacks.py"
+PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
+MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
+LABELS = "tests/attacks/test_labels_by_agreement.py"
+COPIES = "tests/attacks/test_values_by_copies.py"
+SINGLE = "tests/attacks/test_single_update.py"
+WEIGHED = "tests/attacks/test_weighed_to_nothing.py"
+CHOSEN = "tests/attacks/test_chosen_models.py"
+UNNEEDED = "tests/attacks/test_undeclared_exchanges.py"
+WORDS = "tests/attacks/test_mixed_words.py"
+LOGS = "tests/attacks/test_private_files.py"
+TEXTS = "tests/attacks/test_free_text.py"
+MODULES = "tests/attacks/test_named_modules.py"
+QUERIES = "tests/attacks/test_queries.py"
+FILES = "tests/attacks/test_open_files.py"
+CODES = "tests/attacks/test_escape_codes.py"
+BOMBS = "tests/attacks/test_bombs.py"
 SERVER = "tests/engines/remote/test_server.py"
 MASKS = "tests/privacy/secure_aggregation/test_masking.py"
 CKKS = "tests/privacy/secure_aggregation/test_ckks.py"
@@ -65,6 +83,168 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
+    *_of(
+        "data/column_types.py",
+        ("nearly unique texts", "levels * LEAST_ROWS > rows", "levels > rows", TEXTS),
+        ("long texts", "if any(len(one) > LONGEST_LEVEL or", "if any(", TEXTS),
+        ("sentences", " or len(one.split()) > MOST_WORDS", "", TEXTS),
+        ("addresses", "if any(_ADDRESS.search(one) for one in given):", "if False:", TEXTS),
+        ("dates as text", "if 2 * sum(bool(_DATE", "if 0 * sum(bool(_DATE", TEXTS),
+        ("texts as categories", "        if not own.listed:\n", "        if False:\n", TEXTS),
+        ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
+    ),
+    *_of(
+        "deployment/table_metadata.py",
+        ("levels at a site", "one.public_levels", "one.levels", TEXTS),
+        ("classes at a site", "if labels.telling and", "if False and", TEXTS),
+        ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
+    ),
+    *_of(
+        "data/encoding.py",
+        ("levels in one place", "update(category.public_levels)", "update(category.levels)", TEXTS),
+    ),
+    *_of(
+        "core/module_names.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)
+    ),
+    *_of(
+        "models/serialization.py",
+        ("module of a model", 'check_allowed(f"{made_of.module}:",', "check_allowed((),", MODULES),
+        (
+            "extractors of a model",
+            "check_allowed([one.kind for one in made_of.extractors],",
+            "check_allowed((),",
+            MODULES,
+        ),
+        (
+            "files of a model",
+            "if not path.resolve().is_relative_to(",
+            "if not (folder,) and (",
+            BOMBS,
+        ),
+        ("packed arrays of a model", "check_npz(path, packed=False)", "pass", BOMBS),
+        ("shapes of a model", "if parameters[name].shape != shape:", "if False:", BOMBS),
+        ("layers of a model", "if layers > len(parameters):", "if False:", BOMBS),
+    ),
+    *_of(
+        "results/run_folder.py",
+        ("modules of an experiment", "if allow_modules is not None:", "if False:", MODULES),
+        ("mode of experiment.json", "text.encode(), private=True)", "text.encode())", FILES),
+    ),
+    *_of(
+        "inference/new_client.py",
+        (
+            "modules of a result",
+            "check_allowed(run.hyperparameters, allow_modules, folder)",
+            "pass",
+            MODULES,
+        ),
+    ),
+    *_of(
+        "algorithms/networks/user_modules.py",
+        (
+            "current folder",
+            "    try:\n        module = importlib",
+            '    import sys\n    sys.path.append("")\n    try:\n        module = importlib',
+            MODULES,
+        ),
+    ),
+    *_of("__main__.py", ("current folder first", "    del sys.path[0]", "    pass", MODULES)),
+    *_of(
+        "data/sql.py",
+        ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
+        ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
+        (
+            "DuckDB's statements",
+            "if [one.type for one in statements] != [duckdb.StatementType.SELECT]:",
+            "if False:",
+            QUERIES,
+        ),
+        (
+            "DuckDB's files",
+            '"enable_external_access": False',
+            '"enable_external_access": True',
+            QUERIES,
+        ),
+        ("other databases", "if run is None:", "if run is None and False:", QUERIES),
+        (
+            "written-out passwords",
+            "    _check_no_password(written, url, source)",
+            "    pass",
+            QUERIES,
+        ),
+        ("half a password", "not _VARIABLE.fullmatch(secret)", '"$" not in secret', QUERIES),
+        ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
+    ),
+    *_of(
+        "core/atomic_files.py",
+        ("mode of a new file", "0o600 if private else 0o666", "0o666", FILES),
+        ("what another left", "temporary.unlink(missing_ok=True)  # what", "pass  # what", FILES),
+    ),
+    *_of(
+        "deployment/client_models.py",
+        ("mode at a site", ".encode(), private=True)", ".encode())", FILES),
+    ),
+    *_of(
+        "deployment/server.py",
+        ("mode of a request", ".encode(), private=True)", ".encode())", FILES),
+    ),
+    *_of("deployment/federation_file.py", ("mode of site.toml", ", private=True)", ")", FILES)),
+    *_of(
+        "deployment/client_folder.py",
+        ("mode of errors.log", "os.fchmod(file.fileno(), 0o600)", "pass", f"{FILES} {LOGS}"),
+    ),
+    *_of(
+        "cli/console.py",
+        ("codes in tables", "Segment(printable(one.text), one.style)", "one", CODES),
+        ("markup in tables", "markup=False, ", "", CODES),
+        (
+            "codes in sentences",
+            "typer.echo(printable(text), err=True)",
+            "typer.echo(text, err=True)",
+            CODES,
+        ),
+        ("codes in results", "printable(text) if sys.stdout.isatty() else text", "text", CODES),
+    ),
+    *_of(
+        "errors.py",
+        (
+            "codes in errors",
+            "return printable(super().__str__())",
+            "return super().__str__()",
+            CODES,
+        ),
+        ("direction of writing", '("Cc", "Cf",', '("Cc",', CODES),
+    ),
+    *_of(
+        "core/npz.py",
+        ("packed arrays", "if unpacked > unpacked_limit(size, packed=packed):", "if False:", BOMBS),
+        (
+            "bytes of shapes",
+            "if not dtype.hasobject and announced !=",
+            "if False and announced !=",
+            BOMBS,
+        ),
+        ("odd headers", "except _NO_HEADER as problem:", "except KeyError as problem:", BOMBS),
+    ),
+    *_of(
+        "data/reader.py",
+        ("packed text", "content = file.read(most + 1)", "content = file.read()", BOMBS),
+    ),
+    *_of("core/json_text.py", ("deep JSON", "except RecursionError:", "except KeyError:", BOMBS)),
+    *_of(
+        "engines/codec.py",
+        ("dtypes", "if not _DTYPE.fullmatch(name):", "if False:", BOMBS),
+        ("axes", "if axes > _MOST_AXES:", "if False:", BOMBS),
+        ("deep values", "if self.depth > _DEEPEST:", "if False:", BOMBS),
+        ("many values", "if self.values > _MOST_VALUES:", "if False:", BOMBS),
+        ("fields of a record", "if field not in names or field in values:", "if False:", BOMBS),
+        (
+            "endless shapes",
+            "except (ValueError, OverflowError) as problem:",
+            "except TypeError as problem:",
+            BOMBS,
+        ),
+    ),
     *_of(
         DECLARED,
         (
@@ -132,6 +312,15 @@ MUTATIONS = [
             OPENING,
         ),
         ("another run", "if session != call.run:", "if False:", TOTALS),
+        ("asked alone", "if not wanted.issubset(call.asked):", "if False:", f"{SINGLE} {LABELS}"),
+        ("said to be there", "if said != there:", "if False:", WEIGHED),
+        (
+            "round of a message",
+            "if one.number and getattr(message, one.number) != call.round:",
+            "if False:",
+            WEIGHED,
+        ),
+        ("drawn models", "if _digest(value) not in allowed:", "if False:", CHOSEN),
         ("large factors", "if not abs(weight) <= MOST:", "if False:", TOTALS),
         (
             "undeclared totals",
@@ -175,7 +364,40 @@ MUTATIONS = [
             "if False:",
             SERVER,
         ),
-        ("stale states", "if call.base not in index.versions:", "if False:", SERVER),
+        (
+            "stale states",
+            "if call.base not in (index.sequence, index.anchor) or call.base "
+            "not in index.versions:",
+            "if False:",
+            SERVER,
+        ),
+        (
+            "back to the middle of a round",
+            "if call.base not in (index.sequence, index.anchor) or call.base "
+            "not in index.versions:",
+            "if call.base not in index.versions:",
+            WORDS,
+        ),
+        (
+            "where a round began",
+            "if call.anchor not in (index.anchor, call.base):",
+            "if False:",
+            WORDS,
+        ),
+        (
+            "complete rounds begin again",
+            'if call.base != index.sequence and call.kind != "stage" '
+            "and place.declared().complete:",
+            "if False:",
+            WORDS,
+        ),
+        (
+            "who is asked together",
+            "place.declared().check_asked(one, message, call)",
+            "pass",
+            f"{SINGLE} {LABELS}",
+        ),
+        ("told in the clear", "place.declared().check_clear(message)", "pass", CHOSEN),
         ("names of runs", 'set(run) - set("0123456789abcdef")', "False", SERVER),
         (
             "sums in the clear",
@@ -243,14 +465,14 @@ MUTATIONS = [
         "engines/sums/secure.py",
         (
             "pieces of another client at the server",
-            "piece.stream != stream or piece.contributors != (client,)",
-            "piece.stream != stream",
+            "or piece.contributors != (client,)",
+            "",
             REPLIES,
         ),
         (
             "pieces of another stream at the server",
-            "piece.stream != stream or piece.contributors",
-            "piece.contributors",
+            "piece.stream != stream\n                    or ",
+            "",
             REPLIES,
         ),
         ("names of pieces", "_check_name(piece.stream, one.name, cell)", "pass", SUMS),
@@ -277,9 +499,44 @@ MUTATIONS = [
             GRADES,
         ),
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
+        (
+            "classes of one client",
+            "*fl.each(counts, parties=lambda *_: _graded_clients(schema, schema.clients, blocks)),",
+            '*fl.each(counts, together="some"),',
+            SINGLE,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing.py",
+        (
+            "copies of any columns",
+            "if cell not in shared() or client not in cells[cell].owners:",
+            "if cell < 0 or cell >= len(cells):",
+            COPIES,
+        ),
+        (
+            "preparation of some",
+            'return fl.each(fl.opening(_TOTALS, found), together="all")',
+            "return fl.opening(_TOTALS, found)",
+            LABELS,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_shares.py",
+        ("rows masked twice", "if message.part != before:", "if False:", WORDS),
+    ),
+    *_of(
+        "algorithms/hyfdca/algorithm.py",
+        ("rows in a frame", '{"Gather.framed": (False,)}', "{}", UNNEEDED),
     ),
     *_of(
         "training/setup.py",
+        (
+            "needless exchanges",
+            "*algorithm.disclosure.needed(options)",
+            "*algorithm.disclosure.sends",
+            UNNEEDED,
+        ),
         (
             "training rows graded",
             'part: Literal["train", "test"] = "test" if "test" in schemas else "train"',
@@ -289,7 +546,7 @@ MUTATIONS = [
     ),
     *_of(
         SEALS,
-        ("nonce of zeros", "os.urandom(_NONCE_BYTES)", "bytes(_NONCE_BYTES)", f"{PAD} {MASKS}"),
+        ("nonce of zeros", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", f"{PAD} {MASKS}"),
         (
             "nonce not in the mask",
             '"place", self.name, name, nonce)',
@@ -337,6 +594,82 @@ MUTATIONS = [
             "token = bytes(32)",
             KEYS,
         ),
+        ("nonce of zeros with pairs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", PAD),
+    ),
+    *_of(
+        "privacy/secure_aggregation/pairwise.py",
+        (
+            "no masks of pairs",
+            "others = neighbours(len(names), at, self._colluders)",
+            "others = ()",
+            COLLUSION,
+        ),
+        (
+            "pairs share a key that all have",
+            "pseudorandom(self._keys.pair(one, other), self._purpose, self._session)",
+            "pseudorandom(bytes(32), one, other, self._session)",
+            COLLUSION,
+        ),
+        (
+            "owners share a key that all have",
+            "pseudorandom(self._keys.owners(owners), self._purpose)",
+            "pseudorandom(bytes(32), *owners)",
+            COLLUSION,
+        ),
+        ("fewer neighbours", "wanted = colluders + math.ceil", "wanted = math.ceil", COLLUSION),
+        ("no nonce after a start", "extra = 1 if self._nonce else 0", "extra = 0", PAD),
+    ),
+    *_of(
+        "privacy/secure_aggregation/ckks.py",
+        (
+            "ciphertexts without masks",
+            "self._masks.hide(client, stream, parties, parts)",
+            "parts",
+            f"{ATTACKS} {SUMS}",
+        ),
+    ),
+    *_of(
+        "privacy/keys/pair_keys.py",
+        (
+            "no nonces in keys of pairs",
+            "ordered = sorted(((me.name, _nonce(secret)), (name, nonce)))",
+            'ordered = sorted(((me.name, b""), (name, b"")))',
+            PAIR_KEYS,
+        ),
+        (
+            "pairs without a private key",
+            "secret = crypto.agree(me.private, card.public)",
+            "secret = bytes(32)",
+            PAIR_KEYS,
+        ),
+    ),
+    *_of(
+        "privacy/keys/keyring.py",
+        (
+            "any card for one's own",
+            "if me.card not in cards or sender not in cards:",
+            "if False:",
+            "tests/cli/test_keys.py",
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "schemas not agreed on",
+            'codec.encode({"schemas": dict(schemas), ',
+            'codec.encode({"schemas": {}, ',
+            MEETING,
+        ),
+        (
+            "one key where the owner does not allow it",
+            'sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs"',
+            "False",
+            MEETING,
+        ),
+    ),
+    *_of(
+        DECLARED,
+        ("owners as the server says", "piece.owners not in ((), owners)", "False", MEETING),
     ),
     *_of(
         "privacy/keys/crypto.py",
@@ -400,6 +733,18 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
+            "complete rounds at the site",
+            "complete=settings.participation == 1.0 and not self._goes_on,",
+            "",
+            SINGLE,
+        ),
+        (
+            "drawn models at the site",
+            "allowed=algorithm.disclosure.allowed(server, self._settings.name),",
+            "",
+            CHOSEN,
+        ),
+        (
             "least_clients at the site",
             "privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)",
             "pass",
@@ -429,8 +774,8 @@ MUTATIONS = [
         "engines/codec.py",
         (
             "arrays of objects",
-            "if dtype.kind not in _KINDS or not dtype.itemsize:",
-            "if not dtype.itemsize:",
+            "if not _DTYPE.fullmatch(name):",
+            "if False:",
             CODEC,
         ),
     ),

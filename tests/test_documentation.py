@@ -15,6 +15,8 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.settings import toml_text
 from intarsia.data.labels import LabelSettings
 from intarsia.data.source import Source
+from intarsia.deployment.client_folder import SiteSettings
+from intarsia.deployment.policy import Policy
 from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split
 from intarsia.experiment.published import Published
 from intarsia.inference import new_client
@@ -103,6 +105,7 @@ KEYS = {
         "`[[client]]`": (Source, set()),
         "`[[published]]`": (Published, set()),
     },
+    "owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},
     "hyfdca.md": {"Keys": (HyFDCA, set())},
 }  # fmt: skip
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from intarsia.errors import FederationError as FederationError
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.errors import KeyMaterialError as KeyMaterialError
+    from intarsia.errors import PendingError as PendingError
+    from intarsia.errors import PolicyError as PolicyError
     from intarsia.errors import RangeError as RangeError
     from intarsia.errors import RefusedError as RefusedError
     from intarsia.errors import ReplayError as ReplayError

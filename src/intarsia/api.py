@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -152,6 +152,7 @@ def resume(
     tables: Mapping[ClientId, Any] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
@@ -164,18 +165,20 @@ def resume(
         (labels, names, samples) are needed again.
     progress
         Called after every round.
+    allow_modules
+        Those that its networks may be made of, where the folder names some.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no run, or the tables changed since it was started.
+        If the folder holds no run or names another module, or the tables changed since it was
+        started.
     """
+    how: dict[str, Any] = {"progress": progress, "allow_modules": allow_modules}
     if tables is None:
-        return running.resume(folder, progress=progress)
-    given, own, sources = tables, table_settings, describe(Path(folder)).clients
-    return running.resume(
-        folder, tables=lambda: dataframe.tables_of(given, sources, own), progress=progress
-    )
+        return running.resume(folder, **how)
+    given, own, sources = tables, table_settings, describe(Path(folder), None).clients
+    return running.resume(folder, tables=lambda: dataframe.tables_of(given, sources, own), **how)
 
 
 def inspect(
@@ -249,6 +252,7 @@ def join(
     seed: int | None = None,
     out: str | Path | None = "",
     overwrite: bool = False,
+    allow_modules: Collection[str] = (),
 ) -> Result:
     """Let a new client join a finished run of flic, hetfedrep or hyfem.
 
@@ -280,6 +284,8 @@ def join(
         The client's output folder; "" = joined/NAME in the run's, None = nothing is written.
     overwrite
         Replace a result in the output folder, once the table was found good.
+    allow_modules
+        Those that networks may be made of, where the run's folder names some.
 
     Raises
     ------
@@ -298,8 +304,9 @@ def join(
     if out == "":
         out = folder / "joined" / source.name
     target = None if out is None else Path(out).resolve()
+    how: dict[str, Any] = {"epochs": epochs, "seed": seed, "overwrite": overwrite}
     return new_client.join(
-        folder, source, tables=read, epochs=epochs, seed=seed, out=target, overwrite=overwrite
+        folder, source, tables=read, out=target, allow_modules=allow_modules, **how
     )
 
 

@@ -26,12 +26,16 @@ IntarsiaError
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from typing import Self
 
 
 class IntarsiaError(Exception):
-    """Any error that intarsia raises on purpose."""
+    """Any error that intarsia raises on purpose; its sentence is safe to show on a terminal."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UserError(IntarsiaError):
@@ -148,6 +152,25 @@ class PendingError(AbsentError):
 
 class CodecError(IntarsiaError, ValueError):
     """Bytes on a wire or a disk are not what was written."""
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal shows and does not obey, on as many lines.
+
+    Names of columns, levels and clients come from other parties. Control characters, such as those
+    that begin an escape sequence, and characters that turn the direction of writing are written
+    out; line breaks and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(one)[1:-1] if unicodedata.category(one) in _UNSHOWN and one not in "\n\t" else one
+        for one in text
+    )
+
+
+# control, direction and other invisible characters, half of a pair, line and paragraph separators
+_UNSHOWN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def first_line(error: BaseException) -> str:

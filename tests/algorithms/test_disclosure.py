@@ -242,7 +242,9 @@ def test_sites_refuse_nothing_of_a_run_as_it_is_declared(name):
         def sealing(blocks=blocks, keys=keys):
             return modes.sealing(Privacy(mode="masked"), tuple(blocks), keys)
 
-        made = sites.federation(used, options, blocks, labels, sealing=sealing)
+        made = sites.federation(
+            *(used, options, blocks, labels), sealing=sealing, complete=not run.away
+        )
         engine, server = made.engine, sites.begun(made, used, options)
         names = engine.schema("train").clients
         for number in range(1, run.rounds + 1):
@@ -262,9 +264,11 @@ def test_what_all_runs_share_is_declared():
         blocks, labels = make(kind)
         schema = Schema.of(blocks, labels)
         engine = Simulation({"train": (schema, blocks)}, 0)
-        engine.make_states(lambda name, engine=engine: preprocessing.initial(engine.block(name)))
+        engine.make_states(
+            lambda name, engine=engine: preprocessing.initial(name, engine.block(name))
+        )
         schemas = {"train": schema}
-        preprocessing.prepare(engine, schemas, standardise=True, rng=engine.key())
+        preprocessing.prepare(engine, schemas, standardise=True)
         differential_privacy.clip_rows(engine, 1.0)
         loss = evaluation.grading_loss("cross_entropy" if intercept else "hinge")
 
@@ -275,7 +279,8 @@ def test_what_all_runs_share_is_declared():
         found |= audit.list_crossings(engine.books.crossings.summary())
         sent = evaluation.sends(predict, loss, schema, part="train", additive=True)
         declared |= audit.list_declared(sent)
-    declared |= audit.list_declared((*preprocessing.SENDS, *differential_privacy.SENDS))
+        declared |= audit.list_declared(preprocessing.sends(schemas))
+    declared |= audit.list_declared(differential_privacy.SENDS)
     assert not found - declared, "crosses and is not declared"
     assert not declared - found, "is declared and never crosses"
 

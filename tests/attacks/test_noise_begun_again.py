@@ -206,7 +206,7 @@ class Over:
     """A masked run over sites; the attacker's answer to the first call of a kind is lost."""
 
     def __init__(self, case, algorithm, kind, apart=False):
-        keys = modes.Keys(SharedKey(bytes(range(32)), "x"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "x"))
         self._case, self.algorithm, self._kind = case, algorithm, kind
         self.lost, self.round, self.opened = 0, 0, None
         self.sent = {}  # the last call to each site

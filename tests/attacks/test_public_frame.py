@@ -78,7 +78,7 @@ class Watched(Simulation):
 def trained(blocks, secrets=None, rounds=3):
     """Train under masked sums; return the engine with what its clients were given."""
     schema = Schema.of(blocks, BINARY)
-    keys = modes.Keys(SharedKey(bytes(range(32)), "test"), b"")
+    keys = modes.in_one_process(SharedKey(bytes(range(32)), "test"), b"")
     sealing = modes.sealing(Privacy(mode="masked"), list(blocks), keys)
     engine = Watched({"train": (schema, blocks)}, SEED, sealing, secrets=secrets)
     engine.count_once()

@@ -74,7 +74,7 @@ def parties():
 def trained(mode="masked", options=OPTIONS, rounds=3):
     x, blocks = parties()
     schema = Schema.of(blocks, BINARY)
-    keys = modes.Keys(SharedKey(bytes(range(32)), "test"), b"")
+    keys = modes.in_one_process(SharedKey(bytes(range(32)), "test"), b"")
     sealing = None if mode == "plain" else modes.sealing(Privacy(mode=mode), list(blocks), keys)
     recorder = Kept()
     engine = Watched({"train": (schema, blocks)}, 7, sealing, recorder)

@@ -35,7 +35,7 @@ def works(request, monkeypatch):
     return True
 
 
-def heard():
+def heard(trust):
     """Return a federation, and the calls of the victim with the shelf before each."""
     x, y = table(40, 6)
     blocks = rectangles(x, y, 2, 2, shared_rows=2, shared_columns=1)
@@ -53,13 +53,17 @@ def heard():
 
     made = sites.federation(
         *(FEDAVG, OPTIONS, blocks, BINARY),
-        sealing=lambda: modes.sealing(Privacy(mode="masked"), list(blocks), KEYS),
+        sealing=lambda: sealing_of(blocks, trust),
         fault=line,
     )
     server = sites.begun(made, FEDAVG, OPTIONS)
     made.engine.begin_round(1)
     FEDAVG.round(server, made.engine, made.engine.key())
     return made, calls
+
+
+def sealing_of(clients, trust):
+    return modes.sealing(Privacy(mode="masked", trust=trust), list(clients), KEYS)
 
 
 def words(answer):
@@ -73,9 +77,10 @@ def words(answer):
     )
 
 
+@pytest.mark.parametrize("trust", ["pairs", "clients"])
 @pytest.mark.parametrize("lost", ["rolled back", "gone"])
-def test_a_site_without_its_state_seals_under_another_stream(works, lost):
-    made, calls = heard()
+def test_a_site_without_its_state_seals_under_another_stream(works, lost, trust):
+    made, calls = heard(trust)
     kinds = [codec.decode(data, Call).function for data, *_ in calls]
     at = kinds.index("fedavg.local_descent" if lost == "rolled back" else "fedavg.send_zeros")
     data, before, answer = calls[at]
@@ -96,7 +101,7 @@ def test_a_site_without_its_state_seals_under_another_stream(works, lost):
 
 def test_what_a_site_sealed_before_it_lost_its_state_opens_as_what_it_seals_after(works):
     """Others need nothing but the piece: a run goes on."""
-    made, calls = heard()
+    made, calls = heard("clients")
     kinds = [codec.decode(data, Call).function for data, *_ in calls]
     data, before, _ = calls[kinds.index("fedavg.local_descent")]
     found = []
@@ -104,7 +109,7 @@ def test_what_a_site_sealed_before_it_lost_its_state_opens_as_what_it_seals_afte
         made.shelves[VICTIM][made.caller.run].files = dict(before)
         answer = codec.decode(made.site(VICTIM).handle(data), Answer)
         record = codec.decode(answer.body, SealedReply, *RECORDS).fields["w"]
-        sealing = modes.sealing(Privacy(mode="masked"), list(made.desks), KEYS)
+        sealing = sealing_of(made.desks, "clients")
         totals = made.engine._locked.__class__(made.engine._locked._geometry, sealing)
         total = totals.restored(record.value)
         cells = sorted(total.terms[0][1].pieces)

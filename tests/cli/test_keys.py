@@ -16,7 +16,15 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.core.atomic_files import write_atomically
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
-from intarsia.privacy.keys.key_exchange import Card, Identity, unwrap, unwrap_secret
+from intarsia.privacy.keys import keyring
+from intarsia.privacy.keys.key_exchange import (
+    Card,
+    Identity,
+    cards_fingerprint,
+    unwrap,
+    unwrap_secret,
+    wrap,
+)
 from intarsia.privacy.keys.keyring import CkksSecret, KeyFolder
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -660,3 +668,74 @@ def test_a_stopped_run_names_the_key_that_it_needs(exchanged, tmp_path, capfd):
     write_atomically(key, kept)
     key.chmod(0o600)
     assert main(["resume", str(tmp_path / "out"), "--quiet"]) == 0
+
+
+# -- the cards of all, from which each two have a key
+
+
+def test_all_have_the_cards_of_all_and_compare_them(exchanged, capfd):
+    prints = set()
+    for name in NAMES:
+        place = exchanged.keys(name)
+        me, others = place.others(NAMES)
+        assert me == place.identity()
+        assert others == {
+            other: exchanged.keys(other).identity().card for other in NAMES if other != name
+        }
+        assert exchanged.call("show", "--json", folder=name) == 0
+        shown = json.loads(said(capfd)[0])["cards"]
+        assert shown["clients"] == sorted(NAMES)
+        prints.add(shown["fingerprint"])
+    assert len(prints) == 1
+
+
+def test_a_keeper_that_gives_one_another_s_card_is_found_out_by_comparing(parties):
+    """It would sit between the two others, who did not hear each other's fingerprint."""
+    bank = parties.keys("bank")
+    cards = {name: parties.keys(name).identity().card for name in NAMES}
+    posing = {
+        "shop": {**cards, "phone": Identity.create("phone", "credit").card},
+        "phone": {**cards, "shop": Identity.create("shop", "credit").card},
+    }
+    shared = SharedKey.draw("credit")
+    prints = set()
+    for name, own in posing.items():
+        given = tuple(own[one] for one in sorted(own))
+        wrapped = wrap(shared, bank.identity(), [cards[one] for one in NAMES])[name]
+        bundle = keyring._bundle(bank.identity(), cards[name], wrapped, shared, None, given)
+        drawn = parties.keys(name).accept(bundle, cards["bank"])
+        prints.add(cards_fingerprint(drawn.cards))
+    assert len(prints) == 2
+    # of the client itself no other card passes
+    newer = shared.rotate()
+    wrapped = wrap(newer, bank.identity(), cards.values())["shop"]
+    others = tuple(posing["phone"].values())
+    bundle = keyring._bundle(bank.identity(), cards["shop"], wrapped, newer, None, others)
+    with pytest.raises(KeyMaterialError, match="lack this client's card"):
+        parties.keys("shop").accept(bundle, cards["bank"])
+    assert parties.keys("shop").shared() == shared
+
+
+def test_keys_that_an_earlier_version_wrapped_are_refused(parties, capfd):
+    assert parties.share() == 0
+    path = next((parties.folder).rglob("shop.wrapped"))
+    content = json.loads(path.read_text())
+    del content["cards"]
+    path.write_text(json.dumps({**content, "version": 1}))
+    said(capfd)
+    refused(capfd, parties.accept("shop"), "are no wrapped keys of version 2")
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged", "another client"])
+def test_without_the_cards_of_all_there_are_no_keys_of_pairs(exchanged, harm):
+    place, clients = exchanged.keys("shop"), list(NAMES)
+    expected = r"intarsia keys rotate.*or set privacy.trust"
+    if harm == "gone":  # exchanged by an earlier version
+        place.cards_file.unlink()
+    elif harm == "damaged":
+        place.cards_file.write_text('["x"]')
+        expected = "should hold the cards of all clients"
+    else:
+        clients.append("stranger")
+    with pytest.raises(KeyMaterialError, match=expected):
+        place.others(clients)

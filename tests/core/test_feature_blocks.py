@@ -111,7 +111,7 @@ def keep(state, block, message, rng):
 def engine_over(blocks, mode):
     sealing = None
     if mode != "plain":
-        keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
         if mode == "ckks":
             from intarsia.privacy.secure_aggregation.ckks import CkksKeys
             from intarsia.privacy.secure_aggregation.ckks_parameters import parameters

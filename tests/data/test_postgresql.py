@@ -47,7 +47,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bank(url: str, query: str = "select id, age, sex, y from people", **settings: object) -> Source:
-    return Source(name="bank", url=url, query=query, **settings)
+    return Source(name="bank", url=url, query=query, **{"least_rows": 1, **settings})
 
 
 def refusal(source: Source) -> str:

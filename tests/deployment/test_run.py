@@ -13,6 +13,7 @@ import federations
 import sites
 from federations import BINARY
 from intarsia.core.block import Block
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
@@ -32,10 +33,12 @@ from intarsia.errors import (
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build
+from intarsia.privacy.keys.keyring import Drawn, KeyFolder
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.training import privacy_guarantee
 from intarsia.training import registry as catalogue
 from intarsia.training import run as running
+from key_folders import exchanged
 
 NAMES = ("bank", "telecom", "retailer", "post")
 HASTY = RetryPolicy(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
@@ -102,7 +105,7 @@ def described(folder, mode="plain", **settings):
 def set_up(folder, plain=True):
     """Write a folder for each site; return the sites by name."""
     write_tables(folder)
-    SharedKey(bytes(range(32)), "four").store(folder / "shared.key")
+    exchanged(folder, NAMES, "four")
     found = {}
     for name in NAMES:
         own = folder / name
@@ -110,7 +113,7 @@ def set_up(folder, plain=True):
         more = 'categorical = ["kind"]' if name == "post" else 'label = "label"'
         (own / "site.toml").write_text(
             f'[site]\nname = "{name}"\nplain = {str(plain).lower()}\nids = true\n'
-            'key = "../shared.key"\n'
+            f'key = "../keys/{name}/shared.key"\n'
             f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
         )
         found[name] = site_in(own)
@@ -340,7 +343,7 @@ def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
     settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
     with pytest.raises(ExperimentError, match=r"networks.*runs only functions"):
         client_setup._check_allowed(tree, settings)
-    named = ("a:B", *client_setup._functions_in(algorithm))
+    named = ("a:B", *functions_in(algorithm))
     client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
 
 
@@ -440,16 +443,26 @@ def test_a_table_that_does_not_fit_the_others_ends_the_run_by_name(tmp_path):
         remote_running.run_over(described(tmp_path), sites.Lines(found), NAMES, tmp_path / "sites")
 
 
-def test_a_site_with_another_key_is_found_out(tmp_path):
+@pytest.mark.parametrize("trust", ["pairs", "clients"])
+def test_a_site_with_another_key_is_found_out(tmp_path, trust):
     found = set_up(tmp_path, plain=False)
-    SharedKey(bytes(32), "four").store(tmp_path / "other.key")
-    path = tmp_path / "post" / "site.toml"
-    path.write_text(path.read_text().replace("shared.key", "other.key"))
-    found["post"] = site_in(tmp_path / "post")
+    own = KeyFolder(tmp_path / "keys" / "post")
+    if trust == "pairs":  # its card is none that the others confirmed
+        cards = [one for one in own.cards() if one.name != "post"]
+        own.create("post", "four", replace=True)
+        cards = (*cards, own.identity().card)
+        own.keep(Drawn(own.shared(), None, cards, {}))
+    else:
+        SharedKey(bytes(32), "four").store(own.shared_file)
+    for name in NAMES:
+        path = tmp_path / name / "site.toml"
+        path.write_text(path.read_text().replace("ids =", f'trust = "{trust}"\nids ='))
+        found[name] = site_in(tmp_path / name)
+    settings = described(tmp_path, "masked")
+    privacy = dataclasses.replace(settings.privacy, trust=trust)
+    settings = dataclasses.replace(settings, privacy=privacy)
     with pytest.raises(TamperedError, match="sealed with another key"):
-        remote_running.run_over(
-            described(tmp_path, "masked"), sites.Lines(found), NAMES, tmp_path / "sites"
-        )
+        remote_running.run_over(settings, sites.Lines(found), NAMES, tmp_path / "sites")
 
 
 @pytest.mark.parametrize("name", ["index", "state", "stage"])
@@ -568,7 +581,7 @@ def test_a_site_whose_run_is_put_back_has_its_count(tmp_path):
     shutil.rmtree(tmp_path / "bank" / "runs")
     shutil.copytree(copies, tmp_path / "bank" / "runs")
     first = codec.decode(calls[0], Call)
-    other = dataclasses.replace(first, round=9)  # not what it was asked then
+    other = dataclasses.replace(first, exchange=9)  # not what it was asked then
     again = codec.decode(site_in(tmp_path / "bank").handle(codec.encode(other)), Answer)
     assert again.error == "SealedError"
     assert releases(tmp_path, "bank") == 7  # an attempt that was refused counts as well

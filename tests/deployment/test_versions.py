@@ -91,7 +91,7 @@ def test_a_run_that_an_older_version_began_is_begun_anew(tmp_path):
     # at the server
     path = tmp_path / "out" / run_folder.RUN
     known = json.loads(path.read_text())
-    assert known.pop("protocol") == 3
+    assert known.pop("protocol") == 5
     path.write_text(json.dumps(known))
     with pytest.raises(VersionError, match=r"began with calls of version 1.* begin it anew with"):
         remote_running.resume_over(tmp_path / "out", again, patience=HASTY)

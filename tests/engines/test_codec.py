@@ -234,3 +234,14 @@ def test_a_record_of_before_a_field_with_a_default_is_read():
     Before.__name__ = "Point"  # one whose fields have none
     with pytest.raises(CodecError):
         codec.decode(codec.encode(Before(3)), Grown)
+
+
+@pytest.mark.parametrize("value", [np.array([1], "M8[s]"), np.zeros(2, [("a", "f8")])])
+def test_arrays_of_kinds_that_are_never_written_are_not_read(value, monkeypatch):
+    """Records may hold objects; a reader that took them would rely on numpy to refuse those."""
+    known = codec._KINDS
+    monkeypatch.setattr(codec, "_KINDS", known + value.dtype.kind)
+    data = codec.encode(value)
+    monkeypatch.setattr(codec, "_KINDS", known)
+    with pytest.raises(CodecError, match=r"may hold objects|no dtype"):
+        codec.decode(data)

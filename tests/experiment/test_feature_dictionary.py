@@ -167,7 +167,10 @@ def test_types_that_differ_are_reported_without_a_dictionary(sparse):
     x = np.array([[1.0], [2.0]])
     given = {
         "a": table_from(
-            pd.DataFrame({"stage": ["low", "high"], "y": [0, 1]}), client="a", label="y"
+            pd.DataFrame({"stage": ["low", "high"], "y": [0, 1]}),
+            client="a",
+            label="y",
+            least_rows=1,
         ),
         "b": table_from(
             csr_array(x) if sparse else x, np.array([0, 1]), client="b", names=["stage"]

@@ -312,7 +312,9 @@ def test_a_model_that_lacks_what_all_share_is_not_joined(tmp_path, scheme):
 
 def test_the_network_of_a_single_client_is_not_taken(tmp_path):
     settings = {**SETTINGS, "rounds": 1, "participation": 1.0}
-    intarsia.run(tables={"north": table("north", 3)}, label="kind", out=tmp_path, **settings)
+    intarsia.run(
+        tables={"north": table("north", 3)}, label="kind", id="row", out=tmp_path, **settings
+    )
     with pytest.raises(ExperimentError, match="has one client, 'north', and all of its network"):
         intarsia.join(tmp_path, table("new", 7), out=None)
 

@@ -22,10 +22,10 @@ def clip_all(blocks, clip, *, mode="plain"):
     keys = modes.keys(settings, schema.clients, None, "test")
     sealing = None if keys is None else modes.sealing(settings, schema.clients, keys)
     engine = Simulation({"train": (schema, blocks)}, 0, sealing)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    preprocessing.prepare(
-        engine, {"train": schema}, standardise=False, rng=engine.key("preparation")
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
+    preprocessing.prepare(engine, {"train": schema}, standardise=False)
     states = engine.get_states()
     engine.transform(lambda name, part, one: preprocessing.prepared(states[name], part, one))
     before = pooled(engine)

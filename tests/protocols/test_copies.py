@@ -31,10 +31,10 @@ def noted(blocks, mode):
         # as if there were thousands of rows: short arrays are sealed exactly in each mode
         sealing = replace(modes.sealing(settings, schema.clients, keys), long=1)
     engine = Simulation({"train": (schema, blocks)}, 0, sealing)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    return preprocessing.prepare(
-        engine, {"train": schema}, standardise=False, rng=engine.key("preparation")
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
+    return preprocessing.prepare(engine, {"train": schema}, standardise=False)
 
 
 def wide():

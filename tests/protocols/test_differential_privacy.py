@@ -257,7 +257,7 @@ def test_clipping_without_noise_limits_each_clients_change():
     changes = {}
     for name in engine.ids:
         state = engine.get_states()[name]
-        message = fedavg.Descend(w=state.w, rate=0.5, present=tuple(engine.ids))
+        message = fedavg.Descend(w=state.w, number=1, present=tuple(engine.ids))
         key = NoiseKey(engine.key(), SecretKey.draw(), 1)
         _, change = fedavg.noisy_descent.call(state, engine.block(name), message, key)
         changes[name] = change.w[0] * 3

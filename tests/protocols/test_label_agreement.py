@@ -36,11 +36,13 @@ def checked(blocks, labels, mode="plain"):
     schema = Schema.of(blocks, labels)
     sealing = None
     if mode == "masked":
-        keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     engine = Simulation({"train": (schema, blocks)}, 0, sealing)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    preprocessing.check_agreement(engine, schema, engine.key("labels"))
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    )
+    preprocessing.check_agreement(engine, schema)
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
 
 
@@ -97,13 +99,11 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
             return opened[-1]
 
     engine = Watched({"train": (schema, blocks)}, 0)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    preprocessing.check_agreement(engine, schema, engine.key("labels"))
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    )
+    preprocessing.check_agreement(engine, schema)
     (found,) = opened
     np.testing.assert_array_equal(found.totals, [0.0])
-    # what clients are sent are places in their own tables, which the public schema says
-    assert {type(one) for one in sent} == {preprocessing.LabelPairs}
-    assert [one.samples[0].tolist() for one in sent] == [
-        np.searchsorted(schema.samples.own(name), np.sort(schema.samples.own("c1"))).tolist()
-        for name in blocks
-    ]
+    # which samples are compared each client tells from the public schema
+    assert sent == [preprocessing.CompareLabels()] * len(blocks)

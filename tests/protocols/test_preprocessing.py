@@ -20,11 +20,11 @@ def prepared(blocks, test=None, *, standardise=True):
     if test is not None:
         parts["test"] = (Schema.of(test, BINARY), test)
     engine = Simulation(parts, 0)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
-    schemas = {part: schema for part, (schema, _) in parts.items()}
-    notes = preprocessing.prepare(
-        engine, schemas, standardise=standardise, rng=engine.key("preparation")
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
+    schemas = {part: schema for part, (schema, _) in parts.items()}
+    notes = preprocessing.prepare(engine, schemas, standardise=standardise)
     states = engine.get_states()
     engine.transform(lambda name, part, one: preprocessing.prepared(states[name], part, one))
     return engine, notes
@@ -222,7 +222,9 @@ def test_the_server_learns_counts_of_conflicts_and_constant_features_only():
     blocks = rectangles(x, y, 2, 2, shared_rows=4, shared_columns=1)
     schema = Schema.of(blocks, BINARY)
     engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.set_states({name: preprocessing.initial(engine.block(name)) for name in engine.ids})
+    engine.set_states(
+        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    )
     opened = []
 
     class Watched:
@@ -235,9 +237,7 @@ def test_the_server_learns_counts_of_conflicts_and_constant_features_only():
             opened.append(found)
             return found
 
-    preprocessing.prepare(
-        Watched(), {"train": schema}, standardise=True, rng=engine.key("preparation")
-    )
+    preprocessing.prepare(Watched(), {"train": schema}, standardise=True)
     kinds = [type(one).__name__ for one in opened]
     assert set(kinds) == {"LabelDifferences", "Conflicts", "Constant"}
     assert kinds.count("Constant") == 1

@@ -66,10 +66,10 @@ class Disk:
         self.left -= 1
         return self.left >= 0
 
-    def _written(self, path, pieces):
+    def _written(self, path, pieces, **mode):
         data = b"".join(pieces)
         if self._has_room(str(path)):
-            self._write(path, [data])
+            self._write(path, [data], **mode)
             return
         path.write_bytes(data[: len(data) // 2])
         raise OSError(*FULL.args)

@@ -18,7 +18,7 @@ KEYS = modes.keys(Privacy(mode="masked"), ("a",), None, "test")
 
 def unguarded(monkeypatch):
     """Take from sites what they hold totals against: what there was before."""
-    for name in ("check_readable", "check_message", "check_opening"):
+    for name in ("check_asked", "check_clear", "check_readable", "check_message", "check_opening"):
         monkeypatch.setattr(declared.Declared, name, lambda *given, **named: None)
 
     def sends(self, call):
@@ -31,10 +31,13 @@ def unguarded(monkeypatch):
 class Departing:
     """An honest server's federation, of which each call to a victim can be altered.
 
-    `alter(call, message)` gives the message in place of one of a client function.
+    `alter(call, message)` gives the message in place of one of a client function. Sums are sealed
+    with one key: under keys of pairs most of what a site refuses cannot be opened either.
     """
 
-    def __init__(self, algorithm, options, victim, *, mode="masked", labels=BINARY, **more):
+    def __init__(
+        self, algorithm, options, victim, *, mode="masked", trust="clients", labels=BINARY, **more
+    ):
         x, y = table(40, 6)
         self.blocks = more.pop("blocks", None) or rectangles(
             x, y, 2, 2, shared_rows=4, shared_columns=1
@@ -45,7 +48,8 @@ class Departing:
         if mode != "plain":
 
             def sealing():
-                return modes.sealing(Privacy(mode=mode), list(self.blocks), KEYS)
+                settings = Privacy(mode=mode, trust=trust)
+                return modes.sealing(settings, list(self.blocks), KEYS)
 
         self.made = sites.federation(
             *(algorithm, options, self.blocks, labels),

@@ -106,7 +106,7 @@ def sealing_of(mode: str, clients: list[str], where: str) -> Sealing | None:
     if mode == "plain":
         return None
     secret = b"" if mode == "masked" else secret_file(where).read_bytes()
-    keys = modes.Keys(SharedKey(bytes(range(32)), "test"), secret)
+    keys = modes.in_one_process(SharedKey(bytes(range(32)), "test"), secret)
     made = modes.sealing(Privacy(mode=mode), clients, keys)
     # ciphertexts for arrays that a run would put under masks
     return made if mode == "masked" else replace(made, long=4)

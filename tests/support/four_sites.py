@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from intarsia.experiment import config as experiment
-from intarsia.privacy.keys.shared_key import SharedKey
+from key_folders import exchanged
 
 NAMES = ("bank", "branch", "telecom", "retailer")
 VIEWS = {"left": ["l1", "l2"], "middle": ["m1", "m2", "m3"], "right": ["r1", "r2"]}
@@ -64,7 +64,7 @@ def tables(algorithm):
 def write_tables(algorithm, folder):
     """Write the sites' tables and their key; return what says of each how it is read."""
     folder.mkdir(exist_ok=True)
-    SharedKey(bytes(range(32)), "four").store(folder / "shared.key")
+    exchanged(folder, NAMES, "four")
     found = {}
     for name, table in tables(algorithm).items():
         table.to_csv(folder / f"{name}.csv", index=False)
@@ -77,8 +77,9 @@ def write_tables(algorithm, folder):
 
 def site_toml(name, described, folder, more=""):
     """Return what a site takes part with."""
-    own = f'[site]\nname = "{name}"\nids = true\nkey = "{folder}/shared.key"\n{more}'
-    return f"{own}\n[table]\n{described}"
+    own = f'[site]\nname = "{name}"\nids = true\nkey = "{folder}/keys/{name}/shared.key"\n{more}'
+    policy = "[policy]\nmodels_readable = true\n"  # femam has clusters, for which models are read
+    return f"{own}\n{policy}\n[table]\n{described}"
 
 
 def tree(algorithm, described, folder, name=None, mode="masked", **settings):

@@ -20,6 +20,7 @@ from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.site import Site
 from intarsia.engines.sums.plain import Geometry
+from intarsia.training.setup import first_key
 
 HASTY = RetryPolicy(seconds=60.0, deadline=120.0, pause=0.001, probe=0.2)
 
@@ -61,15 +62,28 @@ class Desk:
     """What a site has of one run: a block that is given, and the functions of an algorithm."""
 
     def __init__(
-        self, algorithm, options, client, schemas, blocks, seed, sealing, least=1, more=()
+        self,
+        algorithm,
+        options,
+        client,
+        schemas,
+        blocks,
+        seed,
+        sealing,
+        least=1,
+        more=(),
+        complete=False,
     ):
         self.seed, self.schemas, self.sealing = seed, schemas, sealing
         self.fingerprint = b""
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
+        server = algorithm.init_server(options, schemas["train"], first_key(seed))
         self._declared = Declared(
             *(client, Geometry(schemas), schemas["train"].clients),
-            *((*algorithm.disclosure.sends, *more), algorithm.name, options, least),
+            *((*algorithm.disclosure.needed(options), *more), algorithm.name, options, least),
+            complete=complete,
+            allowed=algorithm.disclosure.allowed(server, client),
         )
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
         if algorithm.model.additive:
@@ -81,7 +95,7 @@ class Desk:
     def block(self, part):
         return self._blocks[part]
 
-    def limit(self):
+    def enter(self, call):
         pass
 
     def stage(self, name, state, message):
@@ -192,10 +206,12 @@ def federation(
     apart=False,
     least=1,
     more=(),
+    complete=False,
 ):
     """Return an engine over a site for each block; `sealing` makes one with all keys.
 
     `more` is declared beside what the algorithm does: parts of the shared protocols, by schemas.
+    `complete` says that all clients take part in each round.
     """
     parts = {"train": blocks} if tested is None else {"train": blocks, "test": tested}
     schemas = {part: Schema.of(own, labels) for part, own in parts.items()}
@@ -211,6 +227,7 @@ def federation(
             None if sealing is None else sealing(),
             least,
             more(schemas) if callable(more) else more,
+            complete,
         )
         for name in blocks
     }

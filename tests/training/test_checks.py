@@ -51,3 +51,17 @@ def test_nothing_is_said_where_names_say_what_is_the_same():
     assert not said("standalone")
     assert not said("flic", standardise=False)
     assert not said("flic", names={"a": ("u", "v"), "b": ("w",)})
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_one_key_of_all_clients_is_said(mode):
+    def notes(**privacy):
+        tables = [{"name": name, "path": f"{name}.csv"} for name in NAMES]
+        tree = {"algorithm": {"name": "hyfdca"}, "client": tables, "privacy": privacy}
+        described = from_dict(tree)
+        return caveats.sealed_by_one_key(described, choose(described)[0])
+
+    assert not notes(mode=mode)
+    assert not notes(mode="plain", trust="clients")
+    [note] = notes(mode=mode, trust="clients")
+    assert 'set privacy.trust = "pairs"' in note

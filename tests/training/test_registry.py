@@ -34,7 +34,7 @@ def shared_functions(algorithm):
     blocks = rectangles(x, y, 2, 1)
     schema = Schema.of(blocks, BINARY)
     found = [
-        *preprocessing.SENDS,
+        *preprocessing.sends({"train": schema}),
         *differential_privacy.SENDS,
         *inference.SENDS,
         *evaluation.sends(

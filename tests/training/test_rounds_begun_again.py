@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, function, round, apart=True, level_rounds=1):
         blocks = clients(4)
-        keys = modes.Keys(SharedKey(bytes(range(32)), "x"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "x"))
         self.options = FeMAM(
             levels=("global", "global", "global"),
             first_rounds=1,

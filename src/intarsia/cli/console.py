@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from intarsia.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,20 +24,27 @@ OUTPUT = "standard output"
 
 
 def console() -> Console:
-    """Return what tables are drawn on."""
+    """Return what tables are drawn on; no name in them is markup or controls the terminal."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, *given: Any, **how: Any) -> Iterator[Segment]:
+            for one in super().render(*given, **how):
+                yield one if one.control else Segment(printable(one.text), one.style)
 
     # A file or a pipe has no width: wide enough then that no table is folded.
-    return Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    width = None if sys.stderr.isatty() else 120
+    return Plain(stderr=True, width=width, markup=False, emoji=False, highlight=False)
 
 
 def say(text: str) -> None:
     """Say something to who sits there."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def put(text: str, *, line: bool = True) -> None:
-    """Write a result to standard output.
+    """Write a result to standard output: as it is into a file or a pipe, printable on a terminal.
 
     Raises
     ------
@@ -42,7 +52,7 @@ def put(text: str, *, line: bool = True) -> None:
         If it cannot be written; its `filename` is `OUTPUT`.
     """
     try:
-        typer.echo(text, nl=line)
+        typer.echo(printable(text) if sys.stdout.isatty() else text, nl=line)
     except OSError as problem:
         # what is left in the buffer must not fail once more when the process ends
         with contextlib.suppress(OSError, ValueError):

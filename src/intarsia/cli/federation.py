@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.cli.console import AsJson, put, say
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
+    from intarsia.deployment.job_requests import JobRequest, Requests
     from intarsia.deployment.server import RunStatus
 
 
@@ -24,10 +25,17 @@ app = typer.Typer(
     "site.toml and runs site; the server's runs server and then submit for each experiment.",
 )
 
+_MOST_LETTERS = 10_000  # of a line about a request
+
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Kit = Annotated[
     Path,
     typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
+]
+
+Which = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The start of its digest, or its name; default: the only."),
 ]
 
 
@@ -213,7 +221,7 @@ def logs(
         if one.is_file():
             say(str(one))
             for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-                put(line)
+                put(printable(line))
 
 
 @app.command()
@@ -240,6 +248,84 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
 
     resume_run(kit / "local", run)
     say(f"{run} goes on when the server and the sites are running")
+
+
+@app.command()
+def requests(kit: Kit, as_json: AsJson = False) -> None:
+    """Show which jobs asked to run at the site of KIT: what they ask for, and what was decided."""
+    from intarsia.engines.remote.wire import shown
+
+    found = _requests(kit).all()
+    if as_json:
+        put(json.dumps([asdict(one) for one in found], ensure_ascii=False))
+        return
+    if not found:
+        say(f"no job has asked to run at {kit.name}")
+    for one in found:
+        name = shown(one.asked.name)
+        say(f"{name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
+        if one.state == "waiting":
+            _show_request(kit, one)
+
+
+@app.command()
+def approve(kit: Kit, which: Which = "") -> None:
+    """Let a job run at the site of KIT; one that is changed afterwards asks again."""
+    _decide(kit, which, approved=True)
+
+
+@app.command()
+def deny(
+    kit: Kit,
+    which: Which = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to the server's people.")] = "",
+) -> None:
+    """Refuse a job at the site of KIT, one that runs too."""
+    _decide(kit, which, approved=False, reason=reason)
+
+
+def _decide(kit: Path, which: str, *, approved: bool, reason: str = "") -> None:
+    known = _requests(kit)
+    one = known.find(which)
+    known.decide(one, approved=approved, reason=reason)
+    words = "approved" if approved else "denied"
+    say(f"{words} {one.asked.name!r} (digest {one.digest}) at {kit.name}")
+
+
+def _requests(kit: Path) -> Requests:
+    from intarsia.deployment.client_folder import read_settings
+    from intarsia.deployment.job_requests import Requests
+
+    read_settings(kit / "local")  # says what is wrong with a folder that is no site's
+    return Requests(kit / "local")
+
+
+def _why(one: JobRequest) -> str:
+    said = one.reason if one.state == "denied" else one.why
+    return f" ({said})" if said else ""
+
+
+def _show_request(kit: Path, one: JobRequest) -> None:
+    """Show what a job asks for."""
+    from intarsia.engines.remote.wire import shown
+
+    asked = one.asked
+    noise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}" if asked.epsilon else "no noise"
+    for name, words in {
+        "algorithm": f"{asked.algorithm}, {asked.rounds} rounds at most",
+        "sums": f"{asked.mode}, least_clients {asked.least_clients}",
+        "privacy of the model": noise,
+        "clients": ", ".join(asked.clients),
+        "ids of rows": asked.ids,
+        "columns": ", ".join(asked.columns) or "those of a data set that the job names",
+        "the server reads": ", ".join(asked.server_reads) or "nothing",
+        "of this site alone": asked.server_reads_models or "no model",
+        "clients open": ", ".join(asked.clients_open) or "nothing",
+        "digest": one.digest,
+    }.items():
+        say(f"    {name}: {shown(words, _MOST_LETTERS)}")
+    say(f"  intarsia federation approve {kit} {one.short}")
+    say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")
 
 
 def _connected(kit: Path) -> dict[str, bool] | None:

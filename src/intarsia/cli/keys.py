@@ -212,17 +212,23 @@ def accept(
 @app.command()
 def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
     """Show what this client has: fingerprints, generation, files; never a secret."""
+    from intarsia.privacy.keys.key_exchange import cards_fingerprint
     from intarsia.privacy.keys.keyring import KeyFolder
 
     place = KeyFolder(folder)
-    own, shared, ckks = place.identity(), place.shared(), place.ckks()
+    own, shared, ckks, cards = place.identity(), place.shared(), place.ckks(), place.cards()
     content: dict[str, Any] = {
         "name": own.name,
         "federation": own.federation,
         "card": _show(place.identity_file, own),
         "shared": _show(place.shared_file, shared, "generation"),
         "ckks": _show(place.ckks_file, ckks, "generation", "range", "error"),
+        "cards": None,
     }
+    if cards is not None:
+        names = [card.name for card in cards]
+        prints = cards_fingerprint(cards)
+        content["cards"] = {"file": str(place.cards_file), "fingerprint": prints, "clients": names}
     if as_json:
         put(json.dumps(content, ensure_ascii=False))
         return
@@ -236,6 +242,11 @@ def show(folder: Folder = _KEYS, as_json: AsJson = False) -> None:
         more = f", range {one['range']:g}, error {one['error']:.2g}" if "range" in one else ""
         known = f"{one['fingerprint']}  {one['file']} (generation {one['generation']}{more})"
         say(f"{label}: {known}")
+    if cards is None:
+        say('cards of all: none, as privacy.trust = "pairs" needs them (intarsia keys rotate)')
+    else:
+        one = content["cards"]
+        say(f"cards of all: {one['fingerprint']}  {one['file']} ({len(cards)} clients)")
 
 
 def _show(file: Path, key: Any, *more: str) -> dict[str, Any] | None:
@@ -248,8 +259,12 @@ def _show(file: Path, key: Any, *more: str) -> dict[str, Any] | None:
 
 def _say_keys(place: KeyFolder, drawn: Drawn) -> None:
     """Say what is in use now, for the clients to compare."""
+    from intarsia.privacy.keys.key_exchange import cards_fingerprint
+
     say(f"shared key, generation {drawn.shared.generation}: {place.shared_file}")
     say(f"fingerprint, the same at all clients: {drawn.shared.fingerprint}")
+    say(f"cards of {len(drawn.cards)} clients: {place.cards_file}")
+    say(f"fingerprint, the same at all clients: {cards_fingerprint(drawn.cards)}")
     if drawn.ckks is not None:
         say(f"CKKS keys for totals up to {drawn.ckks.range:g}: {place.ckks_file}")
         say(f"fingerprint, the same at all clients: {drawn.ckks.fingerprint}")

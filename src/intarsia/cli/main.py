@@ -58,6 +58,14 @@ Missing = Annotated[
         help="Counts as a missing value too, beside what did in training; once for each.",
     ),
 ]
+AllowedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        metavar="NAME",
+        help="A module that DIR may name and whose code may run here; once for each.",
+    ),
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
 ]
@@ -206,14 +214,20 @@ def run(
 
 
 @app.command()
-def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def resume(
+    folder: Folder,
+    allow_module: AllowedModules = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a run that was stopped, to the same result.
 
     DIR is the output folder of the run.
     """
     from intarsia.training.run import resume as go_on
 
-    _train(lambda show: go_on(folder, progress=show), folder, as_json, quiet)
+    allowed = allow_module or ()
+    _train(lambda show: go_on(folder, progress=show, allow_modules=allowed), folder, as_json, quiet)
 
 
 @app.command()
@@ -256,6 +270,7 @@ def embeddings(
         list[str] | None,
         typer.Option("--client", metavar="NAME", help="Whose samples; default: the first three."),
     ] = None,
+    allow_module: AllowedModules = None,
 ) -> None:
     """Draw where clients' samples lie in the latent space that they are embedded in.
 
@@ -266,7 +281,10 @@ def embeddings(
     from intarsia.inference.latent_space import latent_of
     from intarsia.plots.latent_space import latent_picture
 
-    panels = [latent_of(folder, clients=client or ()) for folder in folders]
+    panels = [
+        latent_of(folder, clients=client or (), allow_modules=allow_module or ())
+        for folder in folders
+    ]
     say(f"picture: {latent_picture(panels, out)}")
 
 
@@ -313,6 +331,7 @@ def predict(
         ),
     ] = None,
     missing: Missing = None,
+    allow_module: AllowedModules = None,
 ) -> None:
     """Write the score and the label of every row of a table.
 
@@ -328,11 +347,13 @@ def predict(
     if federated:
         from intarsia.inference.federated_predict import predict_federated
 
-        found = predict_federated(folder, named, absent or "refuse", missing or ())
+        rule, allowed = absent or "refuse", allow_module or ()
+        found = predict_federated(folder, named, rule, missing or (), allow_modules=allowed)
     else:
         from intarsia.inference.predict import predict as applied
 
-        found = applied(folder, named[""], id, client, missing or ())
+        allowed, table = allow_module or (), named[""]
+        found = applied(folder, table, id, client, missing or (), allow_modules=allowed)
     for note in found.notes:
         say(f"note: {note}")
     text = io.StringIO()
@@ -374,6 +395,7 @@ def join(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where its model goes.")
     ] = None,
+    allow_module: AllowedModules = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -399,6 +421,7 @@ def join(
         seed=seed,
         out="" if out is None else out,
         overwrite=overwrite,
+        allow_modules=allow_module or (),
     )
     if not quiet:
         display.show_joined(console(), result)
@@ -408,21 +431,37 @@ def join(
 
 @app.command()
 def audit(
-    folder: Folder,
+    folders: Folders,
     client: Annotated[
         str | None,
         typer.Option("--client", metavar="NAME", help="Show what this client could read."),
     ] = None,
+    noted: Annotated[
+        str,
+        typer.Option("--noted", metavar="HEAD", help="The head of a site's log, as noted before."),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what the server and the clients of a run could read, and how often.
 
-    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint.
+    DIR is the output folder of the run; one that was stopped is shown up to its last checkpoint. Or
+    DIR is a site's kit: its log is checked and shown, and several sites' logs are compared; the
+    exit status is 1 where an entry was altered or is missing, or the logs do not agree.
     """
     from intarsia.cli import tables as display
+    from intarsia.deployment.site_log import site_of
     from intarsia.results import audit
 
-    found = audit.load(folder)
+    sites = [one for folder in folders if (one := site_of(folder)) is not None]
+    if len(sites) == len(folders):
+        _audit_sites(sites, client, noted, as_json)
+        return
+    if len(folders) > 1 or noted:
+        raise ExperimentError(
+            f"{len(folders) - len(sites)} of {len(folders)} folders are no sites' kits; give one "
+            "output folder of a run, or kits of sites, and --noted with one kit alone."
+        )
+    found = audit.load(folders[0])
     if client is not None and client not in found.clients:
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
@@ -430,6 +469,27 @@ def audit(
     display.show_audit(console(), found, client)
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
+
+
+def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: bool) -> None:
+    """Check and show the logs of sites, and compare them."""
+    from intarsia.cli import tables as display
+    from intarsia.deployment import site_log
+
+    if client is not None or (noted and len(sites) > 1):
+        raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
+    logs = [site_log.load(site, noted) for site in sites]
+    apart = site_log.differences(logs)
+    for log in logs:
+        display.show_site_log(console(), log, site_log.sentences(log))
+    if len(logs) > 1:
+        names = ", ".join(log.name for log in logs)
+        say("\n".join(apart) if apart else f"The logs of {names} agree.")
+    if as_json:
+        found = [log.to_dict() for log in logs]
+        put(json.dumps({"sites": found, "differences": apart}, ensure_ascii=False))
+    if apart or not all(log.whole for log in logs):
+        raise typer.Exit(1)
 
 
 def _prediction_tables(

@@ -16,11 +16,13 @@ from rich.text import Text
 from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
 from intarsia.results import comparison as figures
+from intarsia.results.audit import sentences
 from intarsia.results.comparison import Group, Row, Spread
 
 if TYPE_CHECKING:
     from intarsia.core.block import ClientId, Labels
     from intarsia.core.schema import Schema
+    from intarsia.deployment.site_log import SiteLog
     from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LINES = 20
+_MOST_REFUSED = 10  # calls of a site's log that are shown
 _SECONDS_BETWEEN_LINES = 3.0
 _READ = {  # why a line of an audit could be read; contributions say it themselves
     "reply": "asked for",
@@ -319,7 +322,8 @@ def _beside_published(groups: Sequence[Group]) -> Table:
 
 
 def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -> None:
-    """Show who could read what in a run: the server, then all clients, or one of them."""
+    """Show who could read what in a run: in sentences, then the server, all clients, or one."""
+    _print_sentences(console, sentences(audit))
     read, sealed = audit.read_by_server, audit.sealed_at_server
     opened = audit.read_by_clients if client is None else audit.read_by(client)
     who = "the clients" if client is None else client
@@ -340,6 +344,33 @@ def show_audit(console: Console, audit: Audit, client: ClientId | None = None) -
     if audit.checkpoint is not None:
         known = f"this is up to its checkpoint of round {audit.checkpoint}"
         _print(console, f"note: the run was stopped; {known}.")
+
+
+def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
+    """Show what left a site by its log: in sentences, then field by field."""
+    _print_sentences(console, said)
+    table = _table(f"What left {log.name}", "field", "in", "layout", "protection", "opened by")
+    table.add_column("times", justify="right")
+    for column in table.columns[1:5]:
+        column.justify = "left"
+    for key, times in sorted(log.left.items()):
+        table.add_row(*map(Text, key), f"{times:,}")
+    opened = _table(f"What {log.name} opened", "in", "totals", "to", "times")
+    for column in opened.columns[1:3]:
+        column.justify = "left"
+    for total, times in sorted(log.opened.items()):
+        opened.add_row(*map(Text, total), f"{times:,}")
+    for one in (table, opened):
+        if one.row_count:
+            console.print(one)
+    for entry in log.of("refused")[-_MOST_REFUSED:]:
+        _print(console, f"refused {entry['at'][:19]}: {entry['error']}: {entry['sentence']}")
+    _print(console, f"head: {log.chain.head} (note it: --noted proves later what was before it)")
+
+
+def _print_sentences(console: Console, said: Sequence[str]) -> None:
+    for number, one in enumerate(said, 1):
+        _print(console, f"{number}. {one}")
 
 
 def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import client_function as client_function
     from intarsia.core.algorithm import evolve as evolve
     from intarsia.core.algorithm import noise_function as noise_function
+    from intarsia.core.algorithm import one_sender as one_sender
     from intarsia.core.algorithm import secret_function as secret_function
     from intarsia.core.algorithm import vectorised_function as vectorised_function
     from intarsia.core.block import Block as Block

@@ -13,7 +13,7 @@ import inspect
 import math
 import secrets
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
@@ -47,6 +47,8 @@ Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cel
 # Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
 # those of a cell: they arrive bit by bit in every mode.
 Words = NDArray[np.uint64]
+# Fields may be unsigned 32-bit words: a sum has them as numbers, added up exactly in every mode.
+Halves = NDArray[np.uint32]
 # By the names of feature blocks that the client holds (see `feature_blocks`); a sum is laid out
 # block by block, each over the clients that hold it.
 PerBlock = Annotated[Mapping[str, Array], Layout.BLOCKS]
@@ -189,6 +191,9 @@ class ClientFunction:
     reply: type = object
     protocol: str = ""  # which every run shares; "": the function is its algorithm's own
     stream: str = ""  # whose random numbers it draws; "": those of its own name
+    # fields of the reply that one client alone sends for each cell, and the others leave out; what
+    # else may be left out is left out by all that are called, or by none
+    alone: tuple[str, ...] = ()
 
 
 def client_function(
@@ -224,6 +229,11 @@ def secret_function(
 def noise_function(fn: ClientFunction) -> ClientFunction:
     """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
     return replace(fn, releases=True)
+
+
+def one_sender(fn: ClientFunction, *fields: str) -> ClientFunction:
+    """Return the client function as one of whose fields one client alone sends those of a cell."""
+    return replace(fn, alone=fields)
 
 
 def vectorised_function(
@@ -384,6 +394,17 @@ class Sends:
     # options -> what an `ask` tells the server of each client beside scalars, in words; "": nothing
     tells: Callable[[Any], str] = lambda options: ""
     takes: tuple[tuple[str, Origin], ...] = ()  # fields of the message that hold totals: of what
+    # options -> whether the algorithm makes this call at all
+    needed: Callable[[Any], bool] = lambda options: True
+    # Of a sum, who is asked together: "all" clients of the federation, whoever is away; "present",
+    # all of them where all take part in each round; "some". A server that asked fewer would get the
+    # total of these.
+    together: Literal["all", "present", "some"] = "present"
+    # (schema of the training part, message) -> those that "all" and "present" stand for, where
+    # they are not all clients
+    parties: Callable[[Schema, Any], Collection[ClientId]] | None = None
+    present: str = ""  # the field of the message that says who is asked, by names or as a number
+    number: str = ""  # the field that says which round it is
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""
@@ -425,6 +446,11 @@ def sums(
     return tuple(found)
 
 
+def each(sends: Iterable[Sends], **terms: Any) -> tuple[Sends, ...]:
+    """Declare the same terms of several calls."""
+    return tuple(replace(one, **terms) for one in sends)
+
+
 def opening(takes: Mapping[str, Origin], sends: Iterable[Sends]) -> tuple[Sends, ...]:
     """Declare which totals the messages of client functions hold, by "Message.field".
 
@@ -451,6 +477,13 @@ class Disclosure:
     # in a sentence, with these clients
     groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
     dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
+    # (server before the set-up, client) -> what fields of messages ("Message.field") may
+    # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.
+    allowed: Callable[[Any, ClientId], Mapping[str, Sequence[Any]]] = lambda server, client: {}
+
+    def needed(self, options: Any) -> tuple[Sends, ...]:
+        """Return what crosses with some hyperparameters."""
+        return tuple(one for one in self.sends if one.needed(options))
 
     @property
     def functions(self) -> tuple[ClientFunction, ...]:

@@ -10,15 +10,17 @@ from pathlib import Path
 UNFINISHED = ".tmp"  # ends the name of what is being written
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     """Replace a file by `data`; whoever reads it meanwhile sees all of the old or of the new.
 
-    Of a link the file that it leads to is replaced.
+    Of a link the file that it leads to is replaced. A private file is its owner's alone from the
+    moment when it is made.
     """
     path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        write(temporary, [data])
+        temporary.unlink(missing_ok=True)  # what another process of this number left
+        write(temporary, [data], mode=0o600 if private else 0o666)
         temporary.replace(path)
     except OSError as problem:
         problem.filename, problem.filename2 = str(path), None  # the file that was asked for
@@ -60,9 +62,10 @@ def write_durably(files: Iterable[tuple[Path, bytes]]) -> None:
         sync(path)
 
 
-def write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file, and come back when it is durable."""
-    with path.open("wb") as file:
+def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o666) -> None:
+    """Write a file, and come back when it is durable; one that is new has at most this mode."""
+    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(made, "wb") as file:
         file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())

@@ -227,6 +227,10 @@ def toml_tree(text: str, path: Path) -> dict[str, Any]:
             f"{path}: not valid TOML: {said} at line {line}, column {column} ({shown!r}); correct "
             "this line."
         ) from None
+    except RecursionError:
+        raise ExperimentError(
+            f"{path}: not valid TOML: its values lie too deep in each other; write them flat."
+        ) from None
 
 
 def check_tables(

@@ -3,6 +3,10 @@
 Rules: a column is numeric if all its values are numbers, categorical if none is (a mixture is an
 error, unless the column is listed as categorical); booleans are 0 and 1; dates are an error; blanks
 around a text do not count; an empty text, "nan", "null" and NaN are missing everywhere.
+
+The levels of a categorical column become known to the others. So a text column that says something
+of single rows (names, notes, addresses, codes, dates) is refused unless it is listed as
+categorical, and a level that few rows have is known as "other".
 """
 
 from __future__ import annotations
@@ -27,11 +31,24 @@ from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
 from intarsia.errors import TableError, listed, nearest
 
-MOST_LEVELS = 200  # a text column with more levels is refused unless it is listed as categorical
+# A text column is refused, unless it is listed as categorical, if it has more levels than this,
+MOST_LEVELS = 200
+# or more than these and fewer rows of each than these on the average: names, codes, notes,
+FEW_LEVELS = 10
+LEAST_ROWS = 5
+# or a text of more characters or words than these, or an address.
+LONGEST_LEVEL = 60
+MOST_WORDS = 8
 
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)")
-_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}.*")
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE = re.compile(
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-./]\d\d?[-./]\d{2}(\d{2}.*)?"
+    rf"|\d\d?[-. ]*{_MONTH}[-, ]*\d{{2,4}}.*|{_MONTH}[- ]*\d\d?,? +\d{{4}}.*",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"\S+@\S+\.\w+|\w+://\S+|www\.\S+")  # of mail, or of a page
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 # what pyarrow raises for values that have no common type
@@ -85,6 +102,7 @@ class _Column:
     category: bool  # it had dictionary encoding
     name: str  # as errors name it, such as "id column 'patient'"
     source: Source
+    listed: bool = False  # in `categorical`
 
     @classmethod
     def of(cls, values: pa.ChunkedArray, name: str, source: Source, role: str = "") -> _Column:
@@ -94,7 +112,8 @@ class _Column:
             values = values.cast(values.type.value_type)
         found = (kind for kind, tests in _KINDS.items() if any(is_(values.type) for is_ in tests))
         kind = next(found, "")
-        own = cls(values, kind, category, f"{role}column {name!r}", source)
+        told = f"{role}column {name!r}"
+        own = cls(values, kind, category, told, source, not role and name in source.categorical)
         if kind == "bytes":
             raise source.error(
                 f"column {name!r} has the bytes {(own.first or b'')[:20]!r}, which are not UTF-8 "
@@ -165,7 +184,10 @@ class _Column:
         levels = tuple(sorted({name for name in names if name is not None}))
         place = {level: position for position, level in enumerate(levels)}
         target = np.array([-1 if name is None else place[name] for name in names] + [-1], np.int32)
-        return Category(target[codes], levels)
+        least = self.source.least_rows
+        if least is None:
+            least = 1 if self.listed else LEAST_ROWS
+        return Category(target[codes], levels, least)
 
 
 _FINITE = "expected a finite number: replace it by a number or by an empty cell (missing)"
@@ -179,12 +201,14 @@ def _sentinels(source: Source) -> list[float]:
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
     """Return a feature column as float64 (samples,) with NaN, or as a category."""
     own = _Column.of(column, name, source)
-    if (own.category or name in source.categorical) and own.kind != "nothing":
+    if (own.category or own.listed) and own.kind != "nothing":
+        if not own.listed:
+            _check_public(own, [text for text in own.texts[1] if text is not None])
         encoded = own.levels()
         # without levels the other clients say what kind it is
         return encoded if encoded.levels else np.full(len(column), np.nan)
     if own.kind == "time":
-        raise _date(own, str(own.first))
+        raise _date(own)
     values = own.numbers(("text",), _FINITE)
     if values is not None:
         return values + 0.0 if own.kind == "text" else values  # "-0" is 0
@@ -197,13 +221,13 @@ def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array
     return own.levels()
 
 
-def _date(own: _Column, value: str) -> TableError:
+def _date(own: _Column) -> TableError:
     advice = (
         "a feature is a number or a category: convert it to a number such as days since a fixed "
         "day, or "
     )
     return own.source.error(
-        f"{own.name} has dates or times (first: {value!r})",
+        f"{own.name} has dates or times",
         advice + "list it in exclude",
         advice + "leave it out of the table",
     )
@@ -225,19 +249,44 @@ def _check_category(own: _Column, given: list[str]) -> None:
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
             f"correct it, or let it count as missing: --missing {rare[0]!r}",
         )
-    if all(_DATE.fullmatch(one) for one in given):
-        raise _date(own, given[0])
     if all(_DECIMAL_COMMA.fullmatch(one) for one in given):
         raise own.source.error(
             f"{own.name} has numbers with a decimal comma (first: {given[0]!r})",
             "write them with a point",
         )
-    if len(given) > MOST_LEVELS:
+    _check_public(own, given)
+
+
+def _check_public(own: _Column, given: list[str]) -> None:
+    """Raise if a text column that is not listed as categorical may tell single rows."""
+    problem = _telling(own, given)
+    if problem == _DATES:
+        raise _date(own)
+    if problem:
         raise own.source.error(
-            f"{own.name} has {len(given)} different texts (first: {given[0]!r})",
-            "list it in exclude, or in categorical to have one feature for each",
+            f"{own.name} {problem}, and all clients come to know the texts of a category",
+            "list it in exclude, or in categorical if its texts say nothing of single rows",
             "leave it out of the table",
         )
+
+
+_DATES = "has dates or times"
+
+
+def _telling(own: _Column, given: list[str]) -> str:
+    """Return why the texts of a column may tell single rows, without one of them; "": no reason."""
+    codes, texts = own.texts
+    present = np.array([*(text is not None for text in texts), False])[codes]
+    rows, levels = int(present.sum()), len({canonical(text) for text in given})
+    if 2 * sum(bool(_DATE.fullmatch(one)) for one in given) > len(given):
+        return _DATES
+    if levels > MOST_LEVELS or (levels > FEW_LEVELS and levels * LEAST_ROWS > rows):
+        return f"has {levels} different texts in {rows} rows"
+    if any(len(one) > LONGEST_LEVEL or len(one.split()) > MOST_WORDS for one in given):
+        return f"has texts of more than {LONGEST_LEVEL} characters or {MOST_WORDS} words"
+    if any(_ADDRESS.search(one) for one in given):
+        return "has addresses of mail or of pages"
+    return ""
 
 
 def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray[Any]:
@@ -317,8 +366,9 @@ def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     )
     if values is None:
         codes, texts = own.texts
+        problem = _telling(own, [text for text in texts if text is not None])
         names = ["" if text is None else canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes])
+        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem)
     return LabelColumn(name, values)
 
 

@@ -3,7 +3,8 @@
 What all clients must agree on before numbers can be compared (which levels a categorical column
 has, which class is +1) is an `Encoding`; it is public.
 
-Rules: a categorical value that is missing is missing in all its one-hot columns; a column that is
+Rules: a level that few rows of a client have is "other", so that nobody else learns its name; a
+categorical value that is missing is missing in all its one-hot columns; a column that is
 missing in every row is kept, of the kind that it has at the other clients; a constant column is
 kept; a label that is missing makes a sample without a label; where one client's ids were generated
 (its rows belong to it alone), all ids become text.
@@ -19,7 +20,7 @@ import numpy as np
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import LabelSettings, encode_labels, meaning
 from intarsia.data.parsing import ascending
-from intarsia.data.table import Table
+from intarsia.data.table import RARE, Table
 from intarsia.errors import FederationError, TableError
 
 
@@ -49,7 +50,7 @@ def encoding_of(
     levels: dict[str, set[str]] = {}
     for client, table in tables.items():
         for column, category in table.categorical.items():
-            levels.setdefault(column, set()).update(category.levels)
+            levels.setdefault(column, set()).update(category.public_levels)
             holders.setdefault(column, client)
     for client, table in tables.items():
         for column in _clashing(table, levels):
@@ -64,7 +65,9 @@ def encoding_of(
 
 
 def encode(table: Table, encoding: Encoding) -> Block:
-    """Return a client's block; a level that the encoding does not know counts as missing.
+    """Return a client's block; a level that the encoding lacks is "other" if it has that level.
+
+    Where it has not, the level counts as missing.
 
     Raises
     ------
@@ -130,7 +133,8 @@ def _one_hot(
         else:
             category = table.categorical[column]
             place = {level: start + at for at, level in enumerate(expanded[column])}
-            target = np.array([place.get(level, -1) for level in category.levels] + [-1], np.intp)
+            rest = place.get(RARE, -1)
+            target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.intp)
             where = target[category.codes]
             known = np.flatnonzero(where >= 0)
             x[known, where[known]] = 1.0

@@ -30,6 +30,7 @@ class LabelColumn:
 
     name: str
     values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
+    telling: str = ""  # why classes that nobody listed may tell single rows; "": no reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ npz
     `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
     become feature blocks of these names and shapes. No pickled objects.
 sql
-    A query through SQLAlchemy; `duckdb:///` through the duckdb package. `$NAME` in a url is taken
-    from the environment, so that a password need not stand in a file. `postgresql://` through
-    psycopg: over verified TLS, one select in a read-only transaction, and no written-out password.
+    One select that only reads, from `sqlite:///`, `duckdb:///` (package duckdb) or `postgresql://`
+    (package psycopg, over verified TLS). `$NAME` in a url is taken from the environment, as a
+    password must be.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
 belong to the client alone unless npz has `samples`, or `id = "row"` says that row i is the same
@@ -26,6 +26,7 @@ sample at all clients.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
+from intarsia.core.npz import check_npz, unpacked_limit
 from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_types import column_of, table_of_columns, table_of_matrix
 from intarsia.data.csv import delimited_text
@@ -219,12 +221,19 @@ def _content(path: Path, source: Source) -> bytes:
             f"cannot read the file ({error.strerror})", "check its permissions"
         ) from error
     if content[:2] == b"\x1f\x8b" or path.suffix == ".gz":
+        size, most = len(content), unpacked_limit(len(content))
         try:
-            content = gzip.decompress(content)
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(most + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise source.error(
                 f"not a whole gzip file ({first_line(error)})", "copy or compress it again"
             ) from error
+        if len(content) > most:
+            raise source.error(
+                f"the file has {size:,} bytes and would unpack to more than {most:,}",
+                "unpack it yourself if it is a table",
+            )
     if not content.strip():
         raise source.error("the file is empty (0 lines with text)", "check that it was written")
     return content
@@ -243,6 +252,7 @@ def _parquet(path: Path, source: Source) -> pa.Table:
 
 def _npz(path: Path, source: Source) -> Table:
     try:
+        check_npz(path, packed=True)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise source.error(

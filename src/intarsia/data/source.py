@@ -34,6 +34,9 @@ class Source:
     features: tuple[str, ...] | None = None  # None: every other column
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    # a level of a text column that fewer rows have is called "other" outside of the client; None:
+    # 5, but 1 for the columns in `categorical`, whose levels may be known
+    least_rows: int | None = None
     missing: tuple[str, ...] = ("?", "")
     # feature block -> its columns, or patterns of their names such as "lab_*"
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -50,6 +53,11 @@ class Source:
         if self.separator is not None and len(self.separator.encode()) != 1:
             raise ExperimentError(
                 f'{where}: separator is {self.separator!r}; set one character, such as ";".'
+            )
+        if self.least_rows is not None and self.least_rows < 1:
+            raise ExperimentError(
+                f"{where}: least_rows is {self.least_rows}; set a whole number of at least 1, "
+                "where 1 means that every level may be known."
             )
         for name in self.exclude:
             if self.features is not None and name in self.features:

@@ -1,33 +1,46 @@
-"""Read a query's rows as columns: any database through SQLAlchemy, DuckDB through its own package.
+"""Read a query's rows as columns, from SQLite, DuckDB or PostgreSQL; a query changes nothing.
 
-PostgreSQL is read over verified TLS, in a read-only transaction.
-Unless the url says otherwise, the server's certificate and name are verified (sslmode
+One select is run, and nothing else, on a connection that can only read. SQLite opens its file
+read-only and asks for each step of a query whether it may: it may read and call functions. DuckDB
+opens its file read-only, and the query may touch no other file. PostgreSQL is read over verified
+TLS: unless the url says otherwise, the server's certificate and name are verified (sslmode
 verify-full). The query is opened as a cursor, which the server grants to a single select only, and
-in a read-only transaction, so that a function that it calls cannot write either. A password comes
-from an environment variable or a password file, never from the experiment file.
+in a read-only transaction, so that a function that it calls cannot write either. Other databases
+are refused: nothing here could hold their queries to reading.
+
+A password comes from an environment variable or a password file, never from the experiment file.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from intarsia.core.settings import absolute_path
 from intarsia.data.source import Source
-from intarsia.errors import TableError, first_line, shortened
+from intarsia.errors import TableError, first_line, listed, shortened
 
 Columns = tuple[list[str], list[Any]]  # names, and for each a list or an Arrow column
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
-_SECRETS = ("password", "sslpassword")
+_SECRET = re.compile(r"pass(?!file)|pwd|secret|token|credential", re.IGNORECASE)  # in their names
+
+# what a step of SQLite's may be; what writes, or opens another file, is none of these
+_READS = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+)
 
 # of the connection, unless the url sets them; a lost network is noticed within a minute
 _DEFAULTS = {
@@ -65,9 +78,7 @@ _NO_CONNECTION = {
     "timeout expired": "no answer within connect_timeout: check host, port and the network",
 }
 
-_SELECT_ONLY = (
-    "only one select is run, in a read-only transaction: write a select that changes nothing"
-)
+_SELECT_ONLY = "only one select is run, which may only read: write a select that changes nothing"
 # SQLSTATE, or the class that its first two characters are -> what to do
 _NO_ROWS = {
     **dict.fromkeys(("25", "42601", "42P11", "0A000"), _SELECT_ONLY),
@@ -96,14 +107,14 @@ def _locate_files(url: str, folder: Path) -> str:
 def _check_no_password(written: str, url: URL, source: Source) -> None:
     """Raise if a url holds a password as it was written, and not as a variable."""
     login = written.partition("://")[2].rpartition("@")[0]
-    secrets = [login.partition(":")[2]]
-    secrets += [value for key, value in parse_qsl(written.partition("?")[2]) if key in _SECRETS]
-    if any(secret and "$" not in secret for secret in secrets):
-        user = url.username or "reader"
+    given = parse_qsl(written.partition("?")[2], keep_blank_values=True)
+    secrets = [login.partition(":")[2], *(value for key, value in given if _SECRET.search(key))]
+    if any(secret and not _VARIABLE.fullmatch(secret) for secret in secrets):
+        kind, user = url.get_backend_name(), url.username or "reader"
+        file = ", or a password file (?passfile=...)" if kind == "postgresql" else ""
         raise source.error(
             "url holds a password, which would stand in files and be passed on",
-            f'name an environment variable ("postgresql://{user}:$BANK_PASSWORD@..."), or a '
-            "password file (?passfile=...)",
+            f'name an environment variable ("{kind}://{user}:$BANK_PASSWORD@..."){file}',
         )
 
 
@@ -204,8 +215,7 @@ def _database_url(source: Source) -> URL:
             'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
-    if url.get_backend_name() == "postgresql":
-        _check_no_password(written, url, source)
+    _check_no_password(written, url, source)
     return url
 
 
@@ -230,8 +240,14 @@ def query_columns(source: Source) -> Columns:
             f"there is no database file {place!r}",
             "correct url (its file is relative to the experiment file)",
         )
-    own = {"duckdb": _from_duckdb, "postgresql": _from_postgresql}
-    run = own.get(url.get_backend_name(), _from_sqlalchemy)
+    known = {"sqlite": _from_sqlite, "duckdb": _from_duckdb, "postgresql": _from_postgresql}
+    run = known.get(url.get_backend_name())
+    if run is None:
+        raise source.error(
+            f"url names a database of the kind {url.get_backend_name()!r}, of which no query can "
+            f"be held to reading ({listed(known)} can)",
+            "write the table to a Parquet or CSV file, and set path in place of url and query",
+        )
     names, columns = run(url, source.query or "", source)
     if not columns or not len(columns[0]):
         raise source.error(
@@ -249,40 +265,46 @@ def _from_duckdb(url: URL, query: str, source: Source) -> Columns:
             f"url is {source.url!r} but the duckdb package is not installed",
             'run pip install "intarsia[duckdb]"',
         ) from error
+    alone: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
     try:
-        with duckdb.connect(str(url.database), read_only=True) as connection:
-            relation: Any = connection.sql(query)
-            found = None if relation is None else relation.to_arrow_table()
+        with duckdb.connect(str(url.database), read_only=True, config=alone) as connection:
+            statements = connection.extract_statements(query)
+            if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
+                raise _no_select(source)
+            found = connection.sql(query).to_arrow_table()
     except duckdb.Error as error:
         raise _refused(error, source) from error
-    if found is None:
-        raise _no_table(source)
     return list(found.column_names), list(found.columns)
 
 
-def _from_sqlalchemy(url: URL, query: str, source: Source) -> Columns:
-    try:
-        engine = create_engine(url)
-    except (NoSuchModuleError, ImportError) as error:
+def _from_sqlite(url: URL, query: str, source: Source) -> Columns:
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise source.error(
-            f"there is no driver for {url.drivername!r} ({first_line(error)})",
-            "install its Python package",
-        ) from error
+            f"url names the driver {url.drivername!r}, which is not Python's own",
+            'write "sqlite:///..."',
+        )
+    place = Path(str(url.database)).resolve().as_uri()
     try:
-        with engine.connect() as connection:
-            result = connection.execute(text(query))
-            if not result.returns_rows:
-                raise _no_table(source)
-            names, rows = list(result.keys()), result.fetchall()
-    except SQLAlchemyError as error:
-        raise _refused(getattr(error, "orig", None) or error, source) from error
-    finally:
-        engine.dispose()
+        with closing(sqlite3.connect(f"{place}?mode=ro", uri=True)) as connection:
+            connection.set_authorizer(_allow_reading)
+            cursor = connection.execute(query)
+            if cursor.description is None:
+                raise _no_select(source)
+            names, rows = [one[0] for one in cursor.description], cursor.fetchall()
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        refused = "not authorized" in str(error) or "one statement" in str(error)
+        raise (_no_select(source) if refused else _refused(error, source)) from error
     return names, [[row[at] for row in rows] for at in range(len(names))]
 
 
-def _no_table(source: Source) -> TableError:
-    return source.error(f"the query {shortened(source.query)} returns no table", "write a select")
+def _allow_reading(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+
+
+def _no_select(source: Source) -> TableError:
+    return source.error(
+        f"the query {shortened(source.query)} is not one select that only reads", _SELECT_ONLY
+    )
 
 
 def _refused(error: BaseException, source: Source) -> TableError:

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Values
 from intarsia.data.labels import LabelColumn
+from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
+
+RARE = "other"  # the level of rows whose own level others may not know
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,14 @@ class Category:
 
     codes: NDArray[np.int32]  # (samples,) position in levels, -1 where missing
     levels: tuple[str, ...]  # ascending
+    least_rows: int = 0  # that a level has which others may know
+
+    @property
+    def public_levels(self) -> tuple[str, ...]:
+        """Return the levels that others may know; those of few rows are one, `RARE`."""
+        rows = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
+        known = {one for one, n in zip(self.levels, rows, strict=True) if n >= self.least_rows}
+        return ascending(known if len(known) == len(self.levels) else {*known, RARE})
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,8 @@
 Read `run` first: the server's side of a run. `client_setup` is a site's side, from its own table to
 the functions that the server may call. `federation_file` makes the kits, `server` queues and
 supervises runs, `process` keeps a kit's process alive. `client_folder` and `client_models` are what
-stays on disk, and `table_metadata` is what a site says about its table.
+stays on disk, and `table_metadata` is what a site says about its table. What a site's owner allows
+is in `policy` and `job_requests`; `site_log` reads the log of what left.
 """
 
 from typing import TYPE_CHECKING

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,19 +17,25 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.data.reader import located
 from intarsia.data.source import Source
+from intarsia.deployment.policy import Policy, policy_of
 from intarsia.engines.release_ledger import ReleaseLedger
-from intarsia.errors import ExperimentError, IntarsiaError
+from intarsia.engines.remote.wire import shown
+from intarsia.errors import ExperimentError, IntarsiaError, printable
 from intarsia.privacy.keys.secret_file import drawn_once
+from intarsia.privacy.settings import Trust
+from intarsia.results.chained_log import ChainedLog
 from intarsia.results.lock import alone
 
 ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
 _SECRET: Final = "site.secret"
+LOG: Final = "log/site.log"  # of all calls
+HEAD: Final = "site.head"  # number and hash of the last entry of it
 # What a job runs at a site, and what writes of a call that is refused before the site is opened.
 ENTRY_POINTS: Final = {
     "job": "intarsia.deployment.client_setup.site_in",
-    "refused": f"{__name__}.errors_in",
+    "refused": f"{__name__}.refusals_in",
 }
 
 
@@ -38,6 +45,9 @@ class SiteSettings:
 
     name: str  # as the experiment calls this client
     plain: bool = False  # whether the server may read what this site contributes
+    # "clients": sums may be sealed with one key that all clients have, any of which, together with
+    # the server, opens what this site contributes
+    trust: Trust = "pairs"
     ids: bool = False  # whether it may read the ids of this site's rows
     scales: bool = False  # whether it gets means and scales of the columns, for its model
     key: str = ""  # file: of the clients, where sums are sealed or ids are pseudonyms
@@ -45,6 +55,7 @@ class SiteSettings:
     modules: tuple[str, ...] = ()  # "package.module:name": functions here that a run may name
     # as a [[client]] of an experiment; None: a simulation, whose data set the site deals itself
     table: Source | None = None
+    policy: Policy = field(default_factory=Policy)  # what the owner allows
 
 
 def read_settings(folder: Path) -> SiteSettings:
@@ -54,7 +65,7 @@ def read_settings(folder: Path) -> SiteSettings:
         raise ExperimentError(
             f"{folder} holds no site.toml; give the folder of a site that was set up for it."
         )
-    tree = read_toml(path, "a site's file", ("site", "table"))
+    tree = read_toml(path, "a site's file", ("site", "table", "policy"))
     own = dict(tree.get("site", {}))
     for file in ("key", "dictionary"):
         if own.get(file) and isinstance(own[file], str):
@@ -63,7 +74,11 @@ def read_settings(folder: Path) -> SiteSettings:
     if "table" in tree:
         given = {"name": own.get("name", ""), **tree["table"]}
         table = located(hyperparameters(Source, given, f"{path}: [table]"), folder)
-    return hyperparameters(SiteSettings, {**own, "table": table}, f"{path}: [site]")
+    for key in ("table", "policy"):
+        if key in own:
+            raise ExperimentError(f"{path}: {key} is a table [{key}] of its own, no key of [site].")
+    own |= {"table": table, "policy": policy_of(tree.get("policy", {}), f"{path}: [policy]")}
+    return hyperparameters(SiteSettings, own, f"{path}: [site]")
 
 
 def check_files(settings: SiteSettings) -> None:
@@ -100,16 +115,42 @@ def errors_in(folder: Path) -> Callable[[Exception], None]:
 
     def report(error: Exception) -> None:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {type(error).__name__}: {error}{notes}\n"
+        said = printable(f"{type(error).__name__}: {error}{notes}")
+        text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {said}\n"
         if not isinstance(error, IntarsiaError):
-            text += "".join(traceback.format_exception(error))
+            trace = "".join(traceback.format_exception(error))
+            text += "".join(f"{printable(line)}\n" for line in trace.splitlines())
         with contextlib.suppress(OSError):  # a full disk must not hide what else there is to say
             if path.is_file() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_name(f"{ERRORS}.1"))
-            with path.open("a", encoding="utf-8") as file:
+            # sentences have values of the table: nobody else on the machine is to read them
+            with open(path, "a", encoding="utf-8", opener=_for_the_owner) as file:
+                os.fchmod(file.fileno(), 0o600)  # of an older version others could read it
                 file.write(text)
 
     return report
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def log_of(folder: Path) -> ChainedLog:
+    """Return the log of all calls at a site; its head lies apart from it."""
+    return ChainedLog(folder / LOG, folder / HEAD)
+
+
+def refusals_in(folder: Path) -> Callable[[Exception], None]:
+    """Return what writes down that somebody was refused who is not the server."""
+    report, log = errors_in(folder), log_of(folder)
+
+    def refuse(error: Exception) -> None:
+        report(error)
+        with contextlib.suppress(OSError):  # as above
+            said = {"error": type(error).__name__, "sentence": shown(str(error))}
+            log.append({"event": "refused", **said})
+
+    return refuse
 
 
 class FolderShelf:

@@ -99,7 +99,7 @@ def keep(model: Model, description: Experiment, folder: Path) -> Path:
     filling.mkdir(mode=0o700, parents=True)
     write_model(model, filling / "model")
     tree = experiment.to_dict(replace(description, out="."))
-    write_atomically(filling / "experiment.json", json.dumps(tree, indent=2).encode())
+    write_atomically(filling / "experiment.json", json.dumps(tree, indent=2).encode(), private=True)
     shutil.rmtree(final, ignore_errors=True)
     filling.rename(final)
     return final

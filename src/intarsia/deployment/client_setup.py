@@ -6,30 +6,40 @@ them is public: see `table_metadata`. A site refuses what its own settings do no
 
 from __future__ import annotations
 
-import json
+import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import RandomKey, Sends
+from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.json_text import parse_json
+from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
+from intarsia.deployment.job_requests import Requests, asked_of
+from intarsia.deployment.policy import (
+    RoundCount,
+    check_clients,
+    check_job,
+    check_rows,
+    check_table,
+)
 from intarsia.deployment.table_metadata import Held, describe
 from intarsia.engines import codec
 from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.site import Site
-from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL
+from intarsia.engines.remote.wire import BEGIN, KEEP, PROTOCOL, Call
 from intarsia.engines.sums.plain import Geometry
-from intarsia.errors import ExperimentError, StaleError, VersionError
+from intarsia.errors import ExperimentError, KeyMaterialError, StaleError, VersionError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_out, table_of
@@ -38,14 +48,24 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import preprocessing
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
-from intarsia.training.setup import declare_exchanges, settle_block, transform_block
+from intarsia.training.setup import (
+    declare_exchanges,
+    first_key,
+    settle_block,
+    transform_block,
+)
 from intarsia.training.timing import Limit
 
 READ: Final = "read"  # the experiment → the metadata of the site's table
 DEAL: Final = "deal"  # the experiment, a simulation → what the client was dealt
 ENCODE: Final = "encode"  # the encoding → what the site holds
-SETTLE: Final = "settle"  # the schemas → blocks that are aligned, and a state to prepare them with
+SETTLE: Final = "settle"  # the schemas → aligned blocks, a state to prepare them with, greetings
+MEET: Final = "meet"  # the greetings of all others → sealed sums, where each two have a key
 TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
+
+if TYPE_CHECKING:
+    from intarsia.privacy.keys.key_exchange import Card, Identity
+    from intarsia.privacy.keys.pair_keys import PairKeys
 
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
@@ -67,25 +87,46 @@ class Settled:
     kept: Any  # (the client's training samples,) bool: those with a label anywhere
 
 
+@dataclass(frozen=True)
+class Greeted:
+    """A client's state between its own greetings and those of the others."""
+
+    prepared: preprocessing.Preparation
+    secret: bytes  # that it drew for the run
+
+
 class Work:
     """What a client has of one run: by its own settings, with its models in its own folder."""
 
-    def __init__(self, settings: SiteSettings, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: SiteSettings,
+        folder: Path,
+        record: Callable[[dict[str, Any]], None] = lambda _: None,  # into the site's log
+    ) -> None:
         self._settings, self._folder = settings, folder
+        self._requests = Requests(folder, record)
+        self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
+        self._call: Call | None = None  # that is being done
+        self._let_in = ""  # digest of the job, once it is
+        self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
-        self.states: tuple[type, ...] = (preprocessing.Preparation,)
+        self.states: tuple[type, ...] = (preprocessing.Preparation, Greeted)
+        self._drawn = b""  # for the run, in this process
         self.fingerprint = b""
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
         self._declared: Declared | None = None
         self._limit: Limit | None = None  # as the run's experiment says
+        self._goes_on = False  # whether rounds go on without clients that do not answer
         self._steps: Mapping[str, Callable[[Any, bytes], tuple[Any, Any]]] = {
             READ: self._read,
             DEAL: self._deal,
             ENCODE: self._encode,
             SETTLE: self._settle,
+            MEET: self._meet,
             TRANSFORM: self._transform,
             BEGIN: self._begin,
             KEEP: self._keep,
@@ -101,8 +142,15 @@ class Work:
         """Return the client's block of a part."""
         return self._blocks[part]
 
-    def limit(self) -> None:
-        """Compute with as many threads as the run says from here on, in this thread too."""
+    def enter(self, call: Call) -> None:
+        """Make ready for a call, in this thread; PolicyError where the owner does not allow it."""
+        self._call = call
+        if call.kind != "stage" or call.function not in (READ, DEAL):
+            if not self._let_in:
+                raise StaleError("The job was not let in; nothing of it is done.")
+            self._requests.check_goes_on(call.run, self._let_in)
+        if call.kind in ("ask", "sum"):
+            self._rounds.begin(call.run, call.round)
         if self._limit is not None:
             self._limit.set()
 
@@ -114,8 +162,9 @@ class Work:
         return state, codec.encode(reply)
 
     def _take_experiment(self, message: bytes) -> Experiment:
-        """Take the experiment; refuse what the site's settings do not allow."""
-        tree = json.loads(message)
+        """Take the experiment; refuse what the site's settings, or its policy, do not allow."""
+        self._let_in = ""
+        tree = parse_json(message)
         if tree.get("protocol", 1) != PROTOCOL:
             raise VersionError(
                 f"The server's calls are of version {tree.get('protocol', 1)} and this site's of "
@@ -138,7 +187,14 @@ class Work:
                 "The run shows the server the ids of rows, and site.toml does not allow that; set "
                 'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site.'
             )
+        self._goes_on = tree.get("absent", "wait") != "wait"
         sealed = privacy.get("mode", "plain") != "plain"
+        if sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs":
+            raise ExperimentError(
+                "The run's sums are sealed with one key that all clients have, and site.toml does "
+                'not allow that; set privacy.trust = "pairs" in the experiment, or trust = '
+                '"clients" at the site.'
+            )
         privacy["key"] = settings.key if sealed else ""
         names["key"] = settings.key if hidden else None
         if (sealed or names["key"] == "") and not settings.key:
@@ -160,26 +216,48 @@ class Work:
         algorithm, self._options = choose(found)
         if not algorithm.federated:
             raise ExperimentError(f"{found.algorithm!r} pools the data; it runs in one place only.")
+        assert self._call is not None
+        check_job(
+            *(settings.policy, settings.plain, found, algorithm, self._options),
+            len(self._call.asked),
+        )
         self._algorithm = algorithm
-        self.states = (*algorithm.states, preprocessing.Preparation)
+        self.states = (*algorithm.states, preprocessing.Preparation, Greeted)
         self._limit = Limit(found.threads)
         self._limit.set()
         return found
 
     def _read(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        self._table = table_of(self._take_experiment(message))
+        job = self._take_experiment(message)
+        if self._taken is None or self._taken[0] != message:
+            self._taken = message, table_of(job)
+        self._table = self._taken[1]
+        columns = self._table.columns
+        check_table(self._settings.policy, columns, len(self._table.samples))
+        self._admit(message, columns)
+        self._taken = None
         own = self._settings.table
-        said = describe(self._table, None if own is None else own.id)
+        said = describe(self._table, None if own is None else own.id, job.labels)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         return state, said
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        found = build(self._take_experiment(message))
+        job = self._take_experiment(message)
+        self._admit(message, ())
+        found = build(job)
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
         self._hold(found.train[name], found.test[name])
         return state, Dealt(self._holdings(), found.labels, PROTOCOL)
+
+    def _admit(self, message: bytes, columns: Sequence[str]) -> None:
+        """Let the job in, if the owner does: nothing of the table has left before."""
+        assert self._call is not None
+        job, tree = self._experiment, parse_json(message)
+        asked = asked_of(*(job, self._algorithm, self._options, tree, self._call.asked, columns))
+        policy = self._settings.policy
+        self._let_in = self._requests.admit(self._call.run, asked, policy).digest
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         assert self._table is not None
@@ -197,7 +275,7 @@ class Work:
 
     def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
         settled = codec.decode(message, Settled, Schema, Holding, Labels)
-        self.schemas = settled.schemas
+        self.schemas, self.sealing, self._declared = settled.schemas, None, None
         settings, name = self._experiment, self._settings.name
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
@@ -208,15 +286,57 @@ class Work:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
-        clients = schema.clients
-        keys = modes.keys(settings.privacy, clients, None, settings.name)
-        self.sealing = None if keys is None else modes.sealing(settings.privacy, clients, keys)
+        check_clients(self._settings.policy, len(schema.clients))
+        check_rows(self._settings.policy, len(self._blocks["train"].samples))
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
+        prepared = preprocessing.initial(name, self._blocks["train"])
+        if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
+            self._seal(None)
+            return prepared, None
+        from intarsia.privacy.keys import pair_keys  # here: it imports cryptography
+
+        self._drawn = pair_keys.drawn_secret()
+        me, cards, owner_sets, agreed = self._acquaintances()
+        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed)
+        return Greeted(prepared, self._drawn), greetings
+
+    def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:
+        if not isinstance(state, Greeted):
+            raise StaleError("Greetings came to a site that has sent none.")
+        from intarsia.privacy.keys import pair_keys
+
+        me, cards, owner_sets, agreed = self._acquaintances()
+        received = codec.decode(message)
+        given = me, cards, state.secret, owner_sets, agreed, received
+        # a site that was started again has the state of before: it may have sealed with these keys
+        self._seal(pair_keys.met(*given), fresh=state.secret == self._drawn)
+        return state.prepared, None
+
+    def _acquaintances(self) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes]:
+        """Return the own identity, the others' cards, who own cells, and what names all of it."""
+        from intarsia.privacy.keys.keyring import KeyFolder
+
+        settings, schemas = self._experiment.privacy, self.schemas
+        me, cards = KeyFolder(Path(settings.key).parent).others(schemas["train"].clients)
+        if me.name != self._settings.name:
+            raise KeyMaterialError(
+                f"The identity beside the key of site.toml is that of {me.name!r}, and the site is "
+                f"{self._settings.name!r}; name the key in the site's own folder of keys."
+            )
+        seen = codec.encode({"schemas": dict(schemas), "colluders": settings.colluders})
+        owner_sets = sorted(Geometry(schemas).owner_sets())
+        return me, cards, owner_sets, hashlib.sha256(seen).digest()
+
+    def _seal(self, pairs: PairKeys | None, *, fresh: bool = False) -> None:
+        """Have what seals sums, where they are sealed, and take calls of client functions."""
+        settings, clients = self._experiment, self.schemas["train"].clients
+        keys = modes.keys(settings.privacy, clients, None, settings.name, pairs)
+        if keys is not None:
+            self.sealing = modes.sealing(settings.privacy, clients, keys, fresh=fresh)
         self._declared = self._declare(clients)
-        return preprocessing.initial(self._blocks["train"]), None
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._scaling, step = state, codec.decode(message)
@@ -246,17 +366,16 @@ class Work:
     def _declare(self, clients: Sequence[ClientId]) -> Declared:
         """Return what the server may ask."""
         algorithm, options, settings = self._algorithm, self._options, self._experiment
-        sends = list(declare_exchanges(algorithm, options, self.schemas))
-        sends += [_of_test_rows(one) for one in preprocessing.SENDS]
+        sends = declare_exchanges(algorithm, options, self.schemas)
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
+        least = settings.privacy.least_clients if apart else 1
+        server = algorithm.init_server(options, self.schemas["train"], first_key(settings.seed))
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
-            *(algorithm.name, options, settings.privacy.least_clients if apart else 1),
+            *(algorithm.name, options, least),
+            complete=settings.participation == 1.0 and not self._goes_on,
+            allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
-
-
-def _of_test_rows(sends: Sends) -> Sends:
-    return replace(sends, function=replace(sends.function, part="test"))
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
@@ -268,21 +387,12 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
             "The run's data set lies where the run says, and a site opens only files that its "
             "own folder names; give it as [table] in site.toml, or name a data set by name."
         )
-    for name in _functions_in(tree.get("algorithm")):
+    for name in functions_in(tree.get("algorithm")):
         if name not in settings.modules:
             raise ExperimentError(
                 f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
                 "add it to modules in site.toml if you know what it does."
             )
-
-
-def _functions_in(value: Any) -> Iterator[str]:
-    """Yield what may name a function, "package.module:name", anywhere in an experiment's keys."""
-    if isinstance(value, str) and ":" in value:
-        yield value
-    elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _functions_in(one)
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:
@@ -295,13 +405,14 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
     ExperimentError
         If its site.toml is wrong.
     """
-    settings = client_folder.read_settings(folder)
+    settings, log = client_folder.read_settings(folder), client_folder.log_of(folder)
     return Site(
         settings.name,
         lambda run: client_folder.FolderShelf(folder / "runs" / run),
-        lambda: Work(settings, folder),
+        lambda: Work(settings, folder, log.append),
         lambda: client_folder.secret_of(folder),
         lambda run: client_folder.ledger_of(folder, run),
         client_folder.errors_in(folder) if report is None else report,
         lambda: client_folder.alone_in(folder),
+        log.append,
     )

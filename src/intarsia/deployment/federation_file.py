@@ -47,7 +47,22 @@ name = "{name}"
 plain = false            # false: refuse runs in which the server could read what it sends to sums
 ids = false              # false: refuse runs in which the server could read the ids of its rows
 scales = false           # true: it gets the columns' means and scales, so that its model predicts
-# key = "shared.key"     # of the clients: intarsia keys
+# key = "shared.key"     # of the clients: intarsia keys; its identity and all cards lie beside it
+# trust = "clients"      # take part where sums are sealed with one key that all clients have, too
+
+# What its owner allows; no job overrides it. Take the # away from a line to set it.
+[policy]
+approve = "each"         # each job waits for `intarsia federation approve`; "listed", "all"
+# algorithms = ["hyfdca"]    # that may run
+# least_clients = 3          # of a job, and of its totals of what clients learned alone
+# epsilon_most = 1.0         # a job must add noise, with an epsilon above 0 and at most this
+# delta_most = 1e-5          # and with a delta of at most this
+# models_readable = false    # whether the server may read a model of this site alone
+# columns = ["age", "lab_*"] # that may take part
+# least_rows = 100           # to train on
+# most_rows = 1000000        # of the table
+# jobs_a_day = 3
+# rounds_a_day = 500
 
 # [table]                # as a [[client]] of an experiment, without its name
 # path = "table.csv"
@@ -123,7 +138,7 @@ def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
     for name in description.sites:
         path = kits[name] / "local" / "site.toml"
         if not path.exists():
-            write_atomically(path, _SITE.format(name=name).encode())
+            write_atomically(path, _SITE.format(name=name).encode(), private=True)
 
 
 def check_kit(kit: Path) -> None:

@@ -24,7 +24,16 @@ from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding
 from intarsia.data.labels import notes_on_labels
 from intarsia.deployment.client_models import Scales, broadcast_end, server_model
-from intarsia.deployment.client_setup import DEAL, ENCODE, READ, SETTLE, TRANSFORM, Dealt, Settled
+from intarsia.deployment.client_setup import (
+    DEAL,
+    ENCODE,
+    MEET,
+    READ,
+    SETTLE,
+    TRANSFORM,
+    Dealt,
+    Settled,
+)
 from intarsia.deployment.table_metadata import Held, TableMetadata, agree
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
@@ -37,6 +46,7 @@ from intarsia.errors import (
     CodecError,
     ExperimentError,
     FederationError,
+    SiteError,
     VersionError,
 )
 from intarsia.experiment import config as experiment
@@ -99,7 +109,8 @@ def run_over(
     BusyError
         If another process works on a run in the output folder.
     AbsentError
-        If sites do not answer; `resume_over` goes on from there.
+        If sites do not answer, or their owners do not allow the run (`PolicyError`) or have not
+        decided about it (`PendingError`); `resume_over` goes on from there.
     ConvergenceError
         If training diverges.
     """
@@ -134,7 +145,7 @@ def resume_over(
     BusyError
         If another process works on the run.
     """
-    run_folder.describe(folder)  # says what is wrong with a folder that holds no run
+    run_folder.describe(folder, None)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
         return _go_on(folder, transport, patience, progress)
 
@@ -143,7 +154,7 @@ def _go_on(
     folder: Path, transport: Transport, patience: RetryPolicy | None, progress: Watcher | None
 ) -> Result:
     """Go on with a run over sites, from its beginning too; nobody else works on it."""
-    description = run_folder.describe(folder)
+    description = run_folder.describe(folder, None)
     path = folder / run_folder.RUN
     if not path.is_file():
         raise CheckpointError(
@@ -159,13 +170,23 @@ def _go_on(
     choose(description)  # imports torch, if the algorithm needs it
     journal = Journal(folder / run_folder.JOURNAL)
     sites = tuple(known["clients"])
-    caller = Caller(known["run"], sites, transport, patience or RetryPolicy(), journal)
+    waits = partial(_note_pending, folder / run_folder.PENDING)
+    caller = Caller(known["run"], sites, transport, patience or RetryPolicy(), journal, waits)
+    waits({})
     try:
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
             return run_at(AtSites(caller, folder), description, folder, watcher)
     finally:
         journal.close()
+
+
+def _note_pending(path: Path, waiting: Mapping[ClientId, str]) -> None:
+    """Write down which sites wait for their owners, and what they say."""
+    if waiting:
+        write_atomically(path, json.dumps(waiting).encode())
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watcher:
@@ -201,6 +222,7 @@ class AtSites:
         self._schemas: Mapping[str, Schema] = {}
         self._kept: Mapping[ClientId, Any] = {}
         self._make: Callable[[Mapping[str, Schema]], Remote] | None = None
+        self._pairs = False  # whether each two sites have a key
 
     def build(self, description: Experiment) -> Schema:
         """Let the sites read their tables, and agree on what is public of them."""
@@ -211,17 +233,18 @@ class AtSites:
             train = self._schemas["train"]
             return without_intercept(train) if description.preprocessing.intercept else train
         tree = {**experiment.to_dict(description), "protocol": PROTOCOL}
+        tree["absent"] = self._caller.patience.absent
         tree["experiment"] = {key: v for key, v in tree["experiment"].items() if key != "out"}
         shown = {key: v for key, v in tree.items() if key not in ("client", "published")}
         said = json.dumps(shown).encode()
         sparse: Mapping[ClientId, bool] = {}
         if description.dataset is not None:
-            dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels)
+            dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels, refusable=True)
             held = {name: one.held for name, one in dealt.items()}
             labels = next(iter(dealt.values())).labels
             self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
         else:
-            tables = self._stage(READ, said, TableMetadata)
+            tables = self._stage(READ, said, TableMetadata, refusable=True)
             encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
@@ -233,6 +256,7 @@ class AtSites:
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         self._schemas = {"train": train, **(test if tested else {})}
         self.notes = (*_left_out(held, self._kept), *notes_on_labels(train, description.labels))
+        self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():
             check_kinds(schema, sparse, standardise=description.preprocessing.standardise)
         return train
@@ -257,11 +281,12 @@ class AtSites:
         """Let the sites prepare their blocks; what it comes to is kept, and not done again."""
         description, caller = plan.description, self._caller
         privacy, folder = description.privacy, self._folder
+        self._pairs = privacy.mode != "plain" and privacy.trust == "pairs"
         self._make = partial(
             Remote,
             caller,
             seed=description.seed,
-            sealing=modes.adding(privacy, caller.clients),
+            sealing=modes.adding(privacy, self._schemas["train"].clients),
             recorder=Transcript(folder / "transcript.bin") if privacy.transcript else None,
             algorithm=plan.algorithm.name,
             apart=privacy_guarantee.keeps_apart(description, plan.algorithm, plan.options),
@@ -295,7 +320,9 @@ class AtSites:
         assert self._make is not None
         self._schemas = schemas
         kept = {name: Settled(schemas, self._kept[name]) for name in self._caller.clients}
-        self._call(SETTLE, {name: codec.encode(one) for name, one in kept.items()})
+        said = self._call(SETTLE, {name: codec.encode(one) for name, one in kept.items()})
+        if self._pairs:
+            self._call(MEET, _forwarded(said))
         return self._make(schemas)
 
     def transform(self, step: Step) -> None:
@@ -320,16 +347,23 @@ class AtSites:
         write_atomically(self._folder / run_folder.CONCLUSION, codec.encode(kept))
         return server_model(plan, schema, found, scales)
 
-    def _stage(self, name: str, body: bytes, *classes: type) -> dict[ClientId, Any]:
-        """Let all sites do a step, of which they are told the same."""
-        return self._call(name, dict.fromkeys(self._caller.clients, body), *classes)
+    def _stage(
+        self, name: str, body: bytes, *classes: type, refusable: bool = False
+    ) -> dict[ClientId, Any]:
+        """Let all sites do a step, of which they are told the same; see `Caller.call`."""
+        bodies = dict.fromkeys(self._caller.clients, body)
+        return self._call(name, bodies, *classes, refusable=refusable)
 
     def _call(
-        self, name: str, bodies: Mapping[ClientId, bytes], *classes: type
+        self,
+        name: str,
+        bodies: Mapping[ClientId, bytes],
+        *classes: type,
+        refusable: bool = False,
     ) -> dict[ClientId, Any]:
         self._caller.anchor()
         found: dict[ClientId, Any] = {}
-        for client, answer in self._caller.call("stage", name, bodies).items():
+        for client, answer in self._caller.call("stage", name, bodies, refusable=refusable).items():
             try:
                 found[client] = codec.decode(answer.body, *classes)
             except CodecError as problem:
@@ -338,6 +372,20 @@ class AtSites:
             if theirs != PROTOCOL:
                 raise _other_version(client, name, f"its calls are {theirs}, not {PROTOCOL}")
         return found
+
+
+def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
+    """Return for each site the greetings of all others, which the server cannot open."""
+    for name, own in said.items():
+        if not isinstance(own, Mapping) or own.keys() != said.keys() - {name}:
+            raise SiteError(
+                f"{name!r} sent no greeting to some of {sorted(said.keys() - {name})}; install the "
+                "same version of intarsia there, or see who runs the site."
+            )
+    return {
+        name: codec.encode({other: own[name] for other, own in said.items() if other != name})
+        for name in said
+    }
 
 
 def _other_version(client: ClientId, name: str, how: str) -> VersionError:

@@ -24,7 +24,14 @@ from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import RetryPolicy, Transport
-from intarsia.errors import AbsentError, BusyError, ExperimentError, IntarsiaError, nearest
+from intarsia.errors import (
+    AbsentError,
+    BusyError,
+    ExperimentError,
+    IntarsiaError,
+    PolicyError,
+    nearest,
+)
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.results import run_folder
@@ -179,6 +186,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
         # a site that is away may come back and a job before this one comes to an end; whatever
         # else there is must be mended
         again = isinstance(problem, AbsentError | BusyError)
+        again = again and not isinstance(problem, PolicyError)
         found = {"error": type(problem).__name__, "sentence": str(problem), "again": again}
         _write_json(own / _FAILURE, found)
         raise
@@ -203,6 +211,9 @@ def _read_status(own: Path) -> RunStatus:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
+    problem = "" if failure is None or state == "finished" else failure["sentence"]
+    if state == "running" and (failure is None or failure["error"] == "PendingError"):
+        problem = " ".join(_read_json(out / run_folder.PENDING, {}).values())
     return RunStatus(
         own.name,
         state,
@@ -210,7 +221,7 @@ def _read_status(own: Path) -> RunStatus:
         last.get("loss"),
         last.get("gap_relative"),
         last.get("bytes", 0),
-        "" if failure is None or state == "finished" else failure["sentence"],
+        problem,
         _away(own) if state == "running" else (),
     )
 
@@ -252,7 +263,8 @@ def _away(own: Path) -> tuple[ClientId, ...]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    write_atomically(path, json.dumps(content, indent=1).encode())
+    # what is asked for is an experiment
+    write_atomically(path, json.dumps(content, indent=1).encode(), private=True)
 
 
 def _read_json(path: Path, absent: Any) -> Any:

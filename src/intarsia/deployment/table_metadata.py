@@ -1,8 +1,8 @@
 """What a site says of its table before the clients agree on an encoding, and after: public things.
 
-These are the columns' names and kinds, the levels of categorical columns and the classes of the
-labels. No value of a numeric column is in it, and of labels that are numbers to predict only that
-they are.
+These are the columns' names and kinds, the levels of categorical columns that enough rows have, and
+the classes of the labels. No value of a numeric column is in it, and of labels that are numbers to
+predict only that they are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from intarsia.data.encoding import Encoding, encoding_of
 from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
 from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
+from intarsia.errors import TableError
 
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
@@ -47,8 +48,14 @@ class Held:
     test: Holding
 
 
-def describe(table: Table, id: str | None) -> TableMetadata:
-    """Return what is public about a table whose ids are in a column of some name."""
+def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMetadata:
+    """Return what is public about a table whose ids are in a column of some name.
+
+    Raises
+    ------
+    TableError
+        If the labels may tell single rows, as notes or names do, and are not the listed classes.
+    """
     labels = table.labels
     numbers = False
     classes: tuple[str, ...] = ()
@@ -56,6 +63,13 @@ def describe(table: Table, id: str | None) -> TableMetadata:
         numbers = labels.values.dtype.kind == "f"
         present = ~np.isnan(labels.values) if numbers else labels.values != ""
         found = np.unique(labels.values[present])
+        if labels.telling and not set(found.tolist()) <= set(settings.named):
+            raise TableError(
+                f"label column {labels.name!r} {labels.telling}, and the server comes to know the "
+                "classes",
+                "name the column that has the labels, or list all classes in [labels]",
+                where=f"Client {table.client!r}",
+            )
         many = numbers and (len(found) > MOST_NUMBER_CLASSES or bool((found % 1 != 0).any()))
         classes = _MANY if many else tuple(str(one) for one in found.tolist())
     empty = [
@@ -66,7 +80,7 @@ def describe(table: Table, id: str | None) -> TableMetadata:
     return TableMetadata(
         table.columns,
         tuple(empty),
-        {name: one.levels for name, one in table.categorical.items()},
+        {name: one.public_levels for name, one in table.categorical.items()},
         None if labels is None else labels.name,
         numbers,
         classes,

@@ -9,6 +9,8 @@ the order decides how a library sums, so that a state read from disk goes on to 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping
@@ -27,7 +29,10 @@ _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")
 _INTEGER = struct.Struct("<q")
 _KINDS = "biufcSU"  # array kinds without Python objects
+_DTYPE = re.compile(f"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as `dtype.str` is
 _DEEPEST = 64  # values within values
+_MOST_AXES = 64  # of an array, as NumPy has them
+_MOST_VALUES = 4_000_000  # in all: reading a small value takes a microsecond, whatever is sent
 
 
 def encode(value: Any) -> bytes:
@@ -224,13 +229,15 @@ _WRITERS: Mapping[type, Callable[[Any, Any], None]] = MappingProxyType(
 
 class _Reader:
     def __init__(self, body: memoryview, classes: Mapping[str, type]) -> None:
-        self.body, self.classes, self.at, self.depth = body, classes, 0, 0
+        self.body, self.classes, self.at = body, classes, 0
+        self.depth = self.values = 0
 
     def take(self, count: int) -> memoryview:
-        if self.at + count > len(self.body):
+        left = len(self.body) - self.at
+        if count > left:
             raise CodecError(
-                f"{count} bytes were expected at {self.at} but {len(self.body) - self.at} are "
-                "left; take an intact copy."
+                f"{min(count, 2**63)} bytes were expected at {self.at} but {left} are left; take "
+                "an intact copy."
             )
         piece = self.body[self.at : self.at + count]
         self.at += count
@@ -238,6 +245,15 @@ class _Reader:
 
     def length(self) -> int:
         return int(_LENGTH.unpack(self.take(8))[0])
+
+    def count(self, each: int) -> int:
+        """Return how many things follow, each of so many bytes at least: no more than there are."""
+        count, left = self.length(), len(self.body) - self.at
+        if count * each > left:
+            raise CodecError(
+                f"{count} things are announced and {left} bytes are left; take an intact copy."
+            )
+        return count
 
     def text(self) -> str:
         raw = bytes(self.take(self.length()))
@@ -250,6 +266,9 @@ class _Reader:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise CodecError(f"Values lie more than {_DEEPEST} deep; take an intact copy.")
+        self.values += 1
+        if self.values > _MOST_VALUES:
+            raise CodecError(f"There are more than {_MOST_VALUES} values; take an intact copy.")
         found = self.content(bytes(self.take(1)))
         self.depth -= 1
         return found
@@ -263,32 +282,45 @@ class _Reader:
     def array(self, order: Literal["C", "F"]) -> Any:
         name = self.text()
         try:
+            if not _DTYPE.fullmatch(name):  # NumPy reads more, and long text for half a minute
+                raise TypeError
             dtype = np.dtype(name)
-        except (TypeError, ValueError, SyntaxError):
-            raise CodecError(f"There is no dtype {name[:20]!r}; take an intact copy.") from None
-        if dtype.kind not in _KINDS or not dtype.itemsize:
-            raise CodecError(f"An array of dtype {dtype} is refused; it may hold objects.")
-        shape = tuple(self.length() for _ in range(self.length()))
-        count = dtype.itemsize
-        for extent in shape:
-            count *= extent
-        raw = bytes(self.take(count))
+        except (TypeError, ValueError):
+            raise CodecError(
+                f"There is no dtype {name[:20]!r} of numbers or text; take an intact copy."
+            ) from None
+        if not dtype.itemsize:
+            raise CodecError(f"An array of dtype {dtype} is refused; its values have no bytes.")
+        axes = self.length()
+        if axes > _MOST_AXES:
+            raise CodecError(f"An array has {axes} axes, more than {_MOST_AXES}.")
+        shape = tuple(self.length() for _ in range(axes))
+        raw = bytes(self.take(dtype.itemsize * math.prod(shape)))
         try:
             return np.frombuffer(raw, dtype).reshape(shape, order=order).copy(order)
-        except ValueError as problem:
+        except (ValueError, OverflowError) as problem:
             raise CodecError(f"No array has the shape {shape[:8]} ({problem}).") from None
 
     def record(self) -> Any:
         name = self.text()
         if name not in self.classes:
             raise CodecError(
-                f"A record {name!r} was found where one of {sorted(self.classes)} was expected."
+                f"A record {name[:80]!r} was found where one of {sorted(self.classes)} was "
+                "expected."
             )
         kind = self.classes[name]
-        values = {self.text(): self.value() for _ in range(self.length())}
         names, _ = _fields(kind)
+        values: dict[str, Any] = {}
+        for _ in range(self.count(9)):
+            field = self.text()
+            if field not in names or field in values:
+                raise CodecError(
+                    f"The record {name!r} has the field {field[:80]!r} where one of "
+                    f"{sorted(names)} was expected, each once: it was written by another version."
+                )
+            values[field] = self.value()
         # an older version did not write what was added since, with a default
-        if not set(names) - _defaults(kind) <= set(values) <= set(names):
+        if not set(names) - _defaults(kind) <= set(values):
             raise CodecError(
                 f"The record {name!r} has the fields {sorted(values)} but {sorted(names)} were "
                 "expected: it was written by another version."
@@ -307,8 +339,8 @@ _READERS: Mapping[bytes, Callable[[_Reader], Any]] = MappingProxyType(
         b"b": lambda reader: bytes(reader.take(reader.length())),
         b"a": lambda reader: reader.array("C"),
         b"f": lambda reader: reader.array("F"),
-        b"t": lambda reader: tuple(reader.value() for _ in range(reader.length())),
-        b"m": lambda reader: {reader.text(): reader.value() for _ in range(reader.length())},
+        b"t": lambda reader: tuple(reader.value() for _ in range(reader.count(1))),
+        b"m": lambda reader: {reader.text(): reader.value() for _ in range(reader.count(9))},
         b"c": _Reader.record,
     }
 )

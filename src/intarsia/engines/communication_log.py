@@ -197,6 +197,7 @@ class Exchange:
         self.messages = books.refreshed(messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
+        self._recorded = books.recorded
         self.replies: dict[ClientId, Any] = {}  # of an ask
         self._collector = (
             books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
@@ -247,9 +248,9 @@ class Exchange:
         """Return the fields that were sealed for any client: totals of what, and for whom."""
         found: dict[str, tuple[str, list[ClientId]]] = {}
         for names, clients in self._named.items():
-            for field, origin in names:
-                before, others = found.get(field, (origin, []))
-                found[field] = both(before, origin), [*others, *clients]
+            for name, origin in names:
+                before, others = found.get(name, (origin, []))
+                found[name] = both(before, origin), [*others, *clients]
         return found
 
     def take(self, client: ClientId, reply: Any) -> None:
@@ -262,10 +263,12 @@ class Exchange:
         if self._collector is None:
             self.replies[client] = reply
             self.up += codec.size(reply)
-            self._took(client, type(reply), lambda: dict(sent))
         else:
             self.up += self._collector.add(client, reply)
-            self._took(client, type(reply), self._collector.seen)
+        self._reply = type(reply)
+        if self._recorded:
+            seen = self._collector.seen if self._collector is not None else lambda: dict(sent)
+            self._books.record(self._kind, self._fn.name, client, self._reply.__name__, seen)
 
     def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:
         """Take what a client sealed of its reply, and the bytes of that."""
@@ -275,12 +278,9 @@ class Exchange:
         self.up += size
         absent = {name for name, _ in layouts(kind)} - fields.keys()
         self._unsent = absent if self._unsent is None else self._unsent & absent
-        self._took(client, kind, collector.seen)
-
-    def _took(self, client: ClientId, kind: type, fields: Callable[[], dict[str, Any]]) -> None:
         self._reply = kind
-        if self._books.recorded:
-            self._books.record(self._kind, self._fn.name, client, kind.__name__, fields)
+        if self._recorded:
+            self._books.record(self._kind, self._fn.name, client, kind.__name__, collector.seen)
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""

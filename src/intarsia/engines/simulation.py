@@ -217,11 +217,10 @@ class Simulation:
         """Return a client's message with its totals opened by the client."""
         apart, opened = exchange.split(client), exchange.messages[client]
         if apart.sealed:
-            found: dict[str, Any] = {}
+            opened = fl.evolve(opened)
             for field, total in apart.sealed:
-                found[field], extra = self._totals.own(client, total)
+                opened.__dict__[field], extra = self._totals.own(client, total)
                 exchange.down += extra
-            opened = fl.evolve(opened, **found)
         exchange.down += codec.size(opened)
         return opened
 

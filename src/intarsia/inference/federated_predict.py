@@ -15,7 +15,7 @@ own
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -66,6 +66,8 @@ def predict_federated(
     tables: Mapping[ClientId, Path | str],
     absent: str = "refuse",
     missing: Sequence[str] = (),
+    *,
+    allow_modules: Collection[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for all samples of the clients' new tables.
 
@@ -80,11 +82,13 @@ def predict_federated(
         What stands for columns that nobody has of a sample.
     missing
         What counts as missing in these tables, beside what did in the client's of the run.
+    allow_modules
+        Those that networks may be made of, where the folder names some.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no finished run.
+        If the folder holds no finished run, or names a module that is not allowed.
     TableError
         If a table cannot be read or has no column of the model, or a sample lacks columns and
         `absent` is "refuse".
@@ -95,8 +99,8 @@ def predict_federated(
     if absent not in ABSENT:
         raise ExperimentError(f"absent is {absent!r}; {nearest(absent, ABSENT)}.")
     load(folder)  # says what is wrong with a folder that holds no finished run
-    model = read_model(folder / "model")
-    described = describe(folder)
+    model = read_model(folder / "model", allow_modules)
+    described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
     features = [str(name) for name in every.feature_names_in_]
     read = _read(folder, described, tables, features, missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from intarsia.results import run_folder
 
 
 def latent_of(
-    folder: Path | str, *, clients: Sequence[ClientId] = (), most: int = 60, title: str = ""
+    folder: Path | str,
+    *,
+    clients: Sequence[ClientId] = (),
+    most: int = 60,
+    title: str = "",
+    allow_modules: Collection[str] = (),
 ) -> Latent:
     """Return where a finished run takes training samples of some clients.
 
@@ -32,6 +37,8 @@ def latent_of(
         Samples of each class at each client, the first ones.
     title
         Of its panel; "": the folder's name.
+    allow_modules
+        Those that networks may be made of, where the folder names some.
 
     Raises
     ------
@@ -39,8 +46,8 @@ def latent_of(
         If the run has no networks, a client is unknown, or there are too many for a picture.
     """
     folder = Path(folder)
-    described = run_folder.describe(folder)
-    model = read_model(folder / "model")
+    described = run_folder.describe(folder, allow_modules)
+    model = read_model(folder / "model", allow_modules)
     if not isinstance(model, Networks):
         raise CheckpointError(
             f"{folder} holds the model of {described.algorithm!r}, which has no latent space; give "

@@ -11,7 +11,7 @@ blocks (`new_client_hyfem`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
+from intarsia.core.module_names import check_allowed
 from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
 from intarsia.data.labels import OTHER, LabelSettings
@@ -59,6 +60,7 @@ def join(
     seed: int | None = None,
     out: Path | None = None,
     overwrite: bool = False,
+    allow_modules: Collection[str] = (),
 ) -> Result:
     """Train a new client's network on what a finished federation shares.
 
@@ -67,7 +69,9 @@ def join(
     """
     clock, started = Clock(), datetime.now(UTC)
     with clock.part("tables"):
-        run, described = load(folder), run_folder.describe(folder)
+        run = load(folder, allow_modules)
+        described = run_folder.describe(folder, allow_modules)
+        check_allowed(run.hyperparameters, allow_modules, folder)
         model = _joinable(run, folder)
         if source.name in model:
             raise FederationError(
@@ -132,6 +136,7 @@ def described(
         "label": next((column for column in known.labels if column in names), None),
         "id": next((column for column in known.ids if column in names), None),
         **settings,
+        "least_rows": 1,  # nothing of the table leaves the new client
     }
     if "/" in name or name in (".", ".."):
         raise ExperimentError(f"The client's name is {name!r}; give it one without a slash.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.data.csv import header_of
 from intarsia.data.reader import ENDINGS, ending_of, read
 from intarsia.data.source import Format, Source
@@ -83,7 +83,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     """
     path = folder / "experiment.json"
     try:
-        tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError:
         tree = None
     if not isinstance(tree, dict):

@@ -81,6 +81,8 @@ def predict(
     id: str | None = None,
     client: ClientId | None = None,
     missing: Sequence[str] = (),
+    *,
+    allow_modules: Collection[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for the rows of a file.
 
@@ -99,11 +101,13 @@ def predict(
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
+    allow_modules
+        Those that networks may be made of, where the folder names some.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no finished run.
+        If the folder holds no finished run, or names a module that is not allowed.
     TableError
         If the table cannot be read, or has no column that the model knows.
     ExperimentError
@@ -114,10 +118,10 @@ def predict(
         load(folder)  # says what is wrong with a folder that holds no finished run
     header = new_table.table_settings(folder, client)
     kind = new_table.check_table(table, header)
-    found_model = read_model(folder / "model")
+    found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
-        return predict(later[client], table, id, client, missing)
+        return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
     names = new_table.column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later)
     settings = new_table.table_settings(folder, owner)

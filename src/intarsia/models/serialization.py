@@ -13,7 +13,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -23,9 +23,13 @@ from numpy.typing import NDArray
 
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
-from intarsia.errors import CheckpointError, nearest
+from intarsia.core.json_text import parse_json
+from intarsia.core.module_names import check_allowed
+from intarsia.core.npz import check_npz
+from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
+    from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
@@ -35,6 +39,8 @@ NAME = "linear.json"
 NETWORKS = "networks.json"
 CLIENTS = "clients.json"
 
+# what a file that this version did not write is found out by
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile)
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
@@ -84,16 +90,16 @@ def write_model(model: Model, folder: Path) -> None:
         _write_json(folder / NAME, _linear_content(model))
 
 
-def read_model(folder: Path) -> Model:
-    """Return the model that `write_model` wrote.
+def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
+    """Return the model that `write_model` wrote; it names no module but those allowed.
 
     Raises
     ------
     CheckpointError
-        If there is none, or a file is not what was written.
+        If there is none, a file is not what was written, or it names another module.
     """
     kinds: Mapping[str, Callable[[Any], Model]] = {
-        NETWORKS: lambda content: _networks(content, folder),
+        NETWORKS: lambda content: _networks(content, folder, allow_modules),
         CLIENTS: lambda content: _clients(content, folder),
         NAME: _linear,
     }
@@ -116,8 +122,8 @@ def read_model(folder: Path) -> Model:
             f"{path} does not exist; a finished run writes it: run or resume the experiment first."
         )
     try:
-        return kinds[name](json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as problem:
+        return kinds[name](parse_json(path.read_text(encoding="utf-8")))
+    except _UNREADABLE as problem:
         raise CheckpointError(
             f"{path} is not a model that this version wrote ({type(problem).__name__}: {problem}); "
             "run the experiment again with --overwrite."
@@ -186,13 +192,22 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
 
     found: dict[str, LinearRegressor] = {}
     for name, file in content["clients"].items():
-        if not (folder / file).is_file():
+        path = _within(folder, file)
+        if not path.is_file():
             raise ValueError(f"{file} is not there")
-        own = _linear(json.loads((folder / file).read_text(encoding="utf-8")))
+        own = _linear(parse_json(path.read_text(encoding="utf-8")))
         if not isinstance(own, LinearRegressor):
             raise ValueError(f"{file} is no model of numbers")
         found[name] = own
     return LinearModels(content["algorithm"], found)
+
+
+def _within(folder: Path, file: str) -> Path:
+    """Return a file of a model's folder; ValueError if it lies elsewhere."""
+    path = folder / file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{file[:80]!r} is no file of the folder")
+    return path
 
 
 def _write_networks(model: Networks, folder: Path) -> None:
@@ -218,8 +233,10 @@ def _write_networks(model: Networks, folder: Path) -> None:
     _write_json(folder / NETWORKS, content)
 
 
-def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
+def _networks(content: Mapping[str, Any], folder: Path, allow_modules: Collection[str]) -> Networks:
+    from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
+    from intarsia.algorithms.networks.user_modules import Named
     from intarsia.models.networks import Networks
 
     made_of = content["architecture"]
@@ -229,12 +246,18 @@ def _networks(content: Mapping[str, Any], folder: Path) -> Networks:
     if sorted(shared) != content["shared"]:
         raise ValueError(f"{_SHARED} holds {', '.join(shared)}")
     found = {
-        name: _network(_read_arrays(folder / file), shared, labels, architecture)
+        name: _network(_read_arrays(_within(folder, file)), shared, labels, architecture)
         for name, file in content["clients"].items()
     }
     server = None
     if content.get("server"):
         server = _network(_read_arrays(folder / _SERVER), {}, labels, None)
+    for network in [*found.values(), *([server] if server else [])]:
+        made_of = network.architecture
+        if isinstance(made_of, Named):
+            check_allowed(f"{made_of.module}:", allow_modules, folder)
+        elif isinstance(made_of, Composition):
+            check_allowed([one.kind for one in made_of.extractors], allow_modules, folder)
     return Networks(content["algorithm"], found, server)
 
 
@@ -244,7 +267,7 @@ def _network(
     labels: Labels,
     architecture: Architecture | None,
 ) -> ClientNetwork:
-    from intarsia.algorithms.hyfem.network import Composition, composition_of
+    from intarsia.algorithms.hyfem.network import composition_of
     from intarsia.algorithms.networks.user_modules import Named
     from intarsia.models.networks import ClientNetwork
 
@@ -259,13 +282,33 @@ def _network(
     if "module" in own:
         made_of = Named(str(own["module"]))
     elif "composition" in own:
-        made_of = composition_of(json.loads(str(own["composition"])))
+        made_of = composition_of(parse_json(str(own["composition"])))
         # modules of the user's own are found when the network predicts, or said to be missing
         if not any(":" in one.kind for one in made_of.extractors):
-            parameters = {name: parameters[name] for name in made_of.names}
+            parameters = _fitting(parameters, made_of)
     if made_of is None:
         raise ValueError("a network has no architecture")
     return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
+
+
+def _fitting(
+    parameters: Mapping[str, NDArray[Any]], made_of: Composition
+) -> dict[str, NDArray[Any]]:
+    """Return the parameters of a network; ValueError where they are not those that it names.
+
+    A file that names layers of many units, and has the parameters of few, takes no memory.
+    """
+    layers = len(made_of.hidden) + sum(1 + len(one.hidden) for one in made_of.extractors)
+    if layers > len(parameters):
+        raise ValueError(f"a network has {layers} layers and {len(parameters)} parameters")
+    try:
+        wanted = made_of.shapes
+    except (RuntimeError, AttributeError, ExperimentError) as problem:
+        raise ValueError(f"a network cannot be made ({first_line(problem)})") from problem
+    for name, shape in wanted.items():
+        if parameters[name].shape != shape:
+            raise ValueError(f"{name!r} has the shape {parameters[name].shape}, not {shape}")
+    return {name: parameters[name] for name in wanted}
 
 
 def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
@@ -288,5 +331,6 @@ def _arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"{path.name} is not there")
+    check_npz(path, packed=False)
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
         return dict(file)

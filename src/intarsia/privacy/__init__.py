@@ -1,8 +1,9 @@
 """Protect what clients send: secure aggregation, keys, private entity matching, noise.
 
-Read `settings` first: the table [privacy]. `secure_aggregation` has masks and CKKS, `keys` the key
-that clients share, `entity_matching` pseudonyms and private set intersection. `accounting` says how
-much noise (ε, δ) needs; the noise itself is drawn in `protocols.differential_privacy`.
+Read `settings` first: the table [privacy]. `secure_aggregation` has masks and CKKS, `keys` the keys
+of pairs of clients and the one that all share, `entity_matching` pseudonyms and private set
+intersection. `accounting` says how much noise (ε, δ) needs; the noise itself is drawn in
+`protocols.differential_privacy`.
 """
 
 from typing import TYPE_CHECKING

@@ -9,6 +9,7 @@ from typing import Literal
 from intarsia.errors import ExperimentError
 
 Mode = Literal["plain", "masked", "ckks"]
+Trust = Literal["pairs", "clients"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +21,14 @@ class Privacy:
     Raises
     ------
     ExperimentError
-        If error, least_clients, epsilon, delta or clip is outside its range.
+        If error, colluders, least_clients, epsilon, delta or clip is outside its range.
     """
 
     mode: Mode = "plain"  # plain: whoever runs the server can read every contribution
+    # pairs: each two clients have a key, and none opens another's contribution, together with the
+    # server either; clients: all have one key, and each opens everything together with the server
+    trust: Trust = "pairs"
+    colluders: int = 16  # clients that may pool what they have with the server, under "pairs"
     range: float = 2.0**22  # largest |total| of a sum over the clients
     error: float = 0.0  # of a total under CKKS, at most; 0 = as little as the range allows
     key: str = ""  # file of the clients' shared key; "" = drawn for the run, beside its results
@@ -37,6 +42,7 @@ class Privacy:
     def __post_init__(self) -> None:
         for key, sound, expected, example in (
             ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: the least)", "2e-5"),
+            ("colluders", self.colluders >= 1, "a whole number from 1 up", "16"),
             ("least_clients", self.least_clients >= 1, "a whole number from 1 up", "3"),
             ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
             ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),

@@ -169,18 +169,25 @@ def sends(
     """
     if not additive:
         return _grades_sent(
-            *_grading(_own_scores(predict), loss, schema, part, "_own", least=least)
+            *_grading(_own_scores(predict), loss, schema, part, "_own", least=least), schema
         )
-    score = _partial_scores(predict, schema, part)
+    score = fl.sums(_partial_scores(predict, schema, part))
     grades = _grading(_given_scores, loss, schema, part, "", least=least)
-    return *fl.sums(score), *_grades_sent(*grades)
+    return *fl.each(score, parties=lambda *_: _holding(schema)), *_grades_sent(*grades, schema)
 
 
 def _grades_sent(
-    grade: fl.ClientFunction, count_classes: fl.ClientFunction
+    grade: fl.ClientFunction,
+    count_classes: fl.ClientFunction,
+    schema: Schema,
+    blocks: Sequence[str] | None = None,
 ) -> tuple[fl.Sends, ...]:
     names = tuple(one.name for one in fields(ClassCounts))
-    found = (*fl.asks(grade), *fl.sums(count_classes, reveals=names))
+    counts = fl.sums(count_classes, reveals=names)
+    found = (
+        *fl.asks(grade),
+        *fl.each(counts, parties=lambda *_: _graded_clients(schema, schema.clients, blocks)),
+    )
     if grade.name == "grade_own":
         return found
     return fl.opening({"Totals.z": "PartialScores.z"}, found)
@@ -211,12 +218,7 @@ def _graded(
     `blocks` are given, only samples count of which the clients hold all of them.
     """
     grade, count_classes = _grading(scores, loss, schema, part, suffix, blocks)
-    wanted = _wanted(schema, blocks)
-    messages = {
-        name: message
-        for name in clients.ids
-        if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))
-    }
+    messages = dict.fromkeys(_graded_clients(schema, clients.ids, blocks), message)
     if not messages:
         return None, {}
     replies = clients.ask(grade, messages)
@@ -229,6 +231,22 @@ def _graded(
         # discloses how many samples of each class all clients hold, and the model sees, together
         macro_f1 = _macro_f1(clients.reveal(clients.sum(count_classes, messages)))
     return replace(_grades(every, 1, schema.labels), macro_f1=macro_f1), own
+
+
+def _holding(schema: Schema) -> list[ClientId]:
+    return [name for name in schema.clients if len(schema.holdings[name].samples)]
+
+
+def _graded_clients(
+    schema: Schema, clients: Sequence[ClientId], blocks: Sequence[str] | None
+) -> list[ClientId]:
+    """Return those of some clients that have enough rows to be graded."""
+    wanted = _wanted(schema, blocks)
+    return [
+        name
+        for name in clients
+        if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))
+    ]
 
 
 def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Evaluation | None:
@@ -404,7 +422,11 @@ def server_sends(
     """Return what crosses in `evaluate_server`; a client answers for `least` rows or more."""
     scores = _server_scores(server)
     grades = _grading(scores, loss, schema, part, "_server", blocks, least=least)
-    return *_grades_sent(*grades), *fl.sums(_partial_layer(server, schema, blocks, part))
+    layer = fl.sums(_partial_layer(server, schema, blocks, part))
+    return (
+        *_grades_sent(*grades, schema, blocks),
+        *fl.each(layer, parties=lambda *_: _holding(schema)),
+    )
 
 
 def _server_scores(server: fl.ServerModel) -> Callable[[Any, Block, Any], Array]:

@@ -25,6 +25,10 @@ order of samples nor the processor matters.
 
 What crosses: the server learns which two clients differ and one random combination of what they
 differ by; no client learns a label.
+
+Which samples, columns, factors and directions count, each client tells from the schema: a server
+that chose them would read labels, and count values. All that are compared are asked together, since
+the sum of one alone would be a combination of its labels.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -41,24 +45,19 @@ from scipy.sparse import csr_array, hstack
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
-from intarsia.core.schema import Cell, Schema
-from intarsia.errors import FederationError, TableError
+from intarsia.core.schema import Schema
+from intarsia.errors import FederationError, RefusedError, TableError
 
 _function = partial(fl.client_function, protocol="preprocessing")
+Positions = NDArray[np.intp]
 
 _MOST = 2**16  # of the factors
 _LARGEST = 1e200  # label
 
 
 @dataclass(frozen=True)
-class LabelPairs:
-    """The samples that a client and another one label, of each pair that it is in."""
-
-    pairs: int  # in all
-    own: tuple[int, ...]  # the numbers of those that the client is in
-    signs: tuple[int, ...]  # 1 at the first of two, -1 at the second
-    samples: tuple[NDArray[np.int64], ...]  # of each, in the client's order
-    seed: int  # of the factors, the same at both
+class CompareLabels:
+    """Ask for the sums of the labels that another client has too."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class LabelDifferences:
     totals: Array  # (pairs,)
 
 
-def check_agreement(clients: fl.Clients, schema: Schema, rng: fl.RandomKey) -> None:
+def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     """Refuse labels of one sample that differ between clients.
 
     Raises
@@ -81,18 +80,9 @@ def check_agreement(clients: fl.Clients, schema: Schema, rng: fl.RandomKey) -> N
     pairs = _pairs(schema)
     if not pairs:
         return
-    parts: dict[ClientId, list[tuple[int, int, NDArray[np.int64]]]] = {}
-    for number, (first, second, shared) in enumerate(pairs):
-        for name, sign in ((first, 1), (second, -1)):
-            places = np.searchsorted(schema.samples.own(name), shared).astype(np.int64)
-            parts.setdefault(name, []).append((number, sign, places))
-    messages: dict[ClientId, LabelPairs] = {}
-    for name in clients.ids:
-        if name in parts:
-            own, signs, samples = zip(*parts[name], strict=True)
-            messages[name] = LabelPairs(len(pairs), own, signs, samples, rng.integer())
+    messages = dict.fromkeys(clients.ids, CompareLabels())
     # discloses which two clients have labels that differ, and a random combination by how much
-    totals = clients.reveal(clients.sum(add_labels, messages)).totals
+    totals = clients.reveal(clients.sum(_add_labels(schema), messages)).totals
     wrong = [pairs[number] for number in np.flatnonzero(totals).tolist()]
     if wrong:
         first, second, shared = wrong[0]
@@ -116,22 +106,30 @@ def _pairs(schema: Schema) -> Sequence[tuple[ClientId, ClientId, NDArray[np.intp
     return found
 
 
-@_function
-def add_labels(
-    state: Any, block: Block, message: LabelPairs, rng: fl.RandomKey
-) -> tuple[Any, LabelDifferences]:
-    """Add up the labels of the samples that another client labels too."""
-    totals = np.zeros(message.pairs)
-    assert block.y is not None
-    if np.nanmax(np.abs(block.y)) > _LARGEST:
-        raise TableError(
-            f"A label is beyond {_LARGEST:g}, too large to be added up; divide labels by a power "
-            "of ten at every client."
-        )
-    for number, sign, samples in zip(message.own, message.signs, message.samples, strict=True):
-        factors = fl.RandomKey((message.seed, number)).generator().integers(1, _MOST, len(samples))
-        totals[number] = sign * math.fsum((factors * block.y[samples]).tolist())
-    return state, LabelDifferences(totals)
+def _add_labels(schema: Schema) -> fl.ClientFunction:
+    known = cache(partial(_pairs, schema))  # found at the first call, once for all clients
+
+    def add_labels(
+        state: Preparation, block: Block, message: CompareLabels, rng: fl.RandomKey
+    ) -> tuple[Preparation, LabelDifferences]:
+        pairs, own = known(), schema.samples.own(state.client)
+        totals = np.zeros(len(pairs))
+        for number, (first, second, shared) in enumerate(pairs):
+            if state.client not in (first, second):
+                continue
+            assert block.y is not None
+            y = block.y[np.searchsorted(own, shared)]
+            if np.abs(y).max() > _LARGEST:
+                raise TableError(
+                    f"A label is beyond {_LARGEST:g}, too large to be added up; divide labels by "
+                    "a power of ten at every client."
+                )
+            factors = fl.RandomKey(("labels", number)).generator().integers(1, _MOST, len(y))
+            sign = 1 if state.client == first else -1
+            totals[number] = sign * math.fsum((factors * y).tolist())
+        return state, LabelDifferences(totals)
+
+    return _function(add_labels)
 
 
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
@@ -149,14 +147,14 @@ class Preparation:
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
     # part -> (samples, features): holders that have a value; only where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
+    client: ClientId = ""  # whose it is
 
 
 @dataclass(frozen=True)
 class SharedFeatures:
-    """The columns of one set of shared features."""
+    """One set of shared features."""
 
-    part: str
-    columns: NDArray[np.int64]  # the client's positions of these features
+    cell: int  # its number among the feature cells of the schema
 
 
 @dataclass(frozen=True)
@@ -171,9 +169,7 @@ class Copied:
 class CopiedTotals:
     """The totals of Copied over the owners, for the owners."""
 
-    part: str
-    columns: NDArray[np.int64]
-    directions: Array  # (projections, columns) the same at every owner
+    cell: int
     observed: fl.PerSample
     holders: fl.PerSample
     projections: fl.PerSample | None  # None: send this client's
@@ -228,13 +224,13 @@ class Constant:
     features: fl.PerFeature  # (1, features) 1 where constant
 
 
-def initial(block: Block) -> Preparation:
+def initial(client: ClientId, block: Block) -> Preparation:
     """Return the preparation that changes nothing."""
-    return Preparation(np.zeros(block.shape[1]), np.ones(block.shape[1]))
+    return Preparation(np.zeros(block.shape[1]), np.ones(block.shape[1]), client=client)
 
 
 def prepare(
-    clients: fl.Clients, schemas: Mapping[str, Schema], *, standardise: bool, rng: fl.RandomKey
+    clients: fl.Clients, schemas: Mapping[str, Schema], *, standardise: bool
 ) -> tuple[str, ...]:
     """Run the exchanges of the preparation; return notes for the user.
 
@@ -249,12 +245,11 @@ def prepare(
     """
     notes: list[str] = []
     # step 0: labels
-    check_agreement(clients, schemas["train"], rng.fold_in("labels"))
+    check_agreement(clients, schemas["train"])
     # step 1: one exchange and its check for every set of shared features
     for part, schema in schemas.items():
-        for cell in _shared_features(schema):
-            key = rng.fold_in(part, cell.start)
-            notes += _count_shared(clients, schema, part, cell, key)
+        for number in _shared_features(schema):
+            notes += _count_shared(clients, schema, part, number)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
         moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
@@ -270,44 +265,33 @@ def prepare(
     return tuple(notes)
 
 
-def _shared_features(schema: Schema) -> list[Cell]:
-    """Return the feature cells of which two owners share a sample."""
+def _shared_features(schema: Schema) -> list[int]:
+    """Return the numbers of the feature cells of which two owners share a sample."""
     together = [set(cell.owners) for cell in schema.samples.cells if len(cell.owners) > 1]
     return [
-        cell
-        for cell in schema.features.cells
+        number
+        for number, cell in enumerate(schema.features.cells)
         if not (cell.stop == cell.start + 1 and schema.features.ids[cell.start] == INTERCEPT)
         and any(len(owners & {*cell.owners}) > 1 for owners in together)
     ]
 
 
-def _count_shared(
-    clients: fl.Clients, schema: Schema, part: str, cell: Cell, rng: fl.RandomKey
-) -> list[str]:
-    directions = rng.generator().standard_normal((_PROJECTIONS, cell.stop - cell.start))
-    positions = np.arange(cell.start, cell.stop)
-    asked = {
-        name: SharedFeatures(
-            part, np.searchsorted(schema.features.own(name), positions).astype(np.int64)
-        )
-        for name in cell.owners
-    }
-    totals = clients.sum(_at(count_copies, part), asked)
+def _count_shared(clients: fl.Clients, schema: Schema, part: str, number: int) -> list[str]:
+    cell = schema.features.cells[number]
+    count_copies, project_copies, weigh_copies = _copies(schema, part)
+    totals = clients.sum(count_copies, dict.fromkeys(cell.owners, SharedFeatures(number)))
 
     def counted(projections: Any) -> dict[str, CopiedTotals]:
-        opened = totals.observed, totals.holders, projections
-        return {
-            name: CopiedTotals(part, message.columns, directions, *opened)
-            for name, message in asked.items()
-        }
+        message = CopiedTotals(number, totals.observed, totals.holders, projections)
+        return dict.fromkeys(cell.owners, message)
 
-    projected = clients.sum(_at(project_copies, part), counted(None))
+    projected = clients.sum(project_copies, counted(None))
     checked = counted(projected.projections)
     # discloses how many shared samples disagree in this set of features, over its owners
-    conflicts = round(clients.reveal(clients.sum(_at(weigh_copies, part), checked)).samples)
+    conflicts = round(clients.reveal(clients.sum(weigh_copies, checked)).samples)
     if not conflicts:
         return []
-    names = [str(name) for name in schema.features.ids[positions]]
+    names = [str(name) for name in schema.features.ids[cell.start : cell.stop]]
     shown = _listed([name for name in names if name != INTERCEPT])
     return [
         f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one or "
@@ -319,48 +303,77 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _at(fn: fl.ClientFunction, part: str) -> fl.ClientFunction:
-    return replace(fn, part="test") if part == "test" else fn
+def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
+    """Return the client functions of step 1 on a part of the rows."""
+    cells, shared = schema.features.cells, cache(partial(_shared_features, schema))
+
+    def columns_of(client: ClientId, cell: int) -> Positions:
+        """Return the client's positions of a set of features that it shares."""
+        if cell not in shared() or client not in cells[cell].owners:
+            raise RefusedError(
+                f"Copies of feature cell {cell} were to be compared at {client!r}, which shares "
+                "none there; run the preparation as it is at the server."
+            )
+        positions = np.arange(cells[cell].start, cells[cell].stop)
+        return np.searchsorted(schema.features.own(client), positions)
+
+    def count_copies(
+        state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
+    ) -> tuple[Preparation, Copied]:
+        columns, samples = columns_of(state.client, message.cell), block.shape[0]
+        observed = np.ones((0, samples))  # a sparse table has all values
+        if not block.sparse:
+            observed = (~np.isnan(block.x[:, columns])).T.astype(np.float64)
+        return state, Copied(observed, np.ones((1, samples)))
+
+    def project_copies(
+        state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
+    ) -> tuple[Preparation, Projected]:
+        columns = columns_of(state.client, message.cell)
+        return state, Projected(_projections(block, columns, message))
+
+    def weigh_copies(
+        state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
+    ) -> tuple[Preparation, Conflicts]:
+        columns, held = columns_of(state.client, message.cell), message.holders[0]
+        assert message.projections is not None
+        apart = _remainder(message.projections - held * _projections(block, columns, message))
+        # copies that differ by less than a value's finest may be rounded to neighbouring numbers
+        differs = (abs(apart) > held - 1).any(axis=0)
+        conflicts = float((1 / held[differs & (held > 1)]).sum())
+        if (message.observed != held).any():
+            assert block.copies is not None
+            observed = state.observed.get(part, block.copies.dense()).copy()
+            observed[:, columns] = message.observed.T
+            state = replace(state, observed={**state.observed, part: observed})
+        return state, Conflicts(conflicts)
+
+    at: Any = part
+    return tuple(_function(one, part=at) for one in (count_copies, project_copies, weigh_copies))
 
 
-@_function
-def count_copies(
-    state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
-) -> tuple[Preparation, Copied]:
-    """Say which values are there; a sparse table has them all."""
-    samples = block.shape[0]
-    if block.sparse:
-        observed = np.ones((0, samples))
-    else:
-        observed = (~np.isnan(block.x[:, message.columns])).T.astype(np.float64)
-    return state, Copied(observed, np.ones((1, samples)))
-
-
-def _common(block: Block, message: CopiedTotals) -> Values:
+def _common(block: Block, columns: Positions, message: CopiedTotals) -> Values:
     """Return the shared columns, 0 where a holder of the sample lacks the value."""
-    own = block.x[:, message.columns]
+    own = block.x[:, columns]
     if block.sparse:
         return own
     return np.where((message.observed == message.holders).T, own, 0.0)
 
 
-@_function
-def project_copies(
-    state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
-) -> tuple[Preparation, Projected]:
-    """Project the values that every holder of the sample has."""
-    return state, Projected(_projections(block, message))
+def _projections(block: Block, columns: Positions, message: CopiedTotals) -> Array:
+    """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone.
 
-
-def _projections(block: Block, message: CopiedTotals) -> Array:
-    """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone."""
-    own, found = _common(block, message), []
+    The directions are the same at every owner and in every run: they catch mistakes, not malice.
+    """
+    own, found = _common(block, columns, message), []
+    key = fl.RandomKey(("copies", message.cell))
+    directions = key.generator().standard_normal((_PROJECTIONS, len(columns)))
     entries = own.data if isinstance(own, csr_array) else own
     with np.errstate(divide="ignore"):  # of 0 the logarithm is -inf, and g is 0
         # g(x) = sign(x) log(1 + |x| / finest) / finest, where x / finest itself may be too large
         sizes = np.logaddexp(0.0, np.log(abs(entries)) - np.log(_FINEST))
     sizes *= np.sign(entries) / _FINEST
-    for direction in message.directions:
+    for direction in directions:
         if isinstance(own, csr_array):
             terms = own.copy()
             terms.data = _remainder(sizes * direction[own.indices])
@@ -373,25 +386,6 @@ def _projections(block: Block, message: CopiedTotals) -> Array:
 def _remainder(values: Array) -> Array:
     """Return values modulo M, from -M/2 to M/2."""
     return values - _MODULUS * np.rint(values / _MODULUS)
-
-
-@_function
-def weigh_copies(
-    state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
-) -> tuple[Preparation, Conflicts]:
-    """Count the samples whose copies differ; note how many holders have each value."""
-    held = message.holders[0]
-    assert message.projections is not None
-    apart = _remainder(message.projections - held * _projections(block, message))
-    # copies that differ by less than a value's finest may be rounded to neighbouring whole numbers
-    differs = (abs(apart) > held - 1).any(axis=0)
-    conflicts = float((1 / held[differs & (held > 1)]).sum())
-    if (message.observed != held).any():
-        assert block.copies is not None
-        observed = state.observed.get(message.part, block.copies.dense()).copy()
-        observed[:, message.columns] = message.observed.T
-        state = replace(state, observed={**state.observed, message.part: observed})
-    return state, Conflicts(conflicts)
 
 
 @_function
@@ -493,20 +487,36 @@ def add_intercept(block: Block) -> Block:
     return replace(block, x=x, features=(*block.features, INTERCEPT))
 
 
-SENDS = fl.opening(
-    {
-        "CopiedTotals.holders": "Copied.holders",
-        "CopiedTotals.observed": "Copied.observed",
-        "CopiedTotals.projections": "Projected.projections",
-        "Moments.count": "Moments.count",
-        "Moments.total": "Moments.total",
-        "Spread.count": "Moments.count",
-        "Spread.squares": "Squares.squares",
-    },
-    (
-        *fl.sums(add_labels, reveals=("totals",)),
-        *fl.sums(count_copies, project_copies, measure_features, centre),
-        *fl.sums(weigh_copies, reveals=("samples",)),
+def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
+    """Return what crosses in `prepare`."""
+    found = [
+        *fl.sums(_add_labels(schemas["train"]), reveals=("totals",)),
+        *fl.sums(measure_features, centre),
         *fl.sums(settle_scale, reveals=("features",)),
-    ),
-)
+    ]
+    for part, schema in schemas.items():
+        cells = schema.features.cells
+        count_copies, project_copies, weigh_copies = _copies(schema, part)
+        copies = (
+            *fl.sums(count_copies, project_copies),
+            *fl.sums(weigh_copies, reveals=("samples",)),
+        )
+        # a number that is no cell's is refused by the client
+        found += fl.each(
+            copies,
+            parties=lambda _, message, cells=cells: (
+                cells[message.cell].owners if 0 <= message.cell < len(cells) else ()
+            ),
+        )
+    return fl.each(fl.opening(_TOTALS, found), together="all")
+
+
+_TOTALS: Mapping[str, fl.Origin] = {
+    "CopiedTotals.holders": "Copied.holders",
+    "CopiedTotals.observed": "Copied.observed",
+    "CopiedTotals.projections": "Projected.projections",
+    "Moments.count": "Moments.count",
+    "Moments.total": "Moments.total",
+    "Spread.count": "Moments.count",
+    "Spread.squares": "Squares.squares",
+}

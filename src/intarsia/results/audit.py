@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 
@@ -33,6 +34,7 @@ _PROTECTION = {
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _OWN_ENTRIES = "none: the total is for the owners of its entries"
+BY_ROW = ("samples", "selected")  # layouts of fields with numbers of single rows
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
 
@@ -63,6 +65,7 @@ class Audit:
     lines: tuple[AuditLine, ...]
     checkpoint: int | None = None  # the round up to which a run is covered that was stopped
     undeclared: tuple[str, ...] = ()  # what crossed and the algorithm does not declare
+    epsilon: float | None = None  # of differential privacy, 0: no noise; None: it is not known
 
     @property
     def read_by_server(self) -> tuple[AuditLine, ...]:
@@ -95,7 +98,78 @@ class Audit:
             "checkpoint": self.checkpoint,
             "lines": [asdict(line) for line in self.lines],
             "undeclared": list(self.undeclared),
+            "sentences": list(sentences(self)),
         }
+
+
+def sentences(audit: Audit) -> tuple[str, ...]:
+    """Return ten sentences about what left the clients of a run, for who answers for their data."""
+    server, clients = [one for one in audit.lines if one.reader == "server"], audit.read_by_clients
+    sent = [one for one in server if one.how != "revealed"]
+    alone = [one for one in sent if one.readable]
+    revealed = [one for one in server if one.how == "revealed"]
+    sealed, totals = audit.sealed_at_server, [one for one in clients if one.how == "total"]
+    messages = [one for one in clients if one.how == "message"]
+    rows = [one for one in alone if one.values in {_OF[layout] for layout in BY_ROW}]
+    protections = sorted({one.protection for one in sealed})
+    calls = {
+        name: max((one.clients.get(name, 0) for one in sent), default=0) for name in audit.clients
+    }
+    least, most = min(calls.values(), default=0), max(calls.values(), default=0)
+    often = counted(most) if least == most else f"{least:,} to {most:,} times"
+    until = (
+        "" if audit.checkpoint is None else f", up to its checkpoint of round {audit.checkpoint}"
+    )
+    noise = "is not known" if audit.epsilon is None else "is none"
+    noise = f"is that of epsilon {audit.epsilon:g}" if audit.epsilon else noise
+    return (
+        f"The run had {several(len(audit.clients), 'client')}: {in_words(audit.clients[:8])}"
+        f"{' and others' if len(audit.clients) > 8 else ''}; its sums were in the mode "
+        f"{audit.mode}{until}.",
+        f"What left the clients are {several(len({one.what for one in sent}), 'field')} of "
+        f"replies, all to the server; no client sent anything to another.",
+        f"The reply that each client sent most often it sent {often}.",
+        f"Of single clients the server could read: {_listed(alone)}.",
+        f"Of totals over clients the server read: {_listed(revealed)}.",
+        f"The server held and could not read: {_listed(sealed)}.",
+        f"These were protected by {in_words(protections) or 'nothing'}.",
+        f"Clients opened totals, each its own entries: {_listed(totals)}; and they read what the "
+        f"server wrote in {several(len({one.what for one in messages}), 'field')}.",
+        f"Fields with numbers of single rows that the server could read: {_listed(rows)}; the "
+        f"clients' noise {noise}.",
+        f"Beyond what the algorithm declares there crossed: {named(audit.undeclared)}; names of "
+        "columns, levels of text columns and ids of rows, or pseudonyms, were public from the "
+        "set-up on.",
+    )
+
+
+def in_words(some: Sequence[str]) -> str:
+    """Return a list in words, "a, b and c"; "" of none."""
+    return f"{', '.join(some[:-1])} and {some[-1]}" if len(some) > 1 else "".join(some)
+
+
+def counted(times: int) -> str:
+    """Return how often something was, in words."""
+    return {0: "never", 1: "once", 2: "twice"}.get(times, f"{times:,} times")
+
+
+def several(number: int, noun: str) -> str:
+    """Return a number of things, "1 call" or "2 calls"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(lines: Iterable[AuditLine], most: int = 6) -> str:
+    """Return the fields of some lines, how often each crossed, the most frequent first."""
+    times: Counter[str] = Counter()
+    for line in lines:
+        times[line.what] += line.times
+    return named([f"{name} ({counted(number)})" for name, number in times.most_common()], most)
+
+
+def named(some: Sequence[str], most: int = 6) -> str:
+    """Return the first of some names in words, and how many others there are."""
+    more = [several(len(some) - most, "other")] if len(some) > most else []
+    return in_words([*some[:most], *more]) or "none"
 
 
 def list_declared(sends: Iterable[Sends]) -> set[str]:
@@ -142,13 +216,13 @@ def load(folder: Path) -> Audit:
     path = folder / "audit.json"
     try:
         if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            whole = _audit(found["mode"], found["crossings"])
+            found = parse_json(path.read_text(encoding="utf-8"))
+            whole = replace(_audit(found["mode"], found["crossings"]), epsilon=_epsilon(folder))
             return replace(whole, undeclared=tuple(found.get("undeclared", ())))
         path = folder / "checkpoints"
         extra = Checkpoints(folder).latest_extra() if folder.is_dir() else None
         if extra is not None and "crossings" in extra:
-            found = _audit(extra["mode"], extra["crossings"])
+            found = replace(_audit(extra["mode"], extra["crossings"]), epsilon=_epsilon(folder))
             return replace(found, checkpoint=int(extra["standing"]["round"]))
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(
@@ -159,6 +233,14 @@ def load(folder: Path) -> Audit:
         f"{folder} holds neither audit.json nor a checkpoint with what crossed; give the output "
         "folder of a run."
     )
+
+
+def _epsilon(folder: Path) -> float | None:
+    """Return ε of the run in a folder, None if its experiment is not there."""
+    path = folder / "experiment.json"
+    tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    privacy = tree.get("privacy") if isinstance(tree, dict) else None
+    return float(privacy.get("epsilon", 0.0)) if isinstance(privacy, dict) else None
 
 
 def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
@@ -195,16 +277,23 @@ def _exchange(
         yield AuditLine(*of, _OF[layout], open_, protection, times, clients)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {
-        field: {name: left for name, count in clients.items() if (left := count - some.get(name, 0))}
+        field: {
+            name: left for name, count in clients.items() if (left := count - some.get(name, 0))
+        }
         for field, some in partly.items()
     }
     for name in (*one["plain"], *rest):
-        of = ("client", "message", function, f"{one['message']}.{name}", "what the server sends")
-        yield AuditLine(*of, True, "none: the server wrote it", times, rest.get(name, clients))
+        what, protection = f"{one['message']}.{name}", "none: the server wrote it"
+        of = ("client", "message", function, what)
+        got = rest.get(name, clients)
+        yield AuditLine(*of, "what the server sends", True, protection, times, got)
     for name, origin in one["opened"].items():
-        values = f"its own entries of {origin or 'an earlier total'}"
-        of = ("client", "total", function, f"{one['message']}.{name}", values)
-        yield AuditLine(*of, True, _OWN_ENTRIES, times, partly.get(name, clients))
+        of = ("client", "total", function, f"{one['message']}.{name}")
+        values, got = (
+            f"its own entries of {origin or 'an earlier total'}",
+            partly.get(name, clients),
+        )
+        yield AuditLine(*of, values, True, _OWN_ENTRIES, times, got)
 
 
 def _merge(lines: list[AuditLine]) -> list[AuditLine]:

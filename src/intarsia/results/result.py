@@ -13,6 +13,7 @@ import numpy as np
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
 from intarsia.errors import CheckpointError
 from intarsia.partition.client_clusters import Structure, Structures
@@ -180,7 +181,7 @@ def load(folder: Path | str) -> Result:
     if not path.is_file():
         raise CheckpointError(_missing(folder))
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         certificate, metrics = found["certificate"], found["metrics"]
         return Result(
             **{key: found[key] for key in plain},

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any, Final
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
+from intarsia.core.module_names import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, listed
 from intarsia.experiment import config as experiment
@@ -32,6 +34,7 @@ RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their o
 SET_UP: Final = "set-up.state"  # what its set-up came to
 JOURNAL: Final = "journal"  # what its sites answered
 AWAY: Final = "away.json"  # sites that it goes on without, while there are some
+PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say
 CONCLUSION: Final = "conclusion.state"  # the weights that its server has
 
 
@@ -112,8 +115,8 @@ def keep_description(folder: Path, description: Experiment, fingerprint: str) ->
     write_atomically(folder / _TABLES, fingerprint.encode())
     # last: it says that the run can be resumed
     text = json.dumps(tree, indent=2, ensure_ascii=False)
-    write_atomically(folder / "experiment.json", text.encode())
-    (folder / "experiment.json").chmod(0o600)  # a url may hold a password
+    # it says where tables and keys lie, and holds what a url holds
+    write_atomically(folder / "experiment.json", text.encode(), private=True)
 
 
 _SECRET = "key of pseudonyms"
@@ -125,6 +128,7 @@ _FILES = (  # first those without which nobody goes on with the run
     RUN,
     SET_UP,
     AWAY,
+    PENDING,
     CONCLUSION,
     "keys.json",
     "history.jsonl",
@@ -161,8 +165,17 @@ def clear(folder: Path) -> None:
     (folder / _TABLES).unlink(missing_ok=True)
 
 
-def describe(folder: Path) -> Experiment:
-    """Return the experiment of the run in a folder; CheckpointError if the folder holds no run."""
+def describe(folder: Path, allow_modules: Collection[str] | None = ()) -> Experiment:
+    """Return the experiment of the run in a folder.
+
+    Its algorithm names no module but those allowed; None: whatever it names, nothing of it is run,
+    or the folder is the server's own.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or names another module.
+    """
     path = folder / "experiment.json"
     if not path.is_file():
         raise CheckpointError(
@@ -170,11 +183,13 @@ def describe(folder: Path) -> Experiment:
         )
     remedy = "run the experiment again with --overwrite"
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as problem:
         raise CheckpointError(f"{path} is no JSON ({problem}); {remedy}.") from None
     if not isinstance(tree, dict):
         raise CheckpointError(f"{path} holds no tables of an experiment; {remedy}.")
+    if allow_modules is not None:
+        check_allowed(tree.get("algorithm"), allow_modules, folder)
     return replace(experiment.from_dict(tree, folder), out=str(folder))
 
 
@@ -185,7 +200,7 @@ def is_over_sites(folder: Path) -> bool:
 
 def described(folder: Path) -> Experiment | None:
     """Return the experiment of the run in a folder, or None where the folder does not say."""
-    return describe(folder) if (folder / "experiment.json").is_file() else None
+    return describe(folder, None) if (folder / "experiment.json").is_file() else None
 
 
 def reopen(folder: Path, fingerprint: str) -> Checkpoints:
@@ -253,7 +268,7 @@ def check_fingerprints(folder: Path, description: Experiment) -> None:
     path = folder / "keys.json"
     if not path.is_file():
         return
-    started = json.loads(path.read_text(encoding="utf-8"))
+    started = parse_json(path.read_text(encoding="utf-8"))
     for name, file in _key_files(folder, description).items():
         if name not in started:
             continue

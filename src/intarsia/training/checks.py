@@ -32,6 +32,18 @@ def unsealed(
     )
 
 
+def sealed_by_one_key(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
+    """Return a note where one client and the server could open what the others send."""
+    privacy = description.privacy
+    if privacy.mode == "plain" or privacy.trust == "pairs" or not algorithm.federated:
+        return ()
+    return (
+        "The sums are sealed with one key that all clients have: any of them, together with the "
+        'server, can open what each of the others sends; set privacy.trust = "pairs" to keep it '
+        "from them.",
+    )
+
+
 def read_all_the_same(
     description: Experiment, algorithm: Algorithm | Baseline, options: Any
 ) -> tuple[str, ...]:

@@ -58,9 +58,12 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
         module, found = _PERSONAL[name]
         algorithm: Algorithm = getattr(importlib.import_module(module), found)
         return algorithm
-    raise ExperimentError(
-        f"[algorithm] name is {name!r}; {nearest(name, sorted({*known, *_PERSONAL}))}."
-    )
+    raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, algorithm_names())}.")
+
+
+def algorithm_names() -> list[str]:
+    """Return the names of all algorithms and baselines."""
+    return sorted({*ALGORITHMS, *BASELINES, *_PERSONAL})
 
 
 def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:

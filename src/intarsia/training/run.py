@@ -6,7 +6,7 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -77,21 +77,28 @@ def run(
 
 
 def resume(
-    folder: str | Path, *, tables: Tables | None = None, progress: Watcher | None = None
+    folder: str | Path,
+    *,
+    tables: Tables | None = None,
+    progress: Watcher | None = None,
+    allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
+
+    `allow_modules` are those that its networks may be made of, where the folder names some.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no run, or the tables changed since it was started.
+        If the folder holds no run or names another module, or the tables changed since it was
+        started.
     BusyError
         If another process works on the run.
     """
     folder = Path(folder)
     if (folder / "result.json").is_file():
-        return load(folder)
-    description = run_folder.describe(folder)
+        return load(folder, allow_modules)
+    description = run_folder.describe(folder, allow_modules)
     given = [source for source in description.clients if source.path or source.url]
     if tables is None and description.dataset is None and not given:
         raise CheckpointError(
@@ -100,23 +107,23 @@ def resume(
         )
     with run_folder.alone_in(folder):
         if (folder / "result.json").is_file():  # another process came to the end of it
-            return load(folder)
+            return load(folder, allow_modules)
         return _run(description, tables, folder, progress, fresh=False)
 
 
-def load(folder: str | Path) -> Result:
-    """Return the result in an output folder, with its model.
+def load(folder: str | Path, allow_modules: Collection[str] = ()) -> Result:
+    """Return the result in an output folder, with its model, of no module but those allowed.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no result, or one that cannot be read.
+        If the folder holds no result, one that cannot be read, or one of another module.
     """
     from intarsia.models.serialization import read_model
 
     found = result.load(folder)
     model = Path(folder) / "model"
-    return replace(found, model=read_model(model)) if model.is_dir() else found
+    return replace(found, model=read_model(model, allow_modules)) if model.is_dir() else found
 
 
 def _run(
@@ -256,6 +263,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
     return (
         *(doubled(schema) if algorithm.model.server_model is not None else ()),
         *caveats.unsealed(description, algorithm, sites=sites),
+        *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
         *caveats.named_alike(description, algorithm, schema),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from intarsia.core.algorithm import Algorithm, SecretKey, Sends
+from intarsia.core.algorithm import Algorithm, RandomKey, SecretKey, Sends
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
@@ -61,9 +61,7 @@ def set_up(
     if settings.intercept:
         schemas = {part: with_intercept(schema) for part, schema in schemas.items()}
     engine = parties.settle(schemas)
-    notes = preprocessing.prepare(
-        engine, schemas, standardise=settings.standardise, rng=engine.key("preparation")
-    )
+    notes = preprocessing.prepare(engine, schemas, standardise=settings.standardise)
     parties.transform("prepared")
     if clip is not None:
         differential_privacy.clip_rows(engine, clip)
@@ -154,7 +152,8 @@ def sealed_sums(
     recorder = None
     if settings.transcript and folder is not None:
         recorder = Transcript(folder / "transcript.bin")
-    return None if found is None else modes.sealing(settings, clients, found), recorder
+    made = None if found is None else modes.sealing(settings, clients, found, fresh=True)
+    return made, recorder
 
 
 @dataclass(eq=False)
@@ -187,7 +186,7 @@ class LocalParties:
         )
         for blocks in self.parts.values():
             blocks.clear()
-        engine.make_states(lambda name: preprocessing.initial(engine.block(name)))
+        engine.make_states(lambda name: preprocessing.initial(name, engine.block(name)))
         return engine
 
     def transform(self, step: Step) -> None:
@@ -200,6 +199,11 @@ class LocalParties:
         self.engine.transform(
             lambda name, part, block: transform_block(step, states[name], part, block)
         )
+
+
+def first_key(seed: int) -> RandomKey:
+    """Return what the server's state before the set-up is drawn from."""
+    return RandomKey((seed, 0, "server", "init"))
 
 
 def declare_exchanges(
@@ -219,7 +223,8 @@ def declare_exchanges(
         schemas[part],
         evaluation.server_blocks(algorithm.model, options, schemas["train"]),
     )
-    found = [*algorithm.disclosure.sends, *preprocessing.SENDS, *differential_privacy.SENDS]
+    found = [*algorithm.disclosure.needed(options), *preprocessing.sends(schemas)]
+    found += differential_privacy.SENDS
     found += evaluation.sends(
         *(model.predict, loss, schema), part=part, additive=model.additive, least=least_rows
     )

@@ -76,7 +76,7 @@ def alike(count=3):
 def started(options, blocks, mode="plain", test=None, recorder=None):
     sealing = None
     if mode != "plain":
-        keys = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+        keys = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
     schema = Schema.of(blocks, LABELS)
     parts = {"train": (schema, blocks)}

@@ -234,19 +234,21 @@ def test_a_module_of_the_users_own_that_is_elsewhere_is_named(tmp_path, monkeypa
     lines += ["    return nn.Sequential(nn.Linear(shape[0], width), nn.ReLU())"]
     (tmp_path / "blocknets14.py").write_text("\n".join(lines))
     tables()["north"].to_csv(tmp_path / "north.csv", index=False)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     given = {"rounds": 1, "yardsticks": False, "extractor": "blocknets14:Own", **SETTINGS}
     found = intarsia.run(
         tables=tables(), id="row", label="kind", algorithm="hyfem", out=tmp_path / "run", **given
     )
-    here = predict(tmp_path / "run", tmp_path / "north.csv", client="north")
+    allowed = {"allow_modules": ["blocknets14"]}
+    here = predict(tmp_path / "run", tmp_path / "north.csv", client="north", **allowed)
     np.testing.assert_array_equal(here.labels, found.model["north"].predict(tables()["north"]))
-    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(tmp_path)])
+    monkeypatch.chdir(tmp_path)  # where nothing is looked for
     monkeypatch.delitem(sys.modules, "blocknets14")
     for cached in (user_modules.named, block_network.structure, block_network._judging):
         cached.cache_clear()
-    with pytest.raises(ExperimentError, match=r"^There is no module 'blocknets14'.*run where it"):
-        predict(tmp_path / "run", tmp_path / "north.csv", client="north")
+    with pytest.raises(ExperimentError, match=r"^There is no module 'blocknets14'.*set PYTHON"):
+        predict(tmp_path / "run", tmp_path / "north.csv", client="north", **allowed)
 
 
 def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
@@ -356,7 +358,7 @@ def test_parameters_are_named_by_blocks_whatever_their_names():
     )
     drawn = block_network.drawn(made_of, np.float32, RandomKey((0,)))
     named = block_network.named_by_block(made_of, drawn)
-    assert set(named) == set(made_of.names)
+    assert {name: values.shape for name, values in named.items()} == made_of.shapes
     assert "extractors.a%2Eb.0.weight" in named
     assert block_network.numbered(made_of, named).keys() == drawn.keys()
     content = json.loads(json.dumps(dataclasses.asdict(made_of)))

@@ -114,7 +114,7 @@ def test_with_nothing_shared_it_is_the_baseline_local():
 
 def test_what_is_shared_is_the_average_of_what_the_clients_come_to(tmp_path):
     run(shared=["classifier.*"], out=tmp_path, participation=1.0)
-    kind = kind_of(describe(tmp_path))
+    kind = kind_of(describe(tmp_path, allow_modules=[HERE]))
     found = Checkpoints(tmp_path).latest((*kind.states, *RECORDS))
     states = [state.parameters for state in found.clients.values()]
     # as they stood when they had trained: what they open next is the average
@@ -184,7 +184,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
 
     with pytest.raises(StopError):
         run(out=tmp_path / "run", progress=stop, **settings)
-    again = intarsia.resume(tmp_path / "run", tables=tables())
+    again = intarsia.resume(tmp_path / "run", tables=tables(), allow_modules=[HERE])
     assert again.metrics == whole.metrics
 
 
@@ -193,7 +193,7 @@ def test_the_trained_modules_are_in_the_result_and_in_its_folder(tmp_path):
     settings = {"model": f"{HERE}:linear", "models": models, "rounds": 30, "rate": 0.05}
     found = run(**settings, out=tmp_path, standardise=True)
     assert found.model["b"].parameters["0.weight"].shape == (9, 5)
-    again = intarsia.load(tmp_path).model
+    again = intarsia.load(tmp_path, allow_modules=[HERE]).model
     for name, (x, y) in tables().items():
         frame = pandas.DataFrame(x, columns=[f"x{k}" for k in range(x.shape[1])])
         one = found.model[name]

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federations import BINARY, block, rectangles, table
-from intarsia.core.algorithm import Counts, PerFeature, PerSample, PerSelected, client_function
+from intarsia.core.algorithm import (
+    Counts,
+    PerFeature,
+    PerSample,
+    PerSelected,
+    client_function,
+    one_sender,
+)
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -114,7 +121,7 @@ def overlapping():
     return {name: block(x, y, list(r), c) for name, (r, c) in held.items()}
 
 
-KEYS = modes.Keys(SharedKey(bytes(range(32)), "tests"))
+KEYS = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
 
 
 def sealing_of(mode, clients, reach=2.0**22):
@@ -126,7 +133,8 @@ def sealing_of(mode, clients, reach=2.0**22):
 
     secret = CkksKeys.create(parameters(reach, len(clients))).secret_bytes()
     # every array that is laid out by an index goes into ciphertexts, if it is as short as one value
-    return replace(modes.sealing(options, clients, replace(KEYS, ckks=secret)), long=1)
+    keys = modes.in_one_process(KEYS.shared, secret)
+    return replace(modes.sealing(options, clients, keys), long=1)
 
 
 def engine_over(blocks, mode="masked", seed=0):
@@ -286,6 +294,9 @@ def add_up_at_first(state, block, message, rng):
     if 0 in block.samples.tolist():  # at client a alone
         return state, sums
     return state, replace(sums, rows=None, total=None)
+
+
+add_up_at_first = one_sender(add_up_at_first, "rows", "total")
 
 
 def test_a_field_that_is_none_adds_nothing():
@@ -483,7 +494,7 @@ def test_a_checkpoint_does_not_open_with_other_keys():
     engine = engine_over(blocks)
     total = engine.sum(add_up, everyone(engine, Ask()))
     sealed = engine.books.seal(Held(total.rows, total.columns, total.total, total.count, 0))
-    stranger = modes.Keys(SharedKey(bytes(32), "tests"))
+    stranger = modes.in_one_process(SharedKey(bytes(32), "tests"))
     schema = Schema.of(blocks, BINARY)
     sealing = modes.sealing(Privacy(mode="masked"), list(blocks), stranger)
     other = Simulation({"train": (schema, blocks)}, 0, sealing)

@@ -21,6 +21,7 @@ from intarsia.privacy.keys.keyring import CkksSecret
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 from intarsia.privacy.secure_aggregation.ckks_parameters import parameters
+from key_folders import exchanged
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 from federation_of_four import Reference, intarsia
@@ -85,7 +86,7 @@ def credit(four):
     folder = four.folder / "credit"
     folder.mkdir()
     write_tables(folder)
-    SharedKey(bytes(range(32)), "credit").store(folder / "shared.key")
+    exchanged(folder, TABLES, "credit")
     for name, table in TABLES.items():
         described = f'path = "{folder}/{name}.csv"\n{table}'
         path = four.kits / name / "local" / "site.toml"
@@ -114,7 +115,8 @@ def test_hyfdca_under_ckks_over_four_sites_comes_to_the_bits_of_one_process(four
     shared = SharedKey.load(path.parent / "shared.key")
     fitting = parameters(2.0**22, len(TABLES))
     secret = CkksSecret(CkksKeys.create(fitting).secret_bytes(), "credit", shared.generation)
-    secret.store(path.parent / "ckks.key")
+    for own in (path.parent, *(path.parent / "keys" / name for name in TABLES)):
+        secret.store(own / "ckks.key")
     reference = Reference(tree, path.parent / "ciphered")
     (path.parent / "ciphered.toml").write_text(
         path.read_text()

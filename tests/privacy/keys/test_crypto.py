@@ -51,6 +51,14 @@ def test_a_public_key_that_gives_everyone_the_same_secret_is_refused():
         crypto.agree(crypto.new_private_key(), bytes(32))
 
 
+def test_a_message_is_bound_to_its_addresses():
+    key = crypto.new_secret()
+    sealed = crypto.encrypt(key, b"x", b"from a to b")
+    assert crypto.decrypt(key, sealed, b"from a to b") == b"x"
+    with pytest.raises(TamperedError, match="meant for another link"):
+        crypto.decrypt(key, sealed, b"from a to c")
+
+
 @pytest.mark.parametrize("length", range(29))
 def test_a_cut_message_is_refused(length):
     key = crypto.new_secret()

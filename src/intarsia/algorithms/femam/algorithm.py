@@ -40,8 +40,7 @@ One level is federated averaging; "global" and "personal" is the residual model 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,7 @@ def init_server(
     server = Server(
         options=options,
         clients=clients,
-        shares={one: float(count[one]) if options.weights == "samples" else 1.0 for one in clients},
+        shares=at_client.weights_of(options, schema),
         features=networks.check_same_features(schema, name),
         outputs=output_count(schema),
         seed=rng.integer(),
@@ -323,9 +322,8 @@ def _averaged(server: Server, level: Level, clients: fl.Clients) -> Level:
     for group in range(len(models)):
         members = [one for one in clients.ids if state.group_of(level, one) == group]
         if members:
-            whole = math.fsum(server.shares[one] for one in members)
-            shares = {one: state.Share(server.shares[one] / whole) for one in members}
-            models[group] = clients.sum(at_client.send_part, shares).model
+            asked = dict.fromkeys(members, state.Share(tuple(members)))
+            models[group] = clients.sum(at_client.send_part, asked).model
     return fl.evolve(level, models=tuple(models))
 
 
@@ -360,6 +358,19 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     )
 
 
+def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
+    """Return what the server may tell in the clear: what it drew, unless it reads models."""
+    if server.options.read_of_clients:
+        return {}
+    found: list[Any] = [None, *server.levels[0].models]
+    while len(server.levels) < len(server.options.levels):
+        server = with_level(server)
+        found += server.levels[-1].models
+    return dict.fromkeys(
+        ["Begin.own", "Candidate.model", "Closing.model", "Latest.model"], tuple(found)
+    )
+
+
 def opening_models(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
     """Declare that messages hold the models of clusters: totals, or what these start from."""
     places = ["Candidate.model", "Closing.model", "Latest.model"]
@@ -382,33 +393,56 @@ FEMAM = fl.Algorithm(
             (
                 *fl.asks(
                     at_client.begin_level,
-                    at_client.try_model,
-                    at_client.choose_model,
                     at_client.train_level,
                     at_client.fine_tune,
                     at_client.close_level,
                     at_client.scale_levels,
-                    class_priors.take_offset,
                 ),
-                *fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
-                *fl.sums(
-                    at_client.send_part,
-                    pooled=lambda options: options.pools,
-                    chosen=lambda options: options.chooses,
+                *fl.each(
+                    fl.asks(at_client.try_model, at_client.choose_model),
+                    needed=lambda options: options.clustering == "loss",
                 ),
-                *fl.sums(
-                    at_client.open_level,
-                    at_client.compare_models,
-                    at_client.weigh_level,
-                    at_client.calibrate,
-                    class_priors.count_rows,
-                    class_priors.compare_shares,
-                    class_priors.try_offsets,
-                    at_client.part_of_loss,
-                    reveals=("at",),
+                *fl.each(
+                    fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
+                    needed=lambda options: bool(options.read_of_clients),
+                ),
+                *fl.each(
+                    fl.sums(
+                        at_client.send_part,
+                        pooled=lambda options: options.pools,
+                        chosen=lambda options: options.chooses,
+                    ),
+                    present="members",
+                    together="some",  # those of a group
+                ),
+                *fl.sums(at_client.open_level, at_client.part_of_loss, reveals=("at",)),
+                *fl.each(
+                    fl.sums(at_client.compare_models, reveals=("at",)),
+                    needed=lambda options: "auto" in options.levels,
+                ),
+                *fl.each(
+                    fl.sums(at_client.weigh_level, reveals=("at",)),
+                    needed=lambda options: options.prune == "pooled",
+                ),
+                *fl.each(
+                    fl.sums(at_client.calibrate, reveals=("at",)),
+                    needed=lambda options: options.calibrated,
+                ),
+                *fl.each(
+                    (
+                        *fl.asks(class_priors.take_offset),
+                        *fl.sums(
+                            class_priors.count_rows,
+                            class_priors.compare_shares,
+                            class_priors.try_offsets,
+                            reveals=("at",),
+                        ),
+                    ),
+                    needed=lambda options: "shares" in options.levels,
                 ),
             )
         ),
         groups=given_clusters,
+        allowed=allowed,
     ),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Client:
     least: float = math.inf  # its loss
     count: int = 0  # of levels that are kept
     level: int = 0  # the latest, counted from 1
+    name: ClientId = ""
+    weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
 
 
 def init_client(
@@ -63,7 +65,17 @@ def init_client(
         held_out=held_out,
         base=np.zeros((rows, outputs), next(iter(made.values())).dtype),
         kept={},
+        name=client,
+        weights=weights_of(options, schema),
     )
+
+
+def weights_of(options: FeMAM, schema: Schema) -> dict[ClientId, float]:
+    """Return what each client counts for in an average."""
+    return {
+        name: float(held.labelled.sum()) if options.weights == "samples" else 1.0
+        for name, held in schema.holdings.items()
+    }
 
 
 def _opened(client: Client, model: Array | None) -> Client:
@@ -214,7 +226,9 @@ def send_part(
     client: Client, block: Block, message: state.Share, rng: fl.RandomKey
 ) -> tuple[Client, state.Model]:
     """Send the client's part of an average, for a sum that the server does not read."""
-    return client, state.Model(message.share * _told(client))
+    weights = client.weights
+    share = weights[client.name] / math.fsum(weights[one] for one in message.members)
+    return client, state.Model(share * _told(client))
 
 
 @fl.client_function

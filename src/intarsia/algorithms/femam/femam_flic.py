@@ -32,7 +32,7 @@ import numpy as np
 
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
-from intarsia.algorithms.femam.algorithm import FEMAM, with_level
+from intarsia.algorithms.femam.algorithm import FEMAM, allowed, with_level
 from intarsia.algorithms.femam.hyperparameters import FeMAM, given_clusters
 from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
@@ -369,6 +369,7 @@ def _part_of(
         pooled=lambda options: sends.pooled(options_of(options)),
         chosen=lambda options: sends.chosen(options_of(options)),
         tells=lambda options: sends.tells(options_of(options)),
+        needed=lambda options: sends.needed(options_of(options)),
     )
 
 
@@ -412,5 +413,9 @@ FEMAM_FLIC = fl.Algorithm(
     disclosure=fl.Disclosure(
         sends=(*_FIRST_SENDS, *fl.asks(close_first), *_LEVEL_SENDS),
         groups=lambda options, schema: given_clusters(options.femam, schema),
+        allowed=lambda server, client: {
+            **parameter_sharing.allowed(_server_of_first(server), client),
+            **allowed(server.levels, client),
+        },
     ),
 )

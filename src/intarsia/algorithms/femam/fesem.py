@@ -27,7 +27,7 @@ from typing import Literal
 
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
-from intarsia.algorithms.femam.algorithm import FEMAM, opening_models
+from intarsia.algorithms.femam.algorithm import FEMAM, allowed, opening_models
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
@@ -141,6 +141,7 @@ IFCA = replace(
                 pooled=lambda options: True,
                 chosen=lambda options: options.clusters > 1,
             ),
-        )
+        ),
+        allowed=allowed,
     ),
 )

@@ -50,9 +50,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Share:
-    """A client's weight in the average of those that share a model."""
+    """Who shares a model, of which a client sends its part."""
 
-    share: float
+    members: tuple[ClientId, ...]
 
 
 @dataclass(frozen=True)

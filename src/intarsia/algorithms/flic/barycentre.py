@@ -138,6 +138,9 @@ def settle_factors(
     return client, sharing.Change(part_vector(moved, client.options.shared_parts))
 
 
+settle_factors = fl.one_sender(settle_factors, "shared")
+
+
 SENDS = fl.opening(
     dict.fromkeys(["Last.maps", "Step.maps"], ("Maps.maps",)),
     fl.sums(send_maps, settle_factors, pooled=sharing.shares),

@@ -168,6 +168,9 @@ def decompose(
     return client, Average(vectors[:, ::-1][:, : client.options.rank].copy())
 
 
+decompose = fl.one_sender(decompose, "average")
+
+
 @fl.client_function
 def descend(
     client: Client, block: Block, message: Average, rng: fl.RandomKey

@@ -26,7 +26,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -47,11 +47,13 @@ from intarsia.algorithms.hyfdca.state import (
     HyFDCA,
     InPhase,
     Server,
+    find_counting,
     init_client,
     init_server,
 )
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.protocols import differential_privacy
@@ -362,6 +364,25 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "TrySteps.z": "DirectionProducts.z",
 }
 
+# Who is asked together, where these are not all: those whose labels count, or one after the other.
+_PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
+    **dict.fromkeys(
+        ["move_duals", "slope_along"], lambda schema, _: find_counting(schema.labelled)
+    ),
+    **dict.fromkeys(["centre_duals", "slope_of_steps"], lambda schema, _: schema.labelled.owners),
+    "mask_rows": lambda schema, _: {
+        name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
+    },
+}
+_OF_SOME = ("solve",)  # by one client
+
+
+def _with_parties(one: fl.Sends) -> fl.Sends:
+    name = one.function.name
+    together: Any = "some" if name in _OF_SOME else one.together
+    return replace(one, parties=_PARTIES.get(name), together=together)
+
+
 HYFDCA = fl.Algorithm(
     name="hyfdca",
     hyperparameters=HyFDCA,
@@ -383,18 +404,25 @@ HYFDCA = fl.Algorithm(
     ),
     model=fl.Model(predict=predict, additive=True, kind="linear"),
     disclosure=fl.Disclosure(
-        sends=fl.opening(
-            _TOTALS,
-            (
-                *fl.asks(enter_partial, forget),
-                *dual_ascent.SENDS,
-                *minibatch_ascent.SENDS,
-                *dual_newton.SENDS,
-                *newton.SENDS,
-                *partial_participation.SENDS,
-            ),
+        sends=tuple(
+            _with_parties(one)
+            for one in fl.opening(
+                _TOTALS,
+                (
+                    *fl.asks(enter_partial, forget),
+                    *dual_ascent.SENDS,
+                    *minibatch_ascent.SENDS,
+                    *dual_newton.SENDS,
+                    *newton.SENDS,
+                    *partial_participation.SENDS,
+                ),
+            )
         ),
         dp_unit="sample",
+        # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them
+        allowed=lambda server, client: (
+            {} if server.options.system == "rows" else {"Gather.framed": (False,)}
+        ),
     ),
     private=private,
 )

@@ -418,6 +418,9 @@ def send_zeros(
     return client, zeros
 
 
+send_zeros = fl.one_sender(send_zeros, "alpha", "w", "z")
+
+
 @fl.client_function
 def local_dual_ascent(
     client: Client, block: Block, message: Ascend, rng: fl.RandomKey

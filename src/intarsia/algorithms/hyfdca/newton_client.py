@@ -240,9 +240,8 @@ class MeasurePoint:
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; None: nothing counts here. Where the system is shared
-    # two more, see `_bounds`
-    norms: Array | None
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; where the system is shared two more, see `_bounds`
+    norms: Array
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
 
@@ -448,13 +447,12 @@ def measure_point(
 ) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     away = message.w - point.w
-    norms = None
+    norms = np.zeros((len(away), 3))
     if (kept := point.kept_features).any():
         norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual)
     if point.overlap is not None:
-        norms = np.zeros((len(away), 3)) if norms is None else norms
         norms = np.concatenate([norms, _bounds(point)], axis=1)
     size, outputs = len(point.frame), len(away)
     if message.rows is None:

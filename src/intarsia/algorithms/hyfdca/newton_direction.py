@@ -70,7 +70,7 @@ class Products:
     """Scores of the direction; scalars for the line search."""
 
     z: fl.PerSample
-    line: Array | None  # (outputs, 2) d·w, ‖d‖²; None: nothing counts at this client
+    line: Array  # (outputs, 2) d·w, ‖d‖²
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Applied:
 
     products: fl.PerSelected  # (outputs, selected)
     counts: fl.Counts
-    squares: Array | None  # (outputs, 2) residual · preconditioned, ‖residual‖²
+    squares: Array  # (outputs, 2) residual · preconditioned, ‖residual‖²
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Curved:
     """The Hessian's data part along the conjugate direction."""
 
     product: fl.PerFeature  # (outputs, features) X_Fᵀ h X_F p
-    squares: Array | None  # (outputs, 2) Σ h (Xp)², ‖p‖²
+    squares: Array  # (outputs, 2) Σ h (Xp)², ‖p‖²
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def multiply(
         assert message.y is not None
         point = state.point if isinstance(state, Sharing) else state
         direction = message.y @ point.frame
-    kept, line = point.kept_features, None
+    kept, line = point.kept_features, np.zeros((len(direction), 2))
     if kept.any():
         line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
@@ -354,9 +354,9 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
                 np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
-    squares = None
+    squares = np.zeros((len(residual), 2))
     if search.keeps_features:
-        shared, squares = residual * point.kept_features, np.empty((len(residual), 2))
+        shared = residual * point.kept_features
         for c in range(len(residual)):
             squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
     products = scores(search.values, preconditioned.astype(search.values.dtype, copy=False))
@@ -385,9 +385,8 @@ def curve(
     conjugate = search.preconditioned + keep * search.conjugate
     products = message.products + keep * search.products
     weighted = point.curvature * products
-    squares = None
+    squares = np.zeros((len(keep), 2))
     if search.keeps_features or len(search.kept):
-        squares = np.empty((len(keep), 2))
         for c in range(len(keep)):
             squares[c, 0] = weighted[c, search.kept] @ products[c, search.kept]
             squares[c, 1] = (conjugate[c] * point.kept_features) @ conjugate[c]

@@ -21,7 +21,10 @@ has the same bits whatever they are. Turns are such that co-owners of a sample h
 of four turns the rows cross in one exchange.
 
 Trust: a server that deals wrong words spoils a step, which the certificate shows; it reads nothing
-by it. A server together with one client can read the rows of those that share samples with it.
+by it. A share of one client alone, or shares by words that were not dealt together, would tell the
+rows of a co-owner in the basis: G_Aᵀ U_B is known words times rows. So all are asked together, and
+each masks its rows once in a step and multiplies by what was masked last. A server together with
+one client can read the rows of those that share samples with it.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from intarsia.algorithms.hyfdca.newton_client import Overlap, Partner, Point, co
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import RefusedError
 from intarsia.maths.linear.products import project_rows
 from intarsia.maths.linear.word_products import (
     ROOM,
@@ -75,6 +79,7 @@ class Sharing:
     rows: Array  # (selected, features) in the secret basis
     own: NDArray[np.uint64]  # those of shared cells, weighted: (outputs, samples, features) by cell
     drawn: NDArray[np.uint64]  # the dealer's words, likewise
+    part: int = 0  # up to which rows have crossed
 
     @property
     def options(self) -> Any:
@@ -88,6 +93,7 @@ class Mask:
 
     seed: bytes
     scale: Array  # (outputs,)
+    part: int = 0  # whose rows cross: those of four turns
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class Factors:
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words."""
 
-    system: Array  # (2, outputs, features · (features + 3) / 2)
+    system: fl.Halves  # (2, outputs, features · (features + 3) / 2)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:
@@ -177,29 +183,29 @@ def solve_shared(
     blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
     # step 1
     sharing = [name for name, one in overlaps.items() if one.partners]
-    rows: dict[int, Any] = {}
-    counts = np.zeros(dealer.cells)
-    for number in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}):
-        asked = [name for name in sharing if overlaps[name].turn // len(_TURNS) == number]
-        masked = clients.sum(mask_rows, {name: Mask(seeds[name], scale) for name in asked})
-        # discloses how many samples of each overlap group have curvature: as many words are dealt
-        counts += clients.reveal(masked.selected)
-        rows[number] = masked
-    # step 2
-    shares, taken = _deal_products(dealer, seeds, counts.astype(np.int64), outputs, secret)
-    for name, own in overlaps.items():
-        _blind(taken, own.features, blinds[name], dealer.features)
-    total = None
-    for number in rows or (0,):
+    shares: Mapping[tuple[ClientId, ClientId], NDArray[np.uint64]] = {}
+    taken, counts, rows, total = np.zeros(0, np.uint64), np.zeros(dealer.cells), None, None
+    for number in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
+        if sharing:
+            rows = clients.sum(
+                mask_rows, {name: Mask(seeds[name], scale, number) for name in sharing}
+            )
+        if not number:
+            if rows is not None:
+                # discloses how many samples of each overlap group have curvature: as many words
+                # are dealt
+                counts = clients.reveal(rows.selected)
+            shares, taken = _deal_products(dealer, seeds, counts.astype(np.int64), outputs, secret)
+            for name, own in overlaps.items():
+                _blind(taken, own.features, blinds[name], dealer.features)
+        # step 2
         messages: dict[ClientId, Factors] = {}
         for name, own in overlaps.items():
             met = [one for one in own.partners if one.turn // len(_TURNS) == number]
-            blind = blinds[name] if total is None else None
-            if not met and blind is None:
-                continue
+            blind = None if number else blinds[name]
             fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
             given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
-            found = {field: getattr(rows[number], field) for field in fields}
+            found = {field: getattr(rows, field) for field in fields}
             messages[name] = Factors(number, scale, slope, blind, given, **found)
         part = clients.sum(multiply_rows, messages).system
         total = part if total is None else total + part
@@ -303,9 +309,40 @@ def _basis_rows(point: Point, block: Block) -> Array:
 
 @fl.client_function
 def mask_rows(
-    point: Point, block: Block, message: Mask, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: Mask, rng: fl.RandomKey
 ) -> tuple[Sharing, MaskedRows]:
-    """Send the weighted rows less the dealer's words to the co-owners of their samples."""
+    """Send the weighted rows less the dealer's words to the co-owners of their samples.
+
+    Raises
+    ------
+    RefusedError
+        If they were masked before in this step, or their turn is not come.
+    """
+    before = state.part + 1 if isinstance(state, Sharing) else 0
+    if message.part != before:
+        raise RefusedError(
+            f"Part {message.part} of the masked rows was asked for where part {before} comes next; "
+            "run the algorithm as it is at the server."
+        )
+    if isinstance(state, Point):
+        state = _draw_words(state, block, message)
+    state = fl.evolve(state, part=message.part)
+    point = state.point
+    assert point.overlap is not None
+    overlap, counts = point.overlap, counts_by_cell(point, point.selected)
+    shared = _shared(overlap)
+    selected = np.zeros(overlap.all_cells)
+    kept = shared & np.array(point.kept_samples)
+    selected[overlap.cells[kept]] = counts[kept]
+    fields: dict[str, Any] = dict.fromkeys(_TURNS)
+    if overlap.turn // len(_TURNS) == message.part:
+        fields[_TURNS[overlap.turn % len(_TURNS)]] = state.own - state.drawn
+    entries = np.where(shared, counts, 0) * (len(message.scale) * len(overlap.features))
+    return state, MaskedRows(**fields, counts=entries, selected=selected)
+
+
+def _draw_words(point: Point, block: Block, message: Mask) -> Sharing:
+    """Return the client with its rows as words, and the words that hide them."""
     assert point.overlap is not None
     overlap, outputs = point.overlap, len(message.scale)
     counts = counts_by_cell(point, point.selected)
@@ -322,13 +359,10 @@ def mask_rows(
         for c in range(outputs):
             write_words(rows[start:stop], factors[c, start:stop], words[c])
         drawn[here] = _row_words(message.seed, number, outputs, stop - start, overlap).ravel()
-    selected = np.zeros(overlap.all_cells)
-    kept = shared & np.array(point.kept_samples)
-    selected[overlap.cells[kept]] = counts[kept]
-    fields: dict[str, Any] = dict.fromkeys(_TURNS)
-    fields[_TURNS[overlap.turn % len(_TURNS)]] = own - drawn
-    masked = MaskedRows(**fields, counts=entries, selected=selected)
-    return Sharing(point, rows, own, drawn), masked
+    return Sharing(point, rows, own, drawn)
+
+
+mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
 
 
 @fl.client_function

@@ -137,7 +137,7 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
-        counting=_find_counting(schema.labelled),
+        counting=find_counting(schema.labelled),
         labellers=_find_labellers(schema),
         dealer=newton_shares.deal_overlaps(schema) if exact else None,
         shared_labels=bool(
@@ -148,7 +148,7 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
     )
 
 
-def _find_counting(labelled: Index) -> tuple[ClientId, ...]:
+def find_counting(labelled: Index) -> tuple[ClientId, ...]:
     """Return the clients at which whole cells count; they take turns."""
     cells = enumerate(labelled.cells)
     names = {cell.owners[number % len(cell.owners)] for number, cell in cells}

@@ -32,8 +32,7 @@ With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,9 +116,15 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
 
 def _given(server: Server, clients: fl.Clients, parts: Whole) -> Whole:
     """Return a network that the server has as a total of all clients."""
+    total = clients.sum(at_client.send_start, _starts(server, clients.ids, parts))
+    return Whole(**{key: getattr(total, key) for key in _PARTS if getattr(parts, key) is not None})
+
+
+def _starts(server: Server, clients: Sequence[ClientId], parts: Whole) -> dict[ClientId, Whole]:
+    """Return the message of a network that the server has to each client."""
     fields = [one for one in _PARTS if getattr(parts, one) is not None]
     messages: dict[ClientId, Whole] = {}
-    for place, client in enumerate(clients.ids):
+    for place, client in enumerate(clients):
         # the first of its holders sends a block
         own = [name for name, owners in server.owners.items() if owners[0] == client]
         sent = {
@@ -128,8 +133,22 @@ def _given(server: Server, clients: fl.Clients, parts: Whole) -> Whole:
             if key in fields
         }
         messages[client] = Whole(**sent, rest=parts.rest if place == 0 else None)
-    total = clients.sum(at_client.send_start, messages)
-    return Whole(**{key: getattr(total, key) for key in fields})
+    return messages
+
+
+def _allowed(server: Server, client: ClientId) -> dict[str, tuple[Any, ...]]:
+    """Return what the server may tell in the clear: what it drew, unless it reads classifiers."""
+    own = _starts(server, tuple(server.shares), server.start)[client]
+    found: dict[str, tuple[Any, ...]] = {"Whole.extractors": (None, {}, own.extractors)}
+    if _read_of_clients(server.options):
+        return found
+    return {
+        **found,
+        "Whole.columns": (None, own.columns),
+        "Whole.rest": (None, own.rest),
+        "Told.columns": (None,),
+        "Told.rest": (None,),
+    }
 
 
 def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
@@ -166,14 +185,7 @@ def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
 
 def _broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, at_client.Told]:
     """Return the message of the server's network to each client that is there."""
-    there, shares, whole = set(clients.ids), server.shares, server.whole
-    every = math.fsum(shares[client] for client in there)
-    holding = {
-        name: math.fsum(shares[client] for client in owners if client in there)
-        for name, owners in server.owners.items()
-    }
-    rate = server.options.rate * server.options.decay ** max(0, server.rounds - 1)
-    hidden = server.made_of.hidden
+    whole, hidden = server.whole, server.made_of.hidden
     grown = () if hidden == server.options.hidden else hidden
     return {
         client: at_client.Told(
@@ -182,15 +194,8 @@ def _broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, at_client.
             rest=whole.rest,
             classes=server.seen,
             by_block=server.seen_by_block,
-            share=shares[client] / every,
-            block_shares={
-                name: shares[client] / holding[name]
-                for name, owners in server.owners.items()
-                if client in owners
-            },
-            weight=shares[client],
-            rate=rate,
-            asked=server.options.matching == "rounds",
+            present=tuple(clients.ids),
+            number=server.rounds,
             hidden=grown,
         )
         for client in clients.ids
@@ -232,8 +237,7 @@ def _with_classes(server: Server, clients: fl.Clients) -> Server:
     options, there = server.options, tuple(clients.ids)
     if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
         return server
-    messages = {client: at_client.Weight(server.shares[client]) for client in there}
-    total = clients.sum(at_client.weigh_classes, messages)
+    total = clients.sum(at_client.weigh_classes, dict.fromkeys(there, at_client.Weight()))
     by_block = None if server.made_of.hidden else total.by_block
     return fl.evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
@@ -335,18 +339,25 @@ HYFEM = fl.Algorithm(
             },
             (
                 *fl.sums(at_client.send_start, reveals=_PARTS, opens=_PARTS),
-                *fl.sums(
-                    at_client.local_training,
-                    reveals=_PARTS,
-                    opens=_PARTS,
-                    pooled=lambda options: options.shares != "nothing",
+                *fl.each(
+                    fl.sums(
+                        at_client.local_training,
+                        reveals=_PARTS,
+                        opens=_PARTS,
+                        pooled=lambda options: options.shares != "nothing",
+                    ),
+                    present="present",
                 ),
                 *fl.sums(at_client.weigh_classes),
-                *fl.asks(at_client.send_classifier, tells=_read_of_clients),
+                *fl.each(
+                    fl.asks(at_client.send_classifier, tells=_read_of_clients),
+                    needed=lambda options: bool(_read_of_clients(options)),
+                ),
                 *fl.asks(at_client.train_alone),
                 *fl.sums(at_client.part_of_loss, reveals=("at",)),
             ),
         ),
         groups=_blocks_of_several,
+        allowed=_allowed,
     ),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfem import network as nets
-from intarsia.algorithms.hyfem.hyperparameters import HyFEM, composition
+from intarsia.algorithms.hyfem.hyperparameters import (
+    HyFEM,
+    composition,
+    share_of,
+    used_blocks,
+)
 from intarsia.algorithms.hyfem.matching import OwnClassifier
 from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks import targets
@@ -44,13 +51,15 @@ class Client:
     made_of: Composition
     parameters: Arrays  # by slot
     classes: NDArray[np.bool_]  # (outputs,) that it has rows of
+    name: ClientId = ""
+    shares: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # p of all
+    owners: Mapping[str, tuple[ClientId, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    # of each of its blocks
 
 
 @dataclass(frozen=True)
 class Weight:
-    """The client's p_m."""
-
-    share: float
+    """Ask for the classes that the client has."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +72,19 @@ class Seen:
 
 @dataclass(frozen=True)
 class Told:
-    """The server's network, and what a client needs to weigh how it changes it."""
+    """The server's network, and what a client needs to weigh how it changes it.
+
+    What a client counts for it tells from the schema: a server that chose it could let one count
+    alone.
+    """
 
     extractors: Any  # those of `Whole`, of the client's blocks
     columns: Any
     rest: Any
     classes: Any = None  # those of `Seen`, added up over the clients that are there
     by_block: Any = None
-    share: float = 0.0  # p_m over Σ p of those that are there
-    block_shares: Mapping[str, float] | None = None  # p_m over Σ p of those that hold the block
-    weight: float = 0.0  # p_m
-    rate: float = 0.0
-    asked: bool = False  # the server asks for the classifier: its change is not sent
+    present: tuple[ClientId, ...] = ()  # who is there
+    number: int = 0  # rounds so far, which say how long steps are
     hidden: tuple[int, ...] = ()  # units of the classifier's hidden layers; (): as set
 
 
@@ -159,14 +169,15 @@ def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
     )
 
 
-def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], rate: float) -> list[Client]:
+def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], number: int) -> list[Client]:
     """Return the clients after the steps of a round, those of one structure at once."""
-    trainings = []
+    trainings, known = [], tasks[0][0].options
+    rate = known.rate * known.decay ** max(0, number - 1)
     for client, _, _ in tasks:
         options, made_of = client.options, client.made_of.structure
         dropout = options.block_dropout if len(made_of.blocks) > 1 else 0.0
-        known = (options.pulls, options.steps, options.batch, dropout)
-        trainings.append(_training(made_of, *known))
+        given = (options.pulls, options.steps, options.batch, dropout)
+        trainings.append(_training(made_of, *given))
     learners = [_learner(*task) for task in tasks]
     found = train_learners(trainings, learners, tasks[0][0].options.engine, rate)
     return [fl.evolve(task[0], parameters=own) for task, own in zip(tasks, found, strict=True)]
@@ -179,8 +190,12 @@ def init_client(
     made_of = composition(options, schema, client)
     nets.values_of(made_of, block)  # a missing value is said before anything trains
     kind = np.float64 if options.precision == "double" else np.float32
-    classes = held_classes(block, made_of.outputs)
-    return Client(options, made_of, nets.drawn(made_of, kind, rng), classes)
+    classes, blocks = held_classes(block, made_of.outputs), used_blocks(options, schema)
+    return Client(
+        *(options, made_of, nets.drawn(made_of, kind, rng), classes),
+        *(client, share_of(options, schema)),
+        {name: one.owners for name, one in blocks.items() if client in one.owners},
+    )
 
 
 def held_classes(block: Block, outputs: int) -> NDArray[np.bool_]:
@@ -198,12 +213,15 @@ def send_start(
     return client, message
 
 
+send_start = fl.one_sender(send_start, "extractors", "columns", "rest")
+
+
 @fl.client_function
 def weigh_classes(
     client: Client, block: Block, message: Weight, rng: fl.RandomKey
 ) -> tuple[Client, Seen]:
     """Send the client's weight for each class that it has."""
-    own: Array = np.where(client.classes, message.share, 0.0)
+    own: Array = np.where(client.classes, client.shares[client.name], 0.0)
     by_block = None if client.made_of.hidden else dict.fromkeys(client.made_of.blocks, own)
     return client, Seen(own, by_block)
 
@@ -227,7 +245,7 @@ def local_training(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, C
     """Train from the server's network; send the client's part of its change."""
     before = [_opened(client, message) for client, _, message, _ in calls]
     tasks = [(client, block, rng) for client, (_, block, _, rng) in zip(before, calls, strict=True)]
-    after = _trained(tasks, calls[0][2].rate)
+    after = _trained(tasks, calls[0][2].number)
     return [
         (new, _change(old, new, call[2]))
         for old, new, call in zip(before, after, calls, strict=True)
@@ -238,7 +256,7 @@ def local_training(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, C
 def train_alone(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own network; there is nothing to send."""
     tasks = [(client, block, rng) for client, block, _, rng in calls]
-    return [(client, fl.Ready()) for client in _trained(tasks, calls[0][2].rate)]
+    return [(client, fl.Ready()) for client in _trained(tasks, calls[0][2].number)]
 
 
 # it draws the other's batches, so that the two can be compared
@@ -260,42 +278,45 @@ def _change(before: Client, after: Client, message: Told) -> Change:
 
     A row of the last layer counts for those that have its class, unless all rows do.
     """
-    made_of = before.made_of
+    made_of, there = before.made_of, set(message.present)
     old, new = (nets.parts_of(made_of, before.parameters), nets.parts_of(made_of, after.parameters))
-    shares = message.block_shares
-    assert shares is not None
+    share = _share(before, there)
+    shares = {name: _share(before, there & {*before.owners[name]}) for name in made_of.blocks}
     extractors = {
         name: shares[name] * (new.extractors[name] - old.extractors[name])
         for name in made_of.blocks
     }
-    if message.rest is None or message.asked:
+    if message.rest is None or before.options.matching == "rounds":  # it is asked for
         return Change(extractors, None, None)
     moved = {name: new.columns[name] - old.columns[name] for name in made_of.blocks}
     if made_of.hidden:
         columns = {name: shares[name] * one for name, one in moved.items()}
     else:
         columns = {
-            name: _of_classes(before, message, shares[name], (message.by_block or {}).get(name))[
-                :, None
-            ]
+            name: _of_classes(before, shares[name], (message.by_block or {}).get(name))[:, None]
             * one
             for name, one in moved.items()
         }
-    rest = message.share * (new.rest - old.rest)
-    rows = _of_classes(before, message, message.share, message.classes)
+    rest = share * (new.rest - old.rest)
+    rows = _of_classes(before, share, message.classes)
     biases, weights = nets.split_rest(rest, (*made_of.hidden, made_of.outputs))  # views of `rest`
-    biases[-1] *= rows / message.share
+    biases[-1] *= rows / share
     if weights:
-        weights[-1] *= rows[:, None] / message.share
+        weights[-1] *= rows[:, None] / share
     return Change(extractors, columns, rest)
 
 
-def _of_classes(client: Client, message: Told, share: float, total: Array | None) -> Array:
+def _share(client: Client, there: AbstractSet[ClientId]) -> float:
+    """Return p_m over Σ p of some clients."""
+    return client.shares[client.name] / math.fsum(client.shares[one] for one in there)
+
+
+def _of_classes(client: Client, share: float, total: Array | None) -> Array:
     """Return the weights of the client's rows of the last layer, (outputs,)."""
     if client.options.unseen_rows == "averaged" or total is None:
         return np.full(client.made_of.outputs, share)
     found: Array = np.where(
-        client.classes, message.weight / np.where(client.classes, total, 1.0), 0.0
+        client.classes, client.shares[client.name] / np.where(client.classes, total, 1.0), 0.0
     )
     return found
 

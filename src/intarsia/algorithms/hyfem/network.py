@@ -69,10 +69,11 @@ class Composition(TrainedArchitecture):
         return replace(self, blocks=numbers, columns=(), extractors=extractors)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters, by block."""
-        named = structure(self.structure).named_parameters()
-        return tuple(_by_block(self, name) for name, _ in named)
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters, by their names by block; it takes no memory."""
+        with torch.device("meta"):
+            named = BlockNetwork(self).named_parameters()
+        return {_by_block(self, name): tuple(values.shape) for name, values in named}
 
     def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
         """Return the log-odds of the classes, (outputs, samples)."""

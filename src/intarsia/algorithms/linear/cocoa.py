@@ -62,7 +62,6 @@ class Server:
 
     options: CoCoA
     samples: int  # N
-    sigma: float  # σ'
     w: Any = None  # sealed (outputs, features)
 
 
@@ -83,7 +82,6 @@ class Ascend:
     """Weights to step from."""
 
     w: fl.PerFeature
-    sigma: float
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,8 @@ def local_dual_ascent(
         row_norms(block.x) / regularised,
         np.ones(samples),
         order,
-        sigma=message.sigma,
+        # the client's own: a server that chose it could let all but one stand still
+        sigma=options.gamma * client.clients if options.sigma is None else options.sigma,
         regularised_samples=regularised,
         loss=losses.loss_code(options.loss),
     )
@@ -201,14 +200,12 @@ def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
         raise FederationError(
             f"{bare} training samples have no label; cocoa needs one for each: drop them."
         )
-    clients, sigma = len(schema.clients), options.sigma
-    sigma = options.gamma * clients if sigma is None else sigma
-    return Server(options, len(schema.samples), sigma)
+    return Server(options, len(schema.samples))
 
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
-    message = Ascend(w=server.w, sigma=server.sigma)
+    message = Ascend(w=server.w)
     # step 1: local dual ascent
     change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
     # step 2: aggregation

@@ -94,7 +94,7 @@ class Descend:
     """Weights to descend from."""
 
     w: fl.PerFeature
-    rate: float
+    number: int  # of the round, which says how long steps are
     present: tuple[ClientId, ...]
 
 
@@ -189,7 +189,7 @@ def _descend(client: Client, block: Block, message: Descend, rng: fl.RandomKey) 
         targets(block, len(message.w)),
         message.w,
         mine[_draw(rng, len(mine), options.local_steps * options.batch)],
-        rate=message.rate,
+        rate=options.a / (options.b + math.sqrt(message.number)),
         regularisation=options.regularisation,
         loss=losses.loss_code(options.loss),
         batch=options.batch,
@@ -269,9 +269,8 @@ def round(
     descent: fl.ClientFunction = local_descent,
 ) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there descend; average where their features overlap."""
-    options, number = server.options, server.rounds + 1
-    rate = options.a / (options.b + math.sqrt(number))
-    message = Descend(w=server.w, rate=rate, present=tuple(clients.ids))
+    number = server.rounds + 1
+    message = Descend(w=server.w, number=number, present=tuple(clients.ids))
     # step 1: local descent
     change = clients.sum(descent, dict.fromkeys(clients.ids, message))
     # step 2: averaging
@@ -306,6 +305,7 @@ def private(release: fl.Release) -> fl.Algorithm:
 
 
 def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
+    moved = fl.sums(descent, reveals=("w",), opens=("w",))
     return fl.Disclosure(
         sends=fl.opening(
             {
@@ -313,7 +313,8 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
                 "Scores.z": "Scores.z",
             },
             (
-                *fl.sums(send_zeros, descent, reveals=("w",), opens=("w",)),
+                *fl.sums(send_zeros, reveals=("w",), opens=("w",)),
+                *fl.each(moved, present="present", number="number"),
                 *fl.sums(part_of_scores),
                 *fl.sums(part_of_objective, reveals=("at",)),
             ),

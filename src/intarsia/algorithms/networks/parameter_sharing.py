@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -118,6 +118,9 @@ def send_start(
 ) -> tuple[Client, Start]:
     """Send what the total starts from."""
     return client, message
+
+
+send_start = fl.one_sender(send_start, "shared")
 
 
 def open_messages(calls: Sequence[fl.ClientCall[Shared]]) -> list[ClientTask]:
@@ -257,6 +260,11 @@ def start(
     return Server(options, begin, numbers=outputs == 1)
 
 
+def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
+    """Return what the server may tell in the clear: what it drew, and nothing else."""
+    return {"Start.shared": (None, server.start.shared)}
+
+
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on.
 
@@ -388,7 +396,10 @@ def init_server(
 
 def opening_shared(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
     """Declare that messages hold what all share: its start, and the changes of each round."""
-    return fl.opening({"Shared.shared": ("Change.shared", "Start.shared")}, sends)
+    found = fl.opening({"Shared.shared": ("Change.shared", "Start.shared")}, sends)
+    return tuple(
+        replace(one, present="clients") if one.function.message is Shared else one for one in found
+    )
 
 
 def network_algorithm(
@@ -444,6 +455,8 @@ def network_algorithm(
             predict=predict, network=network, own_feature_space=own_feature_space, join=join
         ),
         disclosure=fl.Disclosure(
-            sends=(*opening_shared((*sends, *loss)), *label_scaling.SENDS), dp_unit=dp_unit
+            sends=(*opening_shared((*sends, *loss)), *label_scaling.SENDS),
+            dp_unit=dp_unit,
+            allowed=allowed,
         ),
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +45,9 @@ class Named(TrainedArchitecture):
 
 @lru_cache(maxsize=256)
 def named(name: str) -> Any:
-    """Return what "package.module:name" names; modules in the current folder are found too.
+    """Return what "package.module:name" names, where Python finds it: installed, or on its path.
+
+    The current folder is not searched, as anybody may have written what lies there.
 
     Raises
     ------
@@ -60,19 +60,15 @@ def named(name: str) -> Any:
             f"{name!r} names nothing; write the module and the name in it, such as "
             '"networks:Network" for the class Network in networks.py.'
         )
-    here = str(Path.cwd())
-    sys.path.append(here)
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise  # it is there, and imports what is not
         raise ExperimentError(
-            f"There is no module {error.name!r} for {name!r}; run where it lies, install it, or "
-            "correct the name."
+            f"There is no module {error.name!r} for {name!r}; set PYTHONPATH to the folder where "
+            "it lies (the current one is not searched), install it, or correct the name."
         ) from None
-    finally:
-        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
     if not hasattr(module, last):
         public = sorted(n for n, one in vars(module).items() if n[0] != "_" and callable(one))
         raise ExperimentError(f"The module {home!r} has no {last!r}; {nearest(last, public)}.")

@@ -305,9 +305,14 @@ OWN_NETWORKS = fl.Algorithm(
             (
                 *fl.sums(sharing.send_start),
                 *fl.sums(local_training, pooled=sharing.shares),
-                *fl.asks(local_training, personalise),
+                # where nothing is shared a client trains for itself, and has nothing to send
+                *fl.each(
+                    fl.asks(local_training), needed=lambda options: not sharing.shares(options)
+                ),
+                *fl.asks(personalise),
                 *fl.sums(part_of_loss, reveals=("at",)),
             )
-        )
+        ),
+        allowed=sharing.allowed,
     ),
 )

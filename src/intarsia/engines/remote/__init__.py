@@ -2,7 +2,8 @@
 
 Read `server` first: the engine. `caller` repeats lost calls until a deadline, `server_journal`
 keeps answers since a checkpoint, `site` is a client's side and keeps its last answer: a repeated
-call gets the same one. `wire` defines calls and answers.
+call gets the same one. `wire` defines calls and answers; `site_entries` says what a site writes
+down of each.
 """
 
 from typing import TYPE_CHECKING

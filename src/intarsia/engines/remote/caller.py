@@ -18,7 +18,7 @@ from intarsia.engines import codec
 from intarsia.engines.remote.replies import check_answer
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, raised
-from intarsia.errors import AbsentError, CodecError, ExperimentError
+from intarsia.errors import AbsentError, CodecError, ExperimentError, PendingError
 
 
 class Transport(Protocol):
@@ -63,9 +63,14 @@ class Caller:
         transport: Transport,
         patience: RetryPolicy,
         journal: Journal | None = None,  # what was answered before; None: nothing is written
+        # told which sites wait for their owners to decide, and of nobody when none does any more
+        pending: Callable[[Mapping[ClientId, str]], None] = lambda _: None,
     ) -> None:
+        self._pending, self._waiting = pending, dict[ClientId, str]()
+        self._waiting_lock = threading.Lock()
         self.run, self.clients, self.patience = run, tuple(clients), patience
         self.journal = journal
+        self.refused: list[str] = []  # in sentences: owners refused the run, which goes on
         self.sequence = 0
         self.versions: dict[ClientId, int] = dict.fromkeys(self.clients, 0)
         self.away: set[ClientId] = set()
@@ -102,11 +107,19 @@ class Caller:
         part: str = "train",
         round: int = 0,
         exchange: int = 0,
+        refusable: bool = False,
     ) -> dict[ClientId, Answer]:
         """Return the answers of the sites that are called, in their order.
 
+        `refusable`: the run goes on without sites whose owners refuse it, if its quorum is left and
+        it goes on without sites at all.
+
         Raises
         ------
+        PolicyError
+            If a site's owner refuses, and the run does not go on without it.
+        PendingError
+            If owners do not decide before the deadline.
         AbsentError
             If some do not answer before the deadline.
         CheckpointError
@@ -125,11 +138,21 @@ class Caller:
                 *(kind, function, part, asked, body),
             )
         found = self._replay(calls)
+        refused = {client for client, one in found.items() if one is None} if refusable else set()
+        self.refused += [
+            f"Site {client!r}: its owner refused the run before." for client in refused
+        ]
         found |= self._send({client: one for client, one in calls.items() if client not in found})
+        if refusable:
+            refused |= self._refusing(found)
+            asked = tuple(client for client in asked if client not in refused)
+            self.clients = tuple(client for client in self.clients if client not in refused)
         answers = {client: one for client in asked if (one := found[client]) is not None}
         for answer in answers.values():
             if answer.error:
                 raise raised(answer, function)
+        if self._waiting:
+            raise PendingError(" ".join(self._waiting.values()), tuple(self._waiting))
         if len(answers) < len(asked):
             raise _absent(
                 asked - answers.keys(),
@@ -139,6 +162,34 @@ class Caller:
         for client in asked:
             self.versions[client] = self.sequence
         return answers
+
+    def _refusing(self, found: Mapping[ClientId, Answer | None]) -> set[ClientId]:
+        """Return whose owners refuse, where the run goes on without them; write that down."""
+        said = {
+            client: one
+            for client, one in found.items()
+            if one is not None and one.error == "PolicyError"
+        }
+        left = sum(one is not None for one in found.values()) - len(said)
+        if self.patience.absent != "continue" or left < self.patience.quorum:
+            return set()
+        for client, answer in said.items():
+            self.refused.append(str(raised(answer, "")))
+            if self.journal is not None:
+                self.journal.add(self.sequence, client, self._asked[client], b"")
+        if said and self.journal is not None:
+            self.journal.settle()
+        return set(said)
+
+    def _note_pending(self, client: ClientId, sentence: str) -> None:
+        """Take note that a site waits for its owner; "": it does no longer."""
+        with self._waiting_lock:
+            if self._waiting.get(client, "") == sentence:
+                return
+            self._waiting.pop(client, None)
+            if sentence:
+                self._waiting[client] = sentence
+            self._pending(dict(self._waiting))
 
     def _replay(self, calls: Mapping[ClientId, Call]) -> dict[ClientId, Answer | None]:
         """Return the answers that the journal has; None where the run went on without a site."""
@@ -155,7 +206,7 @@ class Caller:
         """Call sites, all at once; return their answers, None where there is none in time."""
         end = time.monotonic() + self.patience.deadline
         waiting = {
-            client: _Attempts(self._transport, client, call, self.patience)
+            client: _Attempts(self._transport, client, call, self.patience, self._note_pending)
             for client, call in calls.items()
         }
         for attempts in waiting.values():
@@ -252,8 +303,14 @@ class _Attempts:
     """Calls one site until it answers, in a thread of its own."""
 
     def __init__(
-        self, transport: Transport, client: ClientId, call: Call, patience: RetryPolicy
+        self,
+        transport: Transport,
+        client: ClientId,
+        call: Call,
+        patience: RetryPolicy,
+        pending: Callable[[ClientId, str], None],
     ) -> None:
+        self._pending = pending
         self._transport, self._client, self._call = transport, client, call
         self._patience = patience
         self._found: tuple[Answer, bytes] | None = None
@@ -305,4 +362,8 @@ class _Attempts:
         if found.error == "BusyError":
             return None  # whoever works there comes to an end
         check_answer(self._client, call.function, found)
+        waits = found.error == "PendingError"
+        self._pending(self._client, str(raised(found, call.function)) if waits else "")
+        if waits:
+            return None  # until its owner has decided
         return None if found.error == "CodecError" and not found.sequence else (found, raw)

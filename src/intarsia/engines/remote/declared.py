@@ -10,6 +10,9 @@ schema, and which exchange it is of from the site's own count.
   the last one, as it is, or a combination that is declared as such, with factors up to `MOST`.
 * A total is of all clients that the site was told of in that exchange and that own the cell; where
   a client may have nothing to send, of some of them, the site among them if it sent something.
+* What the server may only have drawn from the seed is that: no model of its own choice.
+* All clients are asked together, but where the declaration says that some are, or not all take part
+  in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns. To the server it opens fields that are declared as read by it.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
@@ -18,13 +21,16 @@ contributors, which the keys vouch for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from intarsia.core.algorithm import PUBLIC, Layout, Origin, Sends
 from intarsia.core.block import ClientId
+from intarsia.engines import codec
 from intarsia.engines.remote.replies import is_optional
 from intarsia.engines.remote.wire import Call, function_name
 from intarsia.engines.sums.plain import EVERYONE, FIRST_BLOCK, Geometry
@@ -33,6 +39,7 @@ from intarsia.engines.sums.secure import REFRESH, Combination, SecureCells
 from intarsia.errors import RefusedError, StaleError
 from intarsia.privacy.secure_aggregation.protocol import Piece
 
+NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 MOST: Final = 8.0  # factor of a total in a combination
 _KEPT: Final = 8  # exchanges of a function that are remembered
 
@@ -150,6 +157,10 @@ class Declared:
         Its hyperparameters.
     least_clients
         So many contribute at least to totals of what clients came to alone.
+    complete
+        Whether all clients take part in each round.
+    allowed
+        What fields of messages may hold in the clear, by "Message.field"; others: anything.
     """
 
     def __init__(
@@ -161,10 +172,16 @@ class Declared:
         algorithm: str,
         options: Any,
         least_clients: int = 1,
+        *,
+        complete: bool = False,
+        allowed: Mapping[str, Sequence[Any]] = NOTHING,
     ) -> None:
         self.geometry = geometry
         self._client, self._clients = client, frozenset(clients)
-        self._least = least_clients
+        self.complete, self._least = complete, least_clients
+        self._allowed = {
+            place: frozenset(_digest(one) for one in values) for place, values in allowed.items()
+        }
         self._calls: dict[tuple[str, str, str], Sends] = {}
         self._totals: dict[tuple[str, str], _Total] = {}
         self._functions: dict[str, list[str]] = {}  # by what they are totals of
@@ -224,6 +241,49 @@ class Declared:
                 f"total, and privacy.least_clients is {self._least}; let more take part."
             )
         return found
+
+    def check_asked(self, one: Sends, message: Any, call: Call) -> None:
+        """Refuse a sum over fewer clients than are declared, or a message that says others."""
+        name = one.function.name
+        if one.present:
+            said: Any = getattr(message, one.present)
+            there: Any = len(call.asked) if type(said) is int else tuple(call.asked)
+            if said != there:
+                raise RefusedError(
+                    f"{type(message).__name__}.{one.present} of {name} says {said}, and "
+                    f"{list(call.asked)} are asked; run the algorithm as it is at the server."
+                )
+        if one.number and getattr(message, one.number) != call.round:
+            raise RefusedError(
+                f"{type(message).__name__}.{one.number} of {name} is "
+                f"{getattr(message, one.number)!r}, and the call is of round {call.round}; run the "
+                "algorithm as it is at the server."
+            )
+        if call.kind != "sum" or one.together == "some":
+            return
+        if one.together == "present" and not self.complete:
+            return
+        schema, wanted = self.geometry.schemas["train"], self._clients
+        if one.parties is not None:
+            wanted = frozenset(one.parties(schema, message))
+        if not wanted.issubset(call.asked):
+            raise RefusedError(
+                f"{name} was asked of {list(call.asked)}, and is of {sorted(wanted)} together; run "
+                "the algorithm as it is at the server."
+            )
+
+    def check_clear(self, message: Any) -> None:
+        """Refuse what the server chose, such as a model, where it may only have drawn it."""
+        kind = type(message).__name__
+        for field, value in vars(message).items():
+            allowed = self._allowed.get(f"{kind}.{field}")
+            if allowed is None or (isinstance(value, SealedRecord | Mapping) and _sealed_in(value)):
+                continue
+            if _digest(value) not in allowed:
+                raise RefusedError(
+                    f"{kind}.{field} holds what the algorithm does not tell in the clear; run the "
+                    "algorithm as it is at the server."
+                )
 
     def check_readable(self, one: Sends, message: Any) -> None:
         """Refuse numbers, or nothing, where a message is to hold a total."""
@@ -369,7 +429,8 @@ class Declared:
             first = field.split(" and ")[0]
             known = self._totals[self._functions[first][0], first.split(".")[1]]
             for cell, piece in cells.pieces.items():
-                self._check_owners(place, piece, self._owners(part, known.layout, cell, None))
+                owners = self._owners(part, known.layout, cell, None)
+                self._check_owners(place, piece, owners, owners)
                 if len(piece.contributors) != 1:
                     raise _not_of(place, piece, ("one owner",))
             return None
@@ -385,7 +446,7 @@ class Declared:
         asked = None if summed is None else summed.asked
         for cell, piece in cells.pieces.items():
             expected = self._owners(part, known.layout, cell, asked)
-            self._check_owners(place, piece, expected)
+            self._check_owners(place, piece, expected, self._owners(part, known.layout, cell, None))
             names = piece.contributors
             mine = self._client in names
             if whole and names != expected:
@@ -410,10 +471,22 @@ class Declared:
                 )
         return known, summed
 
-    def _check_owners(self, place: str, piece: Piece, expected: tuple[ClientId, ...]) -> None:
+    def _check_owners(
+        self,
+        place: str,
+        piece: Piece,
+        expected: tuple[ClientId, ...],
+        owners: tuple[ClientId, ...],
+    ) -> None:
         names = piece.contributors
         if not names or (names != expected and not set(names) <= set(expected)):
             raise _not_of(place, piece, expected)
+        if piece.owners not in ((), owners):  # (): under one key, which all clients have
+            raise RefusedError(
+                f"{place} is cell {piece.stream.cell} of {piece.stream.function}."
+                f"{piece.stream.field} for {list(piece.owners)}, and {list(owners)} own the cell; "
+                "run the algorithm as it is at the server."
+            )
 
     def _owners(
         self, part: str, layout: Layout | None, cell: int, asked: tuple[ClientId, ...] | None
@@ -446,6 +519,17 @@ class Declared:
 
 
 _CACHED: Final = 1 << 16
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.blake2b(codec.encode(value)).digest()
+
+
+def _sealed_in(value: Any) -> bool:
+    """Return whether something is a sealed total, or holds nothing but such by block."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(one, SealedRecord) for one in value.values())
+    return isinstance(value, SealedRecord)
 
 
 def _names(origin: Origin) -> tuple[str, ...]:

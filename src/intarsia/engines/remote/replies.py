@@ -251,10 +251,12 @@ def check_piece(record: Any) -> None:
         and len(record.texts) == 2
         and all(type(one) is str for one in (*record.texts, *record.contributors))
         and all(type(one) is bytes for one in record.nonces)
-        and record.digits in (0, 1, 2)
+        and type(record.owners) is tuple
+        and all(type(one) is str for one in record.owners)
+        and record.digits in (0, 1, 2, 3)
         and type(record.content) is bytes
         and _are_sizes(record.shape)
-        and (record.digits < 2 or record.shape[:1] == (2,))
+        and (record.digits != 2 or record.shape[:1] == (2,))
     ):
         raise ValueError("a piece whose name, shape or content is of another kind")
 

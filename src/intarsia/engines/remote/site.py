@@ -4,8 +4,8 @@
 functions are looked up by name among those of the run's algorithm. One call at a time, in order:
 
 * Every call has a sequence number and names the state that it goes on from (by the exchange that
-  made it). The site keeps the state before the last call, the one after it, and that with which
-  the round began, so that a call whose answer was lost or came too late to count changes nothing.
+  made it): the one after the last call, or the one with which the round began, where it begins
+  again. A server that could go back to any would mix totals of states that never were together.
 * The last call, when it comes again, gets the same answer again, which is never made anew: what is
   sealed under one name is sealed once. An older one is refused.
 * What a call asks must be declared by the run's algorithm (`declared`), in the site's own count of
@@ -14,6 +14,7 @@ functions are looked up by name among those of the run's algorithm. One call at 
   was killed goes on where it was. The set-up is then done again, and must come to what it read
   before.
 * Of a run that is over the last call and its answer stay, so that nothing of it is taken again.
+* Every call is written down before its answer leaves: `site_entries` says what.
 * What was released with noise is counted in a ledger apart from the shelf. It goes back with no
   state and no folder of a run: a call that would release more than was accounted for is refused.
 """
@@ -33,16 +34,26 @@ from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.release_ledger import ReleaseLedger
-from intarsia.engines.remote import wire
+from intarsia.engines.remote import site_entries, wire
 from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums
+from intarsia.engines.remote.site_entries import Entry
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.engines.sums.plain import from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
-from intarsia.engines.sums.secure import REFRESH, SecureTotals
-from intarsia.errors import CheckpointError, CodecError, IntarsiaError, ReplayError, StaleError
+from intarsia.engines.sums.secure import REFRESH, CombinationRecord, SecureTotals
+from intarsia.errors import (
+    CheckpointError,
+    CodecError,
+    IntarsiaError,
+    RefusedError,
+    ReplayError,
+    StaleError,
+)
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
 _INDEX = "index"
+# errors after which what the site has of the run in memory is as it was before the call
+_HARMLESS = ("ReplayError", "StaleError", "CodecError", "BusyError", "PendingError")
 
 
 class StateStore(Protocol):
@@ -73,8 +84,14 @@ class Workplace(Protocol):
     def block(self, part: str) -> Block:
         """Return the client's block of a part."""
 
-    def limit(self) -> None:
-        """Compute with as many threads as the run says, in the thread that calls this."""
+    def enter(self, call: Call) -> None:
+        """Make ready for a call, in the thread that does it, with as many threads as the run says.
+
+        Raises
+        ------
+        PolicyError
+            If the owner does not allow it.
+        """
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
@@ -94,6 +111,7 @@ class Index:
     answer: bytes = b""  # to the last call
     fingerprint: bytes = b""  # of what the set-up has read
     sums: str = ""  # that the client was in
+    anchor: int = 0  # of the state which the round began with
 
 
 class Site:
@@ -113,8 +131,10 @@ class Site:
         report: Callable[[Exception], None] = lambda _: None,  # gets errors in full, for its log
         # keeps other processes from the shelves meanwhile; BusyError where one works there
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        # writes down every call that is answered or refused, before the answer leaves
+        record: Callable[[Entry], None] = lambda _: None,
     ) -> None:
-        self._alone = alone
+        self._alone, self._record = alone, record
         self._client, self._shelf, self._workplace, self._report = client, shelf, workplace, report
         self._secret, self._ledger = secret, ledger
         self._lock = threading.Lock()
@@ -137,13 +157,23 @@ class Site:
                 with self._alone():
                     return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
-                self._report(error)
                 name, sentence = wire.sentence_of(error)
-                if name not in ("ReplayError", "StaleError", "CodecError", "BusyError"):
+                if name != "PendingError":  # it is asked again every second
+                    self._report(error)
+                    if data:  # nothing asks whether the site is there
+                        self._refuse(call, data, error)
+                if name not in _HARMLESS:
                     self._run = None  # a call that was broken off may have changed it in part
                 return codec.encode(
                     Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, b"")
                 )
+
+    def _refuse(self, call: Call, data: bytes, error: Exception) -> None:
+        """Write down that a call is refused; a disk that is full is told of as the error was."""
+        try:
+            self._record(site_entries.of_refusal(call, data, error))
+        except OSError as problem:
+            self._report(problem)
 
     def _of(self, run: str) -> _Run:
         if not run or len(run) > 64 or set(run) - set("0123456789abcdef"):
@@ -151,7 +181,7 @@ class Site:
         if self._run is None or self._run.name != run or not self._run.current:
             secret = self._secret().fold_in("run", run)
             kept = self._shelf(run), self._ledger(run)
-            self._run = _Run(self._client, run, *kept, self._workplace, secret)
+            self._run = _Run(self._client, run, *kept, self._workplace, secret, self._record)
         return self._run
 
 
@@ -166,8 +196,10 @@ class _Run:
         ledger: ReleaseLedger,
         make: Callable[[], Workplace],
         secret: SecretKey,
+        record: Callable[[Entry], None],
     ) -> None:
-        self.name = name
+        self.name, self._record = name, record
+        self._entry: Entry = {}  # of the present call
         self._secret, self._ledger = secret, ledger
         self._client, self._shelf, self._make = client, shelf, make
         written = shelf.read(_INDEX)
@@ -206,18 +238,31 @@ class _Run:
                 "site has gone on: resume the run, or start a new one."
             )
         if again:
+            self._record({"event": "repeated", **site_entries.of_call(call, data)})
             return index.answer
-        if call.base not in index.versions:
+        if call.base not in (index.sequence, index.anchor) or call.base not in index.versions:
             raise StaleError(
-                f"Call {call.sequence} goes on from exchange {call.base}, but the site has the "
-                f"states of {list(index.versions)}: its folder was lost, or the run is over; start "
-                "a new one."
+                f"Call {call.sequence} goes on from exchange {call.base}, but the site is at "
+                f"exchange {index.sequence}, and goes back to {index.anchor} alone: its folder was "
+                "lost, or the run is over; start a new one."
+            )
+        if call.anchor not in (index.anchor, call.base):
+            raise StaleError(
+                f"Call {call.sequence} says that its round began with exchange {call.anchor}, and "
+                f"the site knows {index.anchor}; run the algorithm as it is at the server."
             )
         place = self._ready()
+        if call.base != index.sequence and call.kind != "stage" and place.declared().complete:
+            raise RefusedError(
+                f"Call {call.sequence} goes back to exchange {call.base}, and a round in which all "
+                "clients take part does not begin again; resume the run as it is at the server."
+            )
         before = self._state(call.base, place)
         self._sums = self._sums.back_to(call.base)
+        self._entry = {"event": "answered", **site_entries.of_call(call, data)}
         after, body, down, up = self._done(call, data, place, before)
         made = Answer(self.name, self._client, call.sequence, "", "", down, up, body)
+        self._record({**self._entry, "bytes": len(body)})
         if call.kind == "stage" and call.function == wire.KEEP:
             self._end(call, data, codec.encode(made))
         else:
@@ -277,6 +322,7 @@ class _Run:
             answer,
             place.fingerprint,
             "" if self._sums is NO_SUMS else self._sums.to_text(),
+            call.anchor,
         )
         self._put(new)
         self._states[call.sequence] = after
@@ -309,6 +355,7 @@ class _Run:
                     f"{self.name}; put the folder back, or start a new run."
                 )
             call = self._read(written, Call)
+            place.enter(call)
             place.stage(call.function, self._state(call.base, place), call.body)
         if place.fingerprint != self._index.fingerprint:
             raise CheckpointError(
@@ -322,7 +369,7 @@ class _Run:
         self, call: Call, data: bytes, place: Workplace, state: Any
     ) -> tuple[Any, bytes, int, int]:
         """Return the state after a call, the body of the answer, and the bytes both ways."""
-        place.limit()
+        place.enter(call)
         if call.kind == "stage":
             after, reply = place.stage(call.function, state, call.body)
             self._totals = None  # the schemas may be new
@@ -349,6 +396,8 @@ class _Run:
         down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)
+            protection = "none: asked for" if call.kind == "ask" else "none: the mode is plain"
+            self._entry["left"] = site_entries.of_reply(one, reply, protection)
             return after, body, down, len(body)
         sealed, up = self._sealed(call, one, reply, place)
         return after, codec.encode(sealed), down, up
@@ -362,6 +411,8 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
+            place.declared().check_asked(one, message, call)
+            place.declared().check_clear(message)
             place.declared().check_readable(one, message)
         own = getattr(message, "__dict__", {})
         sealed = {name: one for name, one in own.items() if isinstance(one, SealedRecord)}
@@ -372,8 +423,14 @@ class _Run:
             total = from_record(totals, record)
             place.declared().check_message(one, name, total, self._sums, call)
             found[name], extra = totals.own(self._client, total)
+            self._note_opened(f"{type(message).__name__}.{name}", self._client, record.value)
             size += extra
         return evolve(message, **found), size
+
+    def _note_opened(self, field: str, reader: str, record: CombinationRecord) -> None:
+        """Note for the log that a total is opened: of what, and to whom."""
+        opened = {"field": field, "to": reader, "of": site_entries.of_total(record)}
+        self._entry.setdefault("opened", []).append(opened)
 
     def _sealed(
         self, call: Call, one: Sends, reply: Any, place: Workplace
@@ -389,6 +446,7 @@ class _Run:
             *(call.sequence, call.round, fn.part, call.asked), frozenset(name for name, _ in kept)
         )
         self._sums = self._sums.add(fn.name, own)
+        self._entry["left"] = site_entries.of_sealed(one, reply, total, totals.mode)
         return wire.SealedReply(
             {k: to_record(totals, total.by_field[k]) for k, it in kept if it is not Layout.COUNTS},
             {k: sent[k] for k, it in kept if it is Layout.COUNTS},
@@ -403,6 +461,7 @@ class _Run:
         name = asked.name if isinstance(asked, wire.ToSeal) else ""
         place.declared().check_opening(total, asked.cells, self._sums, call, name)
         mine = dict.fromkeys(asked.cells, self._client)
+        self._note_opened(name, self._client if name else "server", asked.total)
         if isinstance(asked, wire.ToOpen):
             opened = totals.opened_cells(mine, total)
             values, extra = zip(*(opened[cell] for cell in asked.cells), strict=True)

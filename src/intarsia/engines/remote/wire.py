@@ -26,8 +26,9 @@ from intarsia.errors import AbsentError, CodecError, IntarsiaError, SiteError
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
 
 # What calls and answers mean: a run is of one version, at the server and at all sites. 1 named
-# functions by their modules; 2 had sealed pieces without nonces.
-PROTOCOL = 3
+# functions by their modules; 2 had sealed pieces without nonces; in 3 messages said which labels
+# and columns are compared, and what clients count for; 4 had sealed pieces without owners.
+PROTOCOL = 5
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
@@ -121,7 +122,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "install the same version at both, and begin the run anew.",
     }
 )
-# What a site says in words of its own: what its owner allows, which is meant for the server's people.
+# What a site says in words of its own, for the server's people: what its owner allows.
 _OWN_WORDS = ("PolicyError", "PendingError")
 _MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
@@ -150,10 +151,9 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
-def shown(text: str) -> str:
-    """Return a text of somebody else as it may be shown: short, and on one line."""
-    line = " ".join(text.split())
-    return "".join(one if one.isprintable() else "?" for one in line)[:_MOST_WORDS]
+def shown(text: str, most: int = _MOST_WORDS) -> str:
+    """Return a text of somebody else as it may be shown: on one line, without control codes."""
+    return errors.printable(" ".join(text.split()))[:most]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:

@@ -29,7 +29,9 @@ class Geometry:
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self.indices: dict[tuple[str, Layout], Index] = {}
-        self._schemas = schemas
+        self.schemas = schemas
+        everyone = {name: None for schema in schemas.values() for name in schema.clients}
+        self._clients = tuple(everyone)
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
         self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
         for part, schema in schemas.items():
@@ -47,11 +49,13 @@ class Geometry:
 
     def entries(self, client: ClientId, part: str) -> int:
         """Return how many numbers at most are sent of one of a client's samples."""
-        schema = self._schemas[part]
+        schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
 
-    def owners(self, part: str, layout: Layout, cell: int) -> tuple[ClientId, ...]:
+    def owners(self, part: str, layout: Layout | None, cell: int) -> tuple[ClientId, ...]:
         """Return who holds a cell; selected samples are of the samples' cells."""
+        if layout is None:
+            return self._clients
         if layout is Layout.BLOCKS:
             return tuple(self.blocks(part).values())[FIRST_BLOCK - cell][1]
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
@@ -60,8 +64,16 @@ class Geometry:
     @cache  # noqa: B019 - there is one for each engine, and it goes with it
     def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
         """Return the cell and the owners of each feature block."""
-        found = feature_blocks(self._schemas[part]).values()
+        found = feature_blocks(self.schemas[part]).values()
         return {one.name: (FIRST_BLOCK - at, one.owners) for at, one in enumerate(found)}
+
+    def owner_sets(self) -> set[tuple[ClientId, ...]]:
+        """Return all who own a cell together, in any part and layout, each sorted."""
+        found = [self._clients]
+        for (part, _), index in self.indices.items():
+            found += [cell.owners for cell in index.cells]
+            found += [owners for _, owners in self.blocks(part).values()]
+        return {tuple(sorted(owners)) for owners in found}
 
     def own_blocks(self, client: ClientId, part: str) -> Mapping[str, int]:
         """Return the cells of the feature blocks that a client holds."""
@@ -257,6 +269,8 @@ class _PlainCollector:
             value = own[name]
             if value is None:  # nothing from this client
                 continue
+            if isinstance(value, np.ndarray) and value.dtype == np.uint32:
+                value = value.astype(np.float64)
             first = name not in totals
             if layout is None:
                 if first:

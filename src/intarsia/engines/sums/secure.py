@@ -23,10 +23,18 @@ from intarsia.engines import codec
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
 from intarsia.errors import RangeError, ReplayError, TamperedError
-from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealing, Stream
+from intarsia.privacy.secure_aggregation.protocol import (
+    Aggregator,
+    Parties,
+    Piece,
+    Sealing,
+    Stream,
+)
 
 REFRESH = "refresh"  # in the place of a function: an owner sealed a combination anew
 _WAITING = 16  # pieces that are added at a time
+_WORDS = (np.dtype(np.uint64), np.dtype(np.uint32))
+_GROUPS = 256  # sets of clients whose cells' contributors are kept
 _TERMS = 4  # of a combination, above which an owner seals its value anew
 
 
@@ -89,6 +97,7 @@ class PieceRecord:
     contributors: tuple[str, ...]
     digits: int
     nonces: tuple[bytes, ...]
+    owners: tuple[str, ...]
     content: bytes
 
 
@@ -147,10 +156,10 @@ class SecureCollector:
         sealing: Sealing,
         fn: ClientFunction,
         stream: Stream,
-        asked: Collection[ClientId],
+        groups: Groups,
     ) -> None:
         self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
-        self._asked = asked
+        self._groups = groups
         self._kind: Any = type(None)
         self._plans: dict[str, _Plan] = {}
         self._last: dict[str, Any] = {}
@@ -193,8 +202,8 @@ class SecureCollector:
                 stream = plan.streams.get(cell)
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
-                alone = values.size >= self._sealing.long and self._is_alone(layout, cell)
-                piece = own_cells[cell] = sealed(self._sealing, client, stream, values, alone=alone)
+                parties = self._parties(client, name, layout, cell)
+                piece = own_cells[cell] = sealed(self._sealing, client, stream, values, parties)
                 size += size_of(piece)
                 plan.put(cell, piece, self._sealing.adder)
         return size
@@ -223,10 +232,16 @@ class SecureCollector:
             last[name] = dict(cells.pieces)
             for cell, piece in cells.pieces.items():
                 stream = evolve(self._stream, field=name, cell=cell)
-                if piece.stream != stream or piece.contributors != (client,):
+                owners = self._parties(client, name, layout, cell).owners
+                if (
+                    piece.stream != stream
+                    or piece.contributors != (client,)
+                    or piece.owners != (owners if self._sealing.pairs else ())
+                ):
                     raise TamperedError(
-                        f"A piece of {piece.stream} by {list(piece.contributors)} came where "
-                        f"{client!r} was asked for {stream}; it was altered: resume the run."
+                        f"A piece of {piece.stream} by {list(piece.contributors)} for "
+                        f"{list(piece.owners)} came where {client!r} was asked for {stream}; it "
+                        "was altered: resume the run."
                     )
                 plan.put(cell, piece, self._sealing.adder)
 
@@ -243,12 +258,12 @@ class SecureCollector:
         for cell, start, stop in runs:
             yield cell, array_of(value if len(runs) == 1 else value[..., start:stop])
 
-    def _is_alone(self, layout: Layout | None, cell: int) -> bool:
-        """Return whether one client alone is asked for a cell."""
-        if layout is None:
-            return len(self._asked) == 1
-        owners = self._geometry.owners(self._fn.part, layout, cell)
-        return sum(client in self._asked for client in owners) == 1
+    def _parties(self, client: ClientId, field: str, layout: Layout | None, cell: int) -> Parties:
+        """Return whose contributions are added to a client's, and who owns the cell."""
+        found = self._groups.parties(layout, cell)
+        if field in self._fn.alone and len(found.contributors) > 1:
+            return Parties((client,), found.owners)
+        return found
 
     def total(self) -> SealedTotal:
         """Return the sealed total of the replies so far."""
@@ -271,27 +286,45 @@ class SecureCollector:
         return SealedTotal(kind, fields)
 
 
+class Groups:
+    """Who contributes to each cell of one part in an exchange of some clients, and who owns it."""
+
+    def __init__(self, geometry: Geometry, part: str, asked: Collection[ClientId]) -> None:
+        self._geometry, self._part, self._asked = geometry, part, frozenset(asked)
+        self._known: dict[tuple[Layout | None, int], Parties] = {}
+
+    def parties(self, layout: Layout | None, cell: int) -> Parties:
+        """Return the contributors and the owners of a cell, each sorted."""
+        found = self._known.get((layout, cell))
+        if found is None:
+            owners = self._geometry.owners(self._part, layout, cell)
+            contributors = tuple(sorted(self._asked.intersection(owners)))
+            found = self._known[layout, cell] = Parties(contributors, tuple(sorted(owners)))
+        return found
+
+
 def sealed(
-    sealing: Sealing, client: ClientId, stream: Stream, values: NDArray[Any], *, alone: bool
+    sealing: Sealing, client: ClientId, stream: Stream, values: NDArray[Any], parties: Parties
 ) -> Piece:
-    """Seal a client's contribution to a cell, to which it is `alone` in contributing.
+    """Seal a client's contribution to a cell.
 
     Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
     arrays may have any size, so that each number is sealed exactly as two digits: together they
     reach beyond the 60th power of 2. A bound that says nothing, -inf, passes as a number that no
-    total of others comes near. Words are sealed as they are.
+    total of others comes near. Words are sealed as they are, and those of 32 bits add up.
 
     Raises
     ------
     RangeError
         If a value is larger than that, or not a number.
     """
-    if values.dtype == np.uint64:
-        return sealing.exact[client].seal_words(client, stream, values)
+    if values.dtype in _WORDS:
+        return sealing.exact[client].seal_words(client, stream, values, parties)
     if stream.cell > EVERYONE and values.size >= sealing.long:
+        alone = len(parties.contributors) == 1
         sealer = (sealing.exact if alone else sealing.bulk)[client]
-        return sealer.seal(client, stream, values)
-    piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits)
+        return sealer.seal(client, stream, values, parties)
+    piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits, parties)
     if piece is None:
         room = sealing.digits.room
         odd = values[~((np.abs(values) < room) | np.isneginf(values))]
@@ -305,7 +338,7 @@ def sealed(
 
 def array_of(value: Any) -> NDArray[Any]:
     """Return a value as an array of numbers, or of words."""
-    if isinstance(value, np.ndarray) and value.dtype == np.uint64:
+    if isinstance(value, np.ndarray) and value.dtype in _WORDS:
         return np.ascontiguousarray(value)
     return np.asarray(value, np.float64, order="C")
 
@@ -327,6 +360,7 @@ class SecureTotals:
         self._sequence = 0
         self._owners: Owners = self if owners is None else owners
         self._number = number
+        self._groups: dict[tuple[str, tuple[ClientId, ...]], Groups] = {}
 
     def _begin_exchange(self) -> None:
         self._sequence = self._sequence + 1 if self._number is None else self._number()
@@ -340,8 +374,13 @@ class SecureTotals:
     ) -> SecureCollector:
         """Return a collector for one sum over the clients that are asked."""
         self._begin_exchange()
-        stream = self.stream(round, fn.name)
-        return SecureCollector(self._geometry, self._sealing, fn, stream, asked)
+        stream, key = self.stream(round, fn.name), (fn.part, tuple(asked))
+        groups = self._groups.get(key)
+        if groups is None:
+            if len(self._groups) >= _GROUPS:
+                self._groups.clear()
+            groups = self._groups[key] = Groups(self._geometry, *key)
+        return SecureCollector(self._geometry, self._sealing, fn, stream, groups)
 
     def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
@@ -438,7 +477,8 @@ class SecureTotals:
         found: dict[int, tuple[Piece, int]] = {}
         for cell, client in owners.items():
             value, more = self.opened(client, total, cell)
-            piece = sealed(self._sealing, client, streams[cell], array_of(value), alone=True)
+            parties = Parties((client,), total.pieces(cell)[0][1].owners)
+            piece = sealed(self._sealing, client, streams[cell], array_of(value), parties)
             found[cell] = piece, more + self._sealing.size(piece)
         return found
 
@@ -519,6 +559,7 @@ class SecureTotals:
             piece.contributors,
             piece.digits,
             piece.nonces,
+            piece.owners,
             self._sealing.to_bytes(piece),
         )
 
@@ -527,14 +568,16 @@ class SecureTotals:
         sequence, round, cell = record.numbers
         function, field = record.texts
         stream = Stream(record.session, sequence, round, function, field, cell)
-        empty = Piece(stream, record.shape, record.contributors, None, record.digits, record.nonces)
+        head = stream, record.shape, record.contributors, None, record.digits
+        empty = Piece(*head, record.nonces, record.owners)
         return self._sealing.from_bytes(empty, record.content)
 
 
 def _opened(sealing: Sealing, client: ClientId, piece: Piece) -> NDArray[Any]:
     """Return what a client opens of a piece."""
-    if piece.digits == 0:
-        return sealing.exact[client].open_words(piece)
+    if piece.digits in (0, 3):
+        words = sealing.exact[client].open_words(piece)
+        return words.astype(np.float64) if piece.digits else words
     if piece.digits == 1:
         return sealing.bulk[client].open(piece)
     return sealing.exact[client].open_digits(piece, sealing.digits)

@@ -157,9 +157,9 @@ def unpack(packed: Array, size: int) -> tuple[Array, Array]:
     return whole, packed[at:]
 
 
-def split_words(words: Words) -> Array:
-    """Return the high and the low halves of words as numbers, (2, ...), which add up exactly."""
-    return np.stack([words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)]).astype(np.float64)
+def split_words(words: Words) -> NDArray[np.uint32]:
+    """Return the high and the low halves of words, (2, ...)."""
+    return np.stack([words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)]).astype(np.uint32)
 
 
 def joined_words(halves: Array) -> Words:

@@ -1,8 +1,8 @@
-"""The key that clients share and the server never has: made, exchanged and stored.
+"""The keys that clients have and the server never has: made, exchanged and stored.
 
-Read `key_exchange` first: cards, fingerprints, and wrapped keys. `shared_key` is the key itself,
-`keyring` a client's folder, `secret_file` a file that its owner alone reads, and `crypto` the
-ciphers below all of it.
+Read `key_exchange` first: cards, fingerprints, and wrapped keys. `shared_key` is the key of all,
+`pair_keys` those of each two clients and of the owners of a cell, `keyring` a client's folder,
+`secret_file` a file that its owner alone reads, and `crypto` the ciphers below all of it.
 """
 
 from typing import TYPE_CHECKING

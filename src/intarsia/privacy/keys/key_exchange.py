@@ -9,7 +9,10 @@ The ceremony
    and nowhere else; a client that skips this step trusts the server with everything.
 3. The first client by name draws the `SharedKey` and wraps it for every other card (`wrap`). The
    server forwards what it cannot read. Each client unwraps its own (`unwrap`).
-4. The clients compare the fingerprint of the shared key in the same way.
+   With it go the cards of all, so that each two clients have a secret of their own
+   (`intarsia.privacy.keys.pair_keys`), also those that did not hear each other's fingerprint.
+4. The clients compare the fingerprints of the shared key and of all cards in the same way. A keeper
+   that gave two of them another's card is found out here.
 5. Rotation is step 3 with the next generation, for example when a client leaves: it gets none. A
    generation that is not newer than the one in use is refused.
 
@@ -34,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError, TamperedError
 from intarsia.privacy.keys import crypto
 from intarsia.privacy.keys.crypto import KEY_BYTES, agree
@@ -76,7 +80,7 @@ class Card:
             If the text is not a card.
         """
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if (content["kind"], content["version"]) != (_CARD, _VERSION):
                 raise ValueError("another kind or version")
             name, federation = content["name"], content["federation"]
@@ -167,6 +171,12 @@ class Identity:
         """Return the identity in a file; KeyMaterialError if others may read it, or it changed."""
         public, private = read_private(path, _KIND)
         return cls(public["name"], public["federation"], private)
+
+
+def cards_fingerprint(cards: Iterable[Card]) -> str:
+    """Return what clients read to one another to see that they have the same cards of all."""
+    ordered = sorted(cards, key=lambda card: card.name)
+    return fingerprint("cards", *(part for one in ordered for part in (one.text(), one.public)))
 
 
 def keeper(names: Iterable[str]) -> str:
@@ -281,7 +291,7 @@ def _unwrapped(wrapped: bytes, purpose: str, me: Identity, sender: Card) -> tupl
     key = crypto.derive(first + second, "wrap", raw, ephemeral, sender.public, me.card.public)
     secret = crypto.decrypt(key, sealed, raw)
     # From here on the header is the sender's, as wrap_secret made it, if perhaps for another use.
-    header: Mapping[str, Any] = json.loads(raw)
+    header: Mapping[str, Any] = parse_json(raw)
     expected = {
         "federation": me.federation,
         "purpose": purpose,

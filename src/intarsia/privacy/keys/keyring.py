@@ -1,9 +1,10 @@
 """A client's folder of keys: its identity, and the keys that it shares with the other clients.
 
-`identity.key`, `shared.key` and `ckks.key` lie in it, each readable by its owner only. What is
-forwarded between clients (cards, bundles) holds nothing that the forwarder can open. A bundle is
-the shared key of one generation wrapped for one client, with the CKKS secret key where there is one
-(see `intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
+`identity.key`, `shared.key` and `ckks.key` lie in it, each readable by its owner only, and in
+`cards.json` the cards of all clients. What is forwarded between clients (cards, bundles) holds
+nothing that the forwarder can open. A bundle is the shared key of one generation wrapped for one
+client, with the cards of all and with the CKKS secret key where there is one (see
+`intarsia.privacy.keys.key_exchange` for how, and for what the ceremony protects from).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError
 from intarsia.privacy.keys import key_exchange
 from intarsia.privacy.keys.key_exchange import Card, Identity
@@ -26,8 +29,9 @@ if TYPE_CHECKING:  # else in the functions: keys do without the library for ciph
 
 CKKS_KEY: Final = "CKKS key"  # the kind of the file
 _BUNDLE: Final = "intarsia wrapped keys"
-_VERSION: Final = 1
+_VERSION: Final = 2  # 1 had no cards
 _PURPOSE: Final = "ckks"
+_CARDS: Final = "cards"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Drawn:
 
     shared: SharedKey
     ckks: CkksSecret | None
+    cards: tuple[Card, ...]  # of all clients
     bundles: dict[str, bytes] = field(repr=False)  # by the name of the client
 
 
@@ -100,6 +105,11 @@ class KeyFolder:
     def ckks_file(self) -> Path:
         """Return where the CKKS secret key is."""
         return self.path / "ckks.key"
+
+    @property
+    def cards_file(self) -> Path:
+        """Return where the cards of all clients are."""
+        return self.path / "cards.json"
 
     def create(self, name: str, federation: str, *, replace: bool = False) -> Identity:
         """Make the client's identity.
@@ -153,6 +163,37 @@ class KeyFolder:
     def ckks(self) -> CkksSecret | None:
         """Return the CKKS secret key in use, None if there is none."""
         return CkksSecret.load(self.ckks_file) if self.ckks_file.exists() else None
+
+    def cards(self) -> tuple[Card, ...] | None:
+        """Return the cards of all clients that have the shared key, None before there are some.
+
+        Raises
+        ------
+        KeyMaterialError
+            If the file was altered.
+        """
+        if not self.cards_file.exists():
+            return None
+        return _read_cards(self.cards_file.read_bytes(), str(self.cards_file))
+
+    def others(self, clients: Sequence[str]) -> tuple[Identity, dict[str, Card]]:
+        """Return the client's identity, and the cards of some clients but its own.
+
+        Raises
+        ------
+        KeyMaterialError
+            If there is no identity, or no card of one of them.
+        """
+        me, known = self.identity(), {card.name: card for card in self.cards() or ()}
+        missing = sorted({*clients, me.name} - known.keys())
+        if missing or me.name not in clients or known[me.name] != me.card:
+            raise KeyMaterialError(
+                f"{self.path} has the identity of {me.name!r} and the cards of {sorted(known)}, "
+                f'but the run is of {sorted(clients)} with privacy.trust = "pairs", for which '
+                "each needs the cards of all; exchange the keys again with these clients "
+                '(intarsia keys rotate), or set privacy.trust = "clients".'
+            )
+        return me, {name: known[name] for name in clients if name != me.name}
 
     def draw(
         self,
@@ -209,10 +250,12 @@ class KeyFolder:
         if former is not None:
             range = former.range
         ckks = None if range is None else _ckks(shared, range, len(others) + 1, error)
+        all_cards = tuple(sorted((me.card, *others), key=lambda card: card.name))
         bundles = {
-            card.name: _bundle(me, card, wrapped[card.name], shared, ckks) for card in others
+            card.name: _bundle(me, card, wrapped[card.name], shared, ckks, all_cards)
+            for card in others
         }
-        return Drawn(shared, ckks, bundles)
+        return Drawn(shared, ckks, all_cards, bundles)
 
     def keep(self, drawn: Drawn) -> None:
         """Take keys into use in place of older ones."""
@@ -221,6 +264,7 @@ class KeyFolder:
             self.ckks_file.unlink(missing_ok=True)  # of the generation before
         else:
             drawn.ckks.store(self.ckks_file)
+        write_atomically(self.cards_file, _written_cards(drawn.cards))
         drawn.shared.store(self.shared_file)
 
     def accept(self, bundle: bytes, sender: Card) -> Drawn:
@@ -253,7 +297,15 @@ class KeyFolder:
                 content["ckks"], _PURPOSE, shared.generation, me, sender
             )
             ckks = CkksSecret(secret, me.federation, shared.generation)
-        found = Drawn(shared, ckks, {})
+        raw = key_exchange.unwrap_secret(content["cards"], _CARDS, shared.generation, me, sender)
+        cards = _read_cards(raw, "the wrapped keys")
+        if me.card not in cards or sender not in cards:
+            raise KeyMaterialError(
+                f"The cards with the wrapped keys, of {[card.name for card in cards]}, lack this "
+                f"client's card or that of {sender.name!r} as it is here; the keeper has another "
+                "one: compare the fingerprints of both, and let it wrap the keys again."
+            )
+        found = Drawn(shared, ckks, cards, {})
         self.keep(found)
         return found
 
@@ -267,11 +319,17 @@ def _ckks(shared: SharedKey, range: float, clients: int, error: float | None) ->
 
 
 def _bundle(
-    me: Identity, card: Card, wrapped: bytes, shared: SharedKey, ckks: CkksSecret | None
+    me: Identity,
+    card: Card,
+    wrapped: bytes,
+    shared: SharedKey,
+    ckks: CkksSecret | None,
+    cards: Sequence[Card],
 ) -> bytes:
     generation, second = shared.generation, None
     if ckks is not None:
         second = key_exchange.wrap_secret(ckks.secret, _PURPOSE, generation, me, card)
+    third = key_exchange.wrap_secret(_written_cards(cards), _CARDS, generation, me, card)
     content = {
         "kind": _BUNDLE,
         "version": _VERSION,
@@ -281,22 +339,37 @@ def _bundle(
         "generation": generation,
         "shared": base64.b64encode(wrapped).decode(),
         "ckks": None if second is None else base64.b64encode(second).decode(),
+        "cards": base64.b64encode(third).decode(),
     }
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _written_cards(cards: Sequence[Card]) -> bytes:
+    return (json.dumps([card.text() for card in cards], ensure_ascii=False) + "\n").encode()
+
+
+def _read_cards(data: bytes, place: str) -> tuple[Card, ...]:
+    try:
+        return tuple(Card.read(text) for text in parse_json(data))
+    except (ValueError, TypeError, AttributeError, KeyMaterialError) as error:
+        raise KeyMaterialError(
+            f"{place} should hold the cards of all clients, and {len(data)} bytes cannot be read "
+            f"as such ({error}); exchange the keys again (intarsia keys rotate)."
+        ) from error
 
 
 def _opened(bundle: bytes) -> dict[str, Any]:
     """Return the parts of a bundle; what is beside the wrapped keys is checked in them again."""
     try:
-        content = json.loads(bundle)
+        content = parse_json(bundle)
         if (content["kind"], content["version"]) != (_BUNDLE, _VERSION):
             raise ValueError("another kind or version")
         found = {key: content[key] for key in ("federation", "sender", "receiver")}
-        for key in ("shared", "ckks"):
+        for key in ("shared", "ckks", "cards"):
             value = content[key]
             found[key] = None if value is None else base64.b64decode(value, validate=True)
-        if found["shared"] is None:
-            raise ValueError("no shared key")
+        if found["shared"] is None or found["cards"] is None:
+            raise ValueError("no shared key, or no cards")
     except (ValueError, KeyError, TypeError) as error:
         raise KeyMaterialError(
             f"{len(bundle)} bytes are no wrapped keys of version {_VERSION} ({error}); they were "

@@ -1,8 +1,9 @@
 """Secure aggregation: sums that the server computes and cannot read, by masks or by CKKS.
 
 Read `protocol` first: what every mode provides to clients and server. `masking` and `ckks` are the
-modes, `fixed_point` how numbers become integers, `ckks_parameters` how large a ciphertext is, and
-`setup` gives each client its part of a mode.
+modes, `pairwise` the masks that cancel between pairs, also over ciphertexts (`ckks_masks`),
+`fixed_point` how numbers become integers, `ckks_parameters` how large a ciphertext is, and `setup`
+gives each client its part of a mode.
 """
 
 from typing import TYPE_CHECKING

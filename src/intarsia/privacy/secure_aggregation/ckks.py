@@ -14,7 +14,9 @@ What it does and does not protect
   4 · 8191 · noise / d at most where d is a multiple of the grid: the check is a CKKS value, too,
   with noise of its own. Small multiples pass, and make a total wrong by as much. With the range
   2^14 that is 1 in 30,000 for d = 1; where more is asked, use masks.
-* A client is not held to true values, and one that gives its key to the server opens everything.
+* A client is not held to true values. One that gives its key to the server opens every contribution
+  (`trust = "clients"`), or totals of its own cells: then masks of pairs are over the ciphertexts
+  (`ckks_masks`).
 
 Values are rounded to a grid that is wider than the noise before they are sealed, up or down with
 the chances that keep the mean (see ckks_parameters). A total is the sum of these exactly. The noise
@@ -43,13 +45,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import KeyMaterialError, RangeError, SealedError, TamperedError
 from intarsia.privacy.keys.crypto import Keystream, pseudorandom
 from intarsia.privacy.secure_aggregation import ckks_ciphertexts, protocol
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Arithmetic, Ciphertexts
+from intarsia.privacy.secure_aggregation.ckks_masks import CiphertextMasks
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
-from intarsia.privacy.secure_aggregation.masking import StreamLedger
-from intarsia.privacy.secure_aggregation.protocol import Aggregator, Piece, Sealer, Stream
+from intarsia.privacy.secure_aggregation.masking import StreamLedger, check_names
+from intarsia.privacy.secure_aggregation.pairwise import PairMasks
+from intarsia.privacy.secure_aggregation.protocol import (
+    NOT_NAMED,
+    Aggregator,
+    Parties,
+    Piece,
+    Sealer,
+    Stream,
+)
 
 _MAGIC = b"INTC\x01"
 _DIGEST = hashlib.sha256().digest_size
@@ -126,7 +138,7 @@ def from_bytes(arithmetic: Arithmetic, data: bytes) -> Piece:
     body = unchecked(_MAGIC, data)
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
-        stream, shape, contributors, lengths = json.loads(body[_LENGTH.size : end])
+        stream, shape, contributors, lengths = parse_json(body[_LENGTH.size : end])
         ends = list(accumulate(lengths, initial=end))
         _demand(ends[-1] == len(body) and all(length > 0 for length in lengths), "lengths")
         _demand(all(type(axis) is int and axis >= 0 for axis in shape), "shape")
@@ -214,7 +226,7 @@ class CkksSealer:
     """A client's side: seals its contributions and opens totals.
 
     `clients` are all of them, and `token_key` 16 secret bytes or more that they share, for the
-    checks.
+    checks. `masks` hide contributions from the other clients; None: they are not hidden from them.
 
     Raises
     ------
@@ -223,7 +235,14 @@ class CkksSealer:
         the token key is short.
     """
 
-    def __init__(self, keys: CkksKeys, *, clients: Sequence[str], token_key: bytes) -> None:
+    def __init__(
+        self,
+        keys: CkksKeys,
+        *,
+        clients: Sequence[str],
+        token_key: bytes,
+        masks: PairMasks | None = None,
+    ) -> None:
         if len(clients) > keys.parameters.addends:
             raise KeyMaterialError(
                 f"The CKKS keys were made for sums over {keys.parameters.addends} clients, but "
@@ -245,10 +264,13 @@ class CkksSealer:
         self._token_key = token_key
         self._arithmetic = Arithmetic(keys.parameters)
         self._secret = ckks_ciphertexts.Secret(self._arithmetic, keys.secret)
+        self._masks = None if masks is None else CiphertextMasks(masks, self._arithmetic)
         self._ledger = StreamLedger()
         self._factors: tuple[str | None, Values] = (None, np.zeros(0))
 
-    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+    def seal(
+        self, client: str, stream: Stream, values: Values, parties: Parties = NOT_NAMED
+    ) -> Piece:
         """Seal a client's contribution; see `Sealer.seal`."""
         array = np.asarray(values, np.float64)
         flat = array.reshape(-1)
@@ -269,13 +291,22 @@ class CkksSealer:
             part = flat[k * capacity : (k + 1) * capacity]
             check = float(token + factors[: len(part)] @ part)
             parts.append(self._secret.encrypted(_slots(part, check)))
+        sealed = Piece(stream, array.shape, (client,), Ciphertexts(tuple(parts)))
+        if self._masks is not None:
+            masks = self._masks.masks
+            hidden = Ciphertexts(self._masks.hide(client, stream, parties, parts))
+            nonces, owners = (masks.nonce(client),), masks.owners(parties)
+            sealed = replace(sealed, content=hidden, nonces=nonces, owners=owners)
         self._ledger.enter(client, stream)
-        return Piece(stream, array.shape, (client,), Ciphertexts(tuple(parts)))
+        return sealed
 
     def open(self, piece: Piece) -> Values:
         """Return the total of what the contributors rounded; TamperedError if it is another."""
         self._check_contributors(piece)
         parts = ciphertext_parts(piece, self.parameters)
+        if self._masks is not None:
+            check_names(piece, len(self._clients))
+            parts = self._masks.uncover(piece, parts)
         tokens = [self._tokens(name, piece.stream, piece.shape) for name in piece.contributors]
         factors, capacity = self._factors_of(piece.stream.session), self.parameters.capacity
         total = np.empty(prod(piece.shape))
@@ -389,15 +420,17 @@ class CkksOrMasks:
 
     A ciphertext takes a millisecond to make and 128 KiB however few values are in it, and that it
     can be added to is worth nothing where nobody adds to it. Both schemes have the same trust
-    model: the clients share the keys of both.
+    model.
     """
 
     def __init__(self, ckks: CkksSealer, masks: Sealer) -> None:
         self.ckks, self.masks = ckks, masks
 
-    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+    def seal(
+        self, client: str, stream: Stream, values: Values, parties: Parties = NOT_NAMED
+    ) -> Piece:
         """Seal a client's contribution by CKKS; see `CkksSealer.seal`."""
-        return self.ckks.seal(client, stream, values)
+        return self.ckks.seal(client, stream, values, parties)
 
     def open(self, piece: Piece) -> Values:
         """Return the total of a piece by the scheme that sealed it; TamperedError if altered."""

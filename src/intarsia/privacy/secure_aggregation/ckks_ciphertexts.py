@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy.secure_aggregation.ckks_parameters import CkksParameters
 
+# How SEAL writes a polynomial that is not compressed: a head, which ends with a size; id of the
+# parameters, number of residues and scale; the head and the number once more, then the residues. In
+# the head the sixth byte says how what follows is compressed.
+_PLAIN = struct.Struct("<8sQ 4QQd 8sQ Q")
+_HEAD_BYTES = 16
+_COMPRESSION = 5
 _REFUSED = (RuntimeError, ValueError)  # what SEAL raises on bytes that are no ciphertext of ours
 
 
@@ -39,6 +46,11 @@ class Arithmetic:
         self.parameters = parameters
         self.context = _context(self._library, parameters)
         self._evaluator = self._library.Evaluator(self.context)
+        first = self.context.first_context_data().parms()
+        head = bytearray(_written(self._library.Plaintext())[:8])
+        head[_COMPRESSION] = 0
+        self._head = bytes(head)  # of the library's version
+        self.primes = tuple(prime.value() for prime in first.coeff_modulus())
         self._size: int | None = None
 
     def added(self, one: Ciphertexts, other: Ciphertexts) -> Ciphertexts:
@@ -55,6 +67,18 @@ class Arithmetic:
                 "total; one of them was cut or altered: repeat the exchange."
             )
         return Ciphertexts(tuple(map(self._sum, one.parts, other.parts)))
+
+    def moved(self, ciphertext: Any, residues: NDArray[np.uint64]) -> Any:
+        """Return a ciphertext with residues, (primes · degree,), added to its first polynomial."""
+        count, found = len(residues), self._library.Plaintext()
+        head = _PLAIN.pack(
+            *(self._head, _PLAIN.size + 8 * count, *ciphertext.parms_id(), count),
+            *(ciphertext.scale, self._head, _HEAD_BYTES + 8 + 8 * count, count),
+        )
+        _read(found, self.context, head + residues.tobytes())
+        total = self._library.Ciphertext()
+        self._evaluator.add_plain(ciphertext, found, total)
+        return total
 
     def to_bytes(self, ciphertext: Any) -> bytes:
         """Return a ciphertext as bytes."""

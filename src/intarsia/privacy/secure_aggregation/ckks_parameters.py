@@ -22,6 +22,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import ExperimentError, KeyMaterialError
 from intarsia.privacy.secure_aggregation.protocol import check_range
 
@@ -102,7 +103,7 @@ class CkksParameters:
             If the bytes are something else.
         """
         try:
-            fields = json.loads(data)
+            fields = parse_json(data)
             fields["coeff_mod_bit_sizes"] = tuple(int(b) for b in fields["coeff_mod_bit_sizes"])
             return cls(**fields)
         except (KeyError, TypeError, ValueError) as error:

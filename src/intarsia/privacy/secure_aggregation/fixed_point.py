@@ -4,9 +4,10 @@ A value x is the word round(x·2ᶠ) modulo 2^64, negative numbers in two's comp
 add as the numbers do as long as no total leaves the signed 64-bit integers.
 
 The check of signed integers x₁ … xₙ is Σ rⱼ xⱼ modulo the prime P = 2^64 - 59, with secret factors
-r. It is linear: the checks of several contributions add up to the check of their sum. Whoever does
-not know r meets the check of another vector (differences below P) with probability about 2^-64
-(universal hashing: Carter and Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
+r. It is linear: the checks of several contributions add up, modulo P, to the check of their sum.
+No carry is left that would tell of a single contribution. Whoever does not know r meets the check
+of another vector (differences below P) with probability about 2^-64 (universal hashing: Carter and
+Wegman 1979, https://doi.org/10.1016/0022-0000(79)90044-8).
 
 So that no total of the clients' values can wrap, with the range R (largest |total|) a word has
 f = 62 - ⌈log₂ R⌉ bits after the point: a total within the range is an integer of at most 62 bits.
@@ -64,16 +65,32 @@ def counters(start: Words, places: Words, blocks: int, out: Words) -> None:
 
 
 @compiled
+def add_words(total: Words, words: Words) -> None:
+    """Add words and their check to a total."""
+    last = len(total) - 1
+    for j in range(last):
+        total[j] += words[j]
+    total[last] = _sum(total[last] % np.uint64(PRIME), words[last] % np.uint64(PRIME))
+
+
+@compiled
 def seal_values(
-    values: Reals, scale: float, limit: float, factors: Words, masks: Words, words: Words
+    values: Reals,
+    scale: float,
+    limit: float,
+    factors: Words,
+    masks: Words,
+    added: int,
+    words: Words,
 ) -> bool:
-    """Write the words of values and the halves of their check, under a mask.
+    """Write the words of values and their check under masks.
 
     Return whether all values are within ±limit; where one is not, the words are of no use. They
-    are two more than the values, and `masks` is (1, at least as many words).
+    are one more than the values. `masks` is (masks, at least as many words): the first `added` are
+    added, the others taken off.
     """
     within = encode_words(values, scale, limit, words)
-    _seal(factors, masks, words)
+    _seal(factors, masks, added, words)
     return within
 
 
@@ -87,6 +104,7 @@ def seal_digits(
     scale: float,
     factors: Words,
     masks: Words,
+    added: int,
     words: Words,
 ) -> bool:
     """Write values as `seal_values`, each as a high digit, in units, and a low one.
@@ -103,15 +121,15 @@ def seal_digits(
         high = np.rint(value * reciprocal)
         words[j] = np.uint64(np.int64(np.rint(high * unit * scale)))
         words[count + j] = np.uint64(np.int64(np.rint((value - high * digit) * scale)))
-    _seal(factors, masks, words)
+    _seal(factors, masks, added, words)
     return within
 
 
 @compiled
-def seal_words(values: Words, factors: Words, masks: Words, words: Words) -> None:
-    """Write words as they are and the halves of their check, under a mask."""
+def seal_words(values: Words, factors: Words, masks: Words, added: int, words: Words) -> None:
+    """Write words as they are and their check, under masks as in `seal_values`."""
     words[: len(values)] = values
-    _seal(factors, masks, words)
+    _seal(factors, masks, added, words)
 
 
 @compiled
@@ -126,7 +144,7 @@ def open_words(words: Words, masks: Words, factors: Words, values: Words) -> boo
 def open_values(words: Words, masks: Words, factors: Words, step: float, values: Reals) -> bool:
     """Write the values of a total that `seal_values` sealed; return whether its check is right.
 
-    `masks`, (contributors, at least as many words), are overwritten.
+    `masks`, (masks, at least as many words), are those that do not cancel; they are overwritten.
     """
     right, clear = _open(words, masks, factors)
     decode_words(clear, step, values)
@@ -157,6 +175,32 @@ def open_digits(
 
 
 @compiled
+def take_off(words: Words, masks: Words) -> None:
+    """Take masks, (masks, at least as many words), off words and their check."""
+    last = len(words) - 1
+    for c in range(len(masks)):
+        for j in range(last):
+            words[j] -= masks[c, j]
+    words[last] = _less(words[last], masks, 0, last)
+
+
+@compiled
+def fold(total: Words, mask: Words, sign: int, count: int) -> None:
+    """Add a mask (sign 1) to the sum of others of `count` words, or take it off (-1)."""
+    last = count - 1
+    residue = mask[last] % np.uint64(PRIME)
+    if sign < 0 and residue:
+        residue = np.uint64(PRIME) - residue
+    total[last] = _sum(total[last] % np.uint64(PRIME), residue)
+    if sign > 0:
+        for j in range(last):
+            total[j] += mask[j]
+    else:
+        for j in range(last):
+            total[j] -= mask[j]
+
+
+@compiled
 def encode_words(values: Reals, scale: float, limit: float, words: Words) -> bool:
     """Write the words of values times `scale`; return whether all values are within ±limit.
 
@@ -178,14 +222,29 @@ def decode_words(words: Words, step: float, values: Reals) -> None:
 
 
 @compiled
-def _seal(factors: Words, masks: Words, words: Words) -> None:
-    """Write the check of words after them, then add a mask to all."""
-    count = len(words) - 2
-    total = _check(words[:count], factors)
-    words[count] = total & np.uint64(0xFFFFFFFF)
-    words[count + 1] = total >> np.uint64(32)
-    for j in range(len(words)):
-        words[j] += masks[0, j]
+def _seal(factors: Words, masks: Words, added: int, words: Words) -> None:
+    """Write the check of words after them, then add and take off the masks."""
+    last = len(words) - 1
+    found = _check(words[:last], factors)
+    for c in range(len(masks)):
+        if c < added:
+            found = _sum(found, masks[c, last] % np.uint64(PRIME))
+            for j in range(last):
+                words[j] += masks[c, j]
+        else:
+            for j in range(last):
+                words[j] -= masks[c, j]
+    words[last] = _less(found, masks, added, last)
+
+
+@compiled
+def _less(check: np.uint64, masks: Words, first: int, last: int) -> np.uint64:
+    """Return a check less what the masks from the first on have at its place."""
+    found = check % np.uint64(PRIME)
+    for c in range(first, len(masks)):
+        mask = masks[c, last] % np.uint64(PRIME)
+        found = _sum(found, np.uint64(PRIME) - mask if mask else mask)
+    return found
 
 
 @compiled
@@ -194,12 +253,11 @@ def _open(words: Words, masks: Words, factors: Words) -> tuple[bool, Words]:
 
     The words are written over the first mask.
     """
-    clear = masks[0, : len(words)]
-    _take_off(words, masks, clear)
-    count = len(words) - 2
-    high = _shifted(clear[count + 1] % np.uint64(PRIME))
-    expected = _sum(clear[count] % np.uint64(PRIME), high)
-    return _check(clear[:count], factors) == expected, clear[:count]
+    last = len(words) - 1
+    expected = _less(words[last], masks, 0, last)
+    clear = masks[0, :last]
+    _take_off(words[:last], masks, clear)
+    return _check(clear, factors) == expected, clear
 
 
 @compiled

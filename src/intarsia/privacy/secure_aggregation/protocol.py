@@ -1,8 +1,8 @@
 """What every mode of sealed sums provides: clients seal and open, the server only adds.
 
 A contribution is what one client seals of one cell of one field of a reply. The server adds the
-contributions of the cell's owners to a `Piece` that it cannot read, and forwards it; a client opens
-it with the keys that the clients share.
+contributions of the cell's owners to a `Piece` that it cannot read, and forwards it; an owner opens
+it, with a key that the owners have (`trust = "pairs"`) or that all clients have ("clients").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,20 @@ class Stream:
         return numbers + _texts(self.session, self.function, self.field, client)
 
 
+class Parties(NamedTuple):
+    """Whose contributions a total has, and who opens it; each sorted, the first among the second.
+
+    All contributors know all of them before they seal: masks that are to cancel must be those of
+    the others that are there.
+    """
+
+    contributors: tuple[str, ...]
+    owners: tuple[str, ...]
+
+
+NOT_NAMED: Final = Parties((), ())  # where each contribution has a mask of its own
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A sealed contribution, or a sealed total of several."""
@@ -61,10 +75,12 @@ class Piece:
     shape: tuple[int, ...]
     contributors: tuple[str, ...]  # sorted
     content: Any  # the scheme's own: words under masks, or ciphertexts
-    # 2: the first axis holds a high and a low part of each value; 0: words in place of values
+    # 2: the first axis holds a high and a low part of each value; 0: words in place of values; 3:
+    # whole numbers below 2^32
     digits: int = 1
     # of each contributor, what its masks are drawn with beside the stream; none in ciphertexts
     nonces: tuple[bytes, ...] = ()
+    owners: tuple[str, ...] = ()  # who opens it, sorted; (): all clients, which share a key
 
     @classmethod
     def made(
@@ -75,6 +91,7 @@ class Piece:
         content: Any,
         digits: int,
         nonces: tuple[bytes, ...],
+        owners: tuple[str, ...] = (),
     ) -> Piece:
         """Return a piece, without the checks of `__init__`: short ones are made by the thousand."""
         piece = object.__new__(cls)
@@ -85,6 +102,7 @@ class Piece:
             content=content,
             digits=digits,
             nonces=nonces,
+            owners=owners,
         )
         return piece
 
@@ -92,7 +110,7 @@ class Piece:
 class Sealer(Protocol):
     """A client's side of a scheme, with the secret keys."""
 
-    def seal(self, client: str, stream: Stream, values: Values) -> Piece:
+    def seal(self, client: str, stream: Stream, values: Values, parties: Parties) -> Piece:
         """Seal a client's contribution.
 
         Raises
@@ -132,7 +150,7 @@ class ExactSealer(Sealer, Protocol):
     """A sealer whose totals are exact sums of fixed-point numbers."""
 
     def seal_digits(
-        self, client: str, stream: Stream, values: Values, digits: Digits
+        self, client: str, stream: Stream, values: Values, digits: Digits, parties: Parties
     ) -> Piece | None:
         """Seal each value as two digits; None if one has no room.
 
@@ -151,8 +169,14 @@ class ExactSealer(Sealer, Protocol):
             If the piece is not the sum of what the contributors sealed.
         """
 
-    def seal_words(self, client: str, stream: Stream, values: NDArray[np.uint64]) -> Piece:
-        """Seal words as they are, to which no other client's may be added.
+    def seal_words(
+        self,
+        client: str,
+        stream: Stream,
+        values: NDArray[np.uint64] | NDArray[np.uint32],
+        parties: Parties,
+    ) -> Piece:
+        """Seal words as they are: no other client's may be added to those of 64 bits.
 
         Raises
         ------
@@ -162,7 +186,7 @@ class ExactSealer(Sealer, Protocol):
         ...
 
     def open_words(self, piece: Piece) -> NDArray[np.uint64]:
-        """Return what `seal_words` sealed.
+        """Return what `seal_words` sealed, or the total of that.
 
         Raises
         ------
@@ -198,6 +222,7 @@ class Sealing:
     exact: Mapping[str, ExactSealer]
     bulk: Mapping[str, Sealer]  # for long arrays, within an error; opens what `exact` seals too
     long: int  # values of a client's cell from which it is a long array
+    pairs: bool = False  # whether pieces name the owners of their cells, who alone open them
     ckks: CkksAdder | None = None  # reads and writes ciphertexts, in the mode that has some
 
     def to_bytes(self, piece: Piece) -> bytes:
@@ -211,7 +236,8 @@ class Sealing:
         """Return a piece with the content that was written."""
         if self.ckks is not None:
             if data[:1] != _WORDS:
-                return self.ckks.from_bytes(data[1:])
+                found = self.ckks.from_bytes(data[1:])
+                return replace(found, nonces=piece.nonces, owners=piece.owners)
             data = data[1:]
         words = np.frombuffer(data, np.uint64, offset=8).copy()
         if len(data) < 8 or struct.unpack_from("<Q", data)[0] != len(words):
@@ -266,7 +292,12 @@ def joined(pieces: Sequence[Piece], content: Any) -> Piece:
     first = pieces[0]
     for other in pieces[1:]:
         same = first.stream is other.stream or first.stream == other.stream
-        if not same or first.shape != other.shape or first.digits != other.digits:
+        if (
+            not same
+            or first.shape != other.shape
+            or first.digits != other.digits
+            or first.owners != other.owners
+        ):
             raise SealedError(
                 f"A piece of {first.stream} with shape {first.shape} cannot be added to one of "
                 f"{other.stream} with shape {other.shape}; add pieces of one total only."
@@ -279,7 +310,8 @@ def joined(pieces: Sequence[Piece], content: Any) -> Piece:
             f"The contribution of {list(twice)} to {first.stream} was added twice; add each "
             "client's contribution once."
         )
-    return Piece.made(first.stream, first.shape, contributors, content, first.digits, nonces)
+    head = first.stream, first.shape, contributors, content, first.digits
+    return Piece.made(*head, nonces, first.owners)
 
 
 @lru_cache(maxsize=4096)

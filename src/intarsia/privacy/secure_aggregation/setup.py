@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from intarsia.privacy.secure_aggregation.protocol import Digits, ExactSealer, Se
 from intarsia.privacy.settings import Privacy
 
 if TYPE_CHECKING:  # else in the functions: the mode "plain" does without the library for keys
+    from intarsia.privacy.keys.pair_keys import PairKeys
     from intarsia.privacy.keys.shared_key import SharedKey
     from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
+    from intarsia.privacy.secure_aggregation.pairwise import PairMasks
 
 
 _MOST = 2.0**50  # of the low digit's room, in the high one: below it stands -inf
@@ -24,19 +27,34 @@ _LONG = 4096  # a ciphertext costs the same however few values are in it
 
 @dataclass(frozen=True)
 class Keys:
-    """What the clients share and the server never has."""
+    """What the clients have and the server never has."""
 
-    shared: SharedKey
-    ckks: bytes = b""  # secret key of the mode "ckks"
+    shared: SharedKey  # by all
+    ckks: bytes = b""  # secret key of the mode "ckks", by all
+    pairs: PairKeys | None = None  # by each two, and by the owners of a cell; None: nobody asks
 
 
-def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: str) -> Keys | None:
+def in_one_process(shared: SharedKey, ckks: bytes = b"") -> Keys:
+    """Return the keys of clients that are all in this process: those of pairs are derived."""
+    from intarsia.privacy.keys.pair_keys import simulated
+
+    return Keys(shared, ckks, simulated(shared))
+
+
+def keys(
+    settings: Privacy,
+    clients: Sequence[str],
+    folder: Path | None,
+    name: str,
+    pairs: PairKeys | None = None,
+) -> Keys | None:
     """Return the clients' keys for a run; None for the mode "plain".
 
     They come from the file that the settings name and, for CKKS, from `ckks.key` beside it, else
     from `folder`, where they are drawn once and kept for resuming (None: not kept). In one process
     all clients draw them together; across organisations they are exchanged as
-    `intarsia.privacy.keys.key_exchange` says.
+    `intarsia.privacy.keys.key_exchange` says. `pairs` are a site's; None: all clients are in this
+    process, or the run asks for none.
 
     Raises
     ------
@@ -47,13 +65,13 @@ def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: s
         return None
     shared = _shared(settings, folder, name)
     if settings.mode == "masked":
-        return Keys(shared)
+        return _of(settings, shared, pairs)
     from intarsia.privacy.keys.keyring import CkksSecret, KeyFolder
     from intarsia.privacy.secure_aggregation.ckks import CkksKeys
 
     kept = None if folder is None else KeyFolder(folder).ckks()
     if kept is not None:
-        return Keys(shared, kept.secret)
+        return _of(settings, shared, pairs, kept.secret)
     beside = KeyFolder(Path(settings.key).parent)
     found = beside.ckks() if settings.key else None
     if found is not None:
@@ -64,13 +82,19 @@ def keys(settings: Privacy, clients: Sequence[str], folder: Path | None, name: s
                 f"{shared.generation} in {shared.federation!r}; accept the keys of one exchange, "
                 "or remove the older file."
             )
-        return Keys(shared, found.secret)
+        return _of(settings, shared, pairs, found.secret)
     fitting = parameters(settings.range, len(clients), error=settings.error or None)
     secret = CkksKeys.create(fitting).secret_bytes()
     if folder is not None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         CkksSecret(secret, name, shared.generation).store(KeyFolder(folder).ckks_file)
-    return Keys(shared, secret)
+    return _of(settings, shared, pairs, secret)
+
+
+def _of(settings: Privacy, shared: SharedKey, pairs: PairKeys | None, ckks: bytes = b"") -> Keys:
+    if settings.trust == "pairs" and pairs is None:
+        return in_one_process(shared, ckks)
+    return Keys(shared, ckks, pairs)
 
 
 def check_key(settings: Privacy) -> None:
@@ -101,8 +125,13 @@ def _shared(settings: Privacy, folder: Path | None, name: str) -> SharedKey:
     return drawn
 
 
-def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys | None) -> Sealing:
+def sealing(
+    settings: Privacy, clients: Sequence[str], secrets: Keys | None, *, fresh: bool = False
+) -> Sealing:
     """Return the clients' sealers and the server's adder; None: the adder alone.
+
+    `fresh` says that nothing was sealed with these keys in the sessions to come; else contributions
+    carry a nonce.
 
     Raises
     ------
@@ -113,13 +142,15 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys | None) -> 
 
     fixed, digits = _formats(settings, len(clients))
     exact: dict[str, ExactSealer] = {}
+    pairs = settings.trust == "pairs"
     if secrets is not None:
         # One for all clients: they hold the same keys, and a ledger remembers each client's
         # streams. With one for each, every client would find the caches filled with another's
         # tables.
-        exact = dict.fromkeys(clients, MaskedSealer(secrets.shared, fixed, len(clients)))
+        masks = _pair_masks(settings, secrets, fresh) if pairs else secrets.shared
+        exact = dict.fromkeys(clients, MaskedSealer(masks, fixed, len(clients)))
     if settings.mode == "masked":
-        return Sealing("masked", digits, MaskedAdder(), exact, exact, _LONG)
+        return Sealing("masked", digits, MaskedAdder(), exact, exact, _LONG, pairs)
     from intarsia.privacy.secure_aggregation import ckks
 
     bulk: dict[str, Sealer] = {}
@@ -130,11 +161,27 @@ def sealing(settings: Privacy, clients: Sequence[str], secrets: Keys | None) -> 
         known = found.parameters
         _check_parameters(settings, known, len(clients))
         token = secrets.shared.derive("tokens")
-        sealer = ckks.CkksSealer(found, clients=clients, token_key=token)
-        bulk = {name: ckks.CkksOrMasks(sealer, masks) for name, masks in exact.items()}
+        hidden = _pair_masks(settings, secrets, fresh, residues=True) if pairs else None
+        sealer = ckks.CkksSealer(found, clients=clients, token_key=token, masks=hidden)
+        bulk = {name: ckks.CkksOrMasks(sealer, words) for name, words in exact.items()}
     adder = ckks.CkksAdder(known.to_bytes())
     either = ckks.CkksOrMasksAdder(adder, MaskedAdder())
-    return Sealing("ckks", digits, either, exact, bulk, _LONG, adder)
+    return Sealing("ckks", digits, either, exact, bulk, _LONG, pairs, adder)
+
+
+def _pair_masks(
+    settings: Privacy, secrets: Keys, fresh: bool, *, residues: bool = False
+) -> PairMasks:
+    from intarsia.privacy.secure_aggregation.masking import NONCE_BYTES
+    from intarsia.privacy.secure_aggregation.pairwise import PairMasks
+
+    if secrets.pairs is None:
+        raise KeyMaterialError(
+            'privacy.trust is "pairs", and there are no keys of pairs; begin the run anew, so that '
+            "the sites agree on some."
+        )
+    nonce = b"" if fresh else os.urandom(NONCE_BYTES)
+    return PairMasks(secrets.pairs, settings.colluders, nonce=nonce, residues=residues)
 
 
 def _check_parameters(settings: Privacy, known: CkksParameters, clients: int) -> None:

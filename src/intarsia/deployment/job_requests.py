@@ -1,0 +1,260 @@
+"""Jobs that ask to run at a site, and what its owner decided about them.
+
+A request is a file of the site's: what a job asks for, and the digest of that. A decision is a file
+of the owner's, for one run and one digest, so that a job which was changed asks again. Both
+outlive every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from intarsia.core.algorithm import Algorithm, Sends
+from intarsia.core.atomic_files import write_atomically
+from intarsia.deployment.policy import Policy, check_jobs, today
+from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
+from intarsia.experiment.config import Experiment
+
+_FOLDER: Final = "requests"
+_DECISION: Final = ".decision"
+_SHORT: Final = 12  # digits of a digest that are shown in sentences
+
+State = Literal["waiting", "approved", "denied", "let in"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a job asks for, as its owner reads it."""
+
+    name: str
+    algorithm: str
+    mode: str  # of sums
+    ids: str  # what the server gets for the ids of rows
+    rounds: int  # at most
+    epsilon: float  # 0: no noise
+    delta: float
+    least_clients: int
+    clients: tuple[str, ...]  # who takes part
+    columns: tuple[str, ...]  # of the site's table
+    server_reads: tuple[str, ...]  # totals, and what it asks of each client
+    server_reads_models: str  # of this site alone, in words; "": none
+    clients_open: tuple[str, ...]  # totals, each client its own entries
+    experiment: Mapping[str, Any]  # all of it
+
+
+def asked_of(
+    job: Experiment,
+    algorithm: Algorithm,
+    options: Any,
+    tree: Mapping[str, Any],
+    clients: Sequence[str],
+    columns: Sequence[str],
+) -> Asked:
+    """Return what a job asks for; what is read and opened is told by the site's own code."""
+    sends, privacy = algorithm.disclosure.sends, job.privacy
+    return Asked(
+        *(job.name, job.algorithm, privacy.mode, job.alignment.ids, job.rounds),
+        *(privacy.epsilon, privacy.delta, privacy.least_clients),
+        tuple(sorted(clients)),
+        tuple(columns),
+        tuple(sorted({one for sent in sends for one in _read(sent)})),
+        algorithm.disclosure.server_reads(options),
+        tuple(sorted({f"{one.reply.__name__}.{name}" for one in sends for name in one.opens})),
+        tree,
+    )
+
+
+def _read(one: Sends) -> Iterator[str]:
+    """Yield what the server reads of a client function's replies."""
+    kind = one.reply.__name__
+    if one.call == "ask":
+        yield f"{kind} (of each client)"
+    yield from (f"{kind}.{name}" for name in one.reveals)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job that asks to run at a site."""
+
+    run: str  # its id
+    asked: Asked
+    digest: str
+    since: str  # when it asked first
+    let_in: str = ""  # when it began; "": it did not
+    why: str = ""  # it was let in
+    state: State = "waiting"  # by the decision about it
+    reason: str = field(default="", compare=False)  # of a denial
+
+    @property
+    def short(self) -> str:
+        """Return the start of the digest."""
+        return self.digest[:_SHORT]
+
+
+def digest_of(asked: Asked) -> str:
+    """Return the digest of what a job asks for: SHA-256 of it as JSON."""
+    text = json.dumps(asdict(asked), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Requests:
+    """The requests at a site, and the decisions about them.
+
+    Parameters
+    ----------
+    folder
+        The site's own.
+    record
+        Writes into the site's log that a job asked, or was let in.
+    """
+
+    def __init__(
+        self, folder: Path, record: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> None:
+        self._folder, self._record = folder / _FOLDER, record
+
+    def admit(self, run: str, asked: Asked, policy: Policy) -> JobRequest:
+        """Let a job in, or say why not; what it asked for is written down either way.
+
+        Raises
+        ------
+        PolicyError
+            If its owner denied it, or so many jobs have begun today.
+        PendingError
+            If its owner is to decide.
+        """
+        digest = digest_of(asked)
+        known = self._load(self._path(run, digest))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        one = known or JobRequest(run, asked, digest, now)
+        self.check_goes_on(run, digest)
+        if one.let_in:
+            return one
+        why = self._why(one, policy)
+        if why:
+            begun = {other.run for other in self.all() if other.let_in[:10] == today()}
+            if run not in begun:
+                check_jobs(policy, len(begun))
+            one = replace(one, let_in=now, why=why)
+        if known is None or why:
+            told: dict[str, Any] = {
+                "job": asked.name,
+                "algorithm": asked.algorithm,
+                "mode": asked.mode,
+            }
+            told |= {"ids": asked.ids, "epsilon": asked.epsilon, "digest": digest, "why": why}
+            self._record({"event": "let in" if why else "asked", "run": run, **told})
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            content = json.dumps({**asdict(one), "state": "", "reason": ""}, indent=1)
+            write_atomically(self._path(run, digest), f"{content}\n".encode())
+        if not why:
+            raise PendingError(
+                f"the owner has not decided about the job {asked.name[:80]!r} (digest "
+                f"{one.short}), which waits: see `intarsia federation requests` at the site."
+            )
+        return one
+
+    def _why(self, one: JobRequest, policy: Policy) -> str:
+        """Return why a job need not wait for its owner; "": it must."""
+        if policy.approve == "all":
+            return 'approve = "all"'
+        if self._decision(self._path(one.run, one.digest)).get("approved"):
+            return "the owner approved it"
+        if policy.approve == "listed":
+            for word in (one.asked.algorithm, one.digest):
+                if word in policy.listed:
+                    return f"{word[:_SHORT]} is listed"
+            before = self._folder.glob(f"*-{one.digest}{_DECISION}")
+            if any(self._decision(path.with_suffix(".json")).get("approved") for path in before):
+                return "the owner approved the same job before"
+        return ""
+
+    def check_goes_on(self, run: str, digest: str) -> None:
+        """Refuse a job that the owner denied, one that has begun too."""
+        decision = self._decision(self._path(run, digest))
+        if decision and not decision["approved"]:
+            reason = f": {decision['reason']}" if decision["reason"] else ""
+            raise PolicyError(f"the owner denied the job (digest {digest[:_SHORT]}){reason}.")
+
+    def all(self) -> list[JobRequest]:
+        """Return all requests, the oldest first."""
+        found = (self._load(path) for path in self._folder.glob("*.json"))
+        return sorted((one for one in found if one is not None), key=lambda one: one.since)
+
+    def find(self, which: str) -> JobRequest:
+        """Return the request that the start of a digest, or a job's name, tells; "": the only one.
+
+        Raises
+        ------
+        ExperimentError
+            If none does, or several do.
+        """
+        some = self.all()
+        waiting = [one for one in some if one.state == "waiting"]
+        found = waiting
+        if which:
+            found = [one for one in some if one.digest.startswith(which)]
+            found = found or [one for one in some if one.asked.name == which]
+            found = [one for one in found if one.state == "waiting"] or found
+        if len(found) == 1:
+            return found[0]
+        named = ", ".join(f"{one.short} ({one.asked.name})" for one in (found or waiting)[:8])
+        asked = f"{which[:80]!r} tells" if which else "the jobs that wait are"
+        raise ExperimentError(
+            f"{asked} {len(found)} requests, and one is needed; give the start of a digest of: "
+            f"{named or 'none waits'}."
+        )
+
+    def decide(self, one: JobRequest, *, approved: bool, reason: str = "") -> None:
+        """Write down what the owner decided about a request."""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        content = {"approved": approved, "reason": reason, "at": at, "digest": one.digest}
+        path = self._path(one.run, one.digest).with_suffix(_DECISION)
+        write_atomically(path, f"{json.dumps(content)}\n".encode())
+
+    def _path(self, run: str, digest: str) -> Path:
+        return self._folder / f"{run}-{digest}.json"
+
+    def _decision(self, path: Path) -> Mapping[str, Any]:
+        """Return the decision about the request in a file; nothing if there is none."""
+        try:
+            found = json.loads(path.with_suffix(_DECISION).read_bytes())
+            if type(found["approved"]) is bool and path.stem.endswith(f"-{found['digest']}"):
+                return {"reason": "", **found}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise CheckpointError(
+            f"{path.with_suffix(_DECISION)} is damaged; decide again with `intarsia federation "
+            "approve` or deny."
+        )
+
+    def _load(self, path: Path) -> JobRequest | None:
+        """Return the request in a file; one that says another digest than its own is refused."""
+        try:
+            found = json.loads(path.read_bytes())
+            lists = ("clients", "columns", "server_reads", "clients_open")
+            asked: dict[str, Any] = {
+                k: tuple(v) if k in lists else v for k, v in found.pop("asked").items()
+            }
+            one = JobRequest(**{**found, "asked": Asked(**asked)})
+            if one.digest != digest_of(one.asked) or path.stem != f"{one.run}-{one.digest}":
+                raise ValueError("its digest is another")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise CheckpointError(
+                f"{path} is damaged ({problem}); remove it, and the job asks again."
+            ) from None
+        decision = self._decision(path)
+        state: State = "let in" if one.let_in else "waiting"
+        if decision:
+            state = ("let in" if one.let_in else "approved") if decision["approved"] else "denied"
+        return replace(one, state=state, reason=str(decision.get("reason", "")))

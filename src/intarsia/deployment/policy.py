@@ -1,0 +1,252 @@
+"""What a data owner allows at its site: the table [policy] of site.toml, which no job overrides.
+
+A job that it forbids is refused in one sentence that names the key. The sentence stands in the
+site's log and goes to the server's people; it has no value of the site's table.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.settings import (
+    Count,
+    CountOrZero,
+    FractionBelowOne,
+    NotNegative,
+    check_ranges,
+    hyperparameters,
+    toml_text,
+)
+from intarsia.errors import ExperimentError, PolicyError, nearest
+from intarsia.experiment.config import Experiment
+from intarsia.training.registry import algorithm_names
+
+DIGEST: Final = 64  # hex digits of the digest of a job
+_ROUNDS: Final = "rounds.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the owner of a site allows.
+
+    Raises
+    ------
+    ExperimentError
+        If a value is outside its range, or two contradict each other.
+    """
+
+    algorithms: tuple[str, ...] = ()  # that may run; (): any
+    least_clients: Count = 1  # a job's privacy.least_clients must be as many, and its clients
+    # a job must add noise: its epsilon is above 0 and at most this; 0: noise is not asked for
+    epsilon_most: NotNegative = 0.0
+    delta_most: FractionBelowOne = 1e-5  # of a job, where epsilon_most is set
+    # whether the server may read a model of this site alone; None: where plain sums are allowed
+    models_readable: bool | None = None
+    columns: tuple[str, ...] = ()  # names, or patterns such as "lab_*", that may take part; (): all
+    least_rows: CountOrZero = 0  # to train on, of the site's table
+    most_rows: CountOrZero = 0  # of the site's table; 0: any number
+    jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
+    rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
+    # which jobs wait for the owner: each; those that are not listed; none
+    approve: Literal["each", "listed", "all"] = "all"
+    listed: tuple[str, ...] = ()  # algorithms, or digests of jobs, that need not wait
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "[policy] ")
+        for name in (*self.algorithms, *(one for one in self.listed if len(one) != DIGEST)):
+            if name not in algorithm_names():
+                raise ExperimentError(
+                    f"[policy] names the algorithm {name!r}; {nearest(name, algorithm_names())}."
+                )
+        if self.most_rows and self.most_rows < self.least_rows:
+            raise ExperimentError(
+                f"[policy] least_rows is {self.least_rows} and most_rows {self.most_rows}; no "
+                "table has as many: raise most_rows, or leave it out."
+            )
+        if self.listed and self.approve != "listed":
+            raise ExperimentError(
+                f'[policy] listed is {toml_text(self.listed)} but approve is "{self.approve}", '
+                'which asks for no list; set approve = "listed", or remove listed.'
+            )
+
+
+def policy_of(table: Mapping[str, Any], where: str) -> Policy:
+    """Return the policy that a table says; `epsilon_min` is read as `epsilon_most`.
+
+    ε bounds what a model tells: the smaller, the more private. The least privacy that an owner
+    accepts is thus the largest ε.
+
+    Raises
+    ------
+    ExperimentError
+        If a key or a value is wrong.
+    """
+    given = dict(table)
+    if "epsilon_min" in given:
+        if "epsilon_most" in given:
+            raise ExperimentError(
+                f"{where} has epsilon_most and epsilon_min, which are one key: the largest epsilon "
+                "of a job; remove epsilon_min."
+            )
+        given["epsilon_most"] = given.pop("epsilon_min")
+    return hyperparameters(Policy, given, where)
+
+
+def check_job(
+    policy: Policy, plain: bool, job: Experiment, algorithm: Algorithm, options: Any, clients: int
+) -> None:
+    """Refuse a job that the policy forbids, by what it says of itself.
+
+    Parameters
+    ----------
+    plain
+        Whether the site takes part in jobs whose sums the server can read.
+    options
+        The algorithm's hyperparameters.
+    clients
+        How many sites are asked to take part.
+
+    Raises
+    ------
+    PolicyError
+        With the key.
+    """
+    asked = job.privacy
+    if policy.algorithms and job.algorithm not in policy.algorithms:
+        raise _forbidden(
+            "algorithms", f"allows {', '.join(policy.algorithms)}, and the job is {job.algorithm}"
+        )
+    if asked.least_clients < policy.least_clients:
+        raise _forbidden(
+            "least_clients",
+            f"asks for totals of {policy.least_clients} clients or more, and the job's "
+            f"privacy.least_clients is {asked.least_clients}",
+        )
+    check_clients(policy, clients)
+    if policy.epsilon_most and not 0 < asked.epsilon <= policy.epsilon_most:
+        said = "adds no noise" if not asked.epsilon else f"has epsilon = {asked.epsilon:g}"
+        raise _forbidden(
+            "epsilon_most",
+            f"asks for noise with an epsilon of at most {policy.epsilon_most:g}, and the job "
+            f"{said}",
+        )
+    if policy.epsilon_most and asked.delta > policy.delta_most:
+        raise _forbidden(
+            "delta_most",
+            f"asks for a delta of at most {policy.delta_most:g}, and the job has {asked.delta:g}",
+        )
+    readable = plain if policy.models_readable is None else policy.models_readable
+    told = algorithm.disclosure.server_reads(options)
+    if not readable and (told or asked.mode == "plain"):
+        what = told or "every contribution of this site, as its sums are not sealed"
+        raise _forbidden(
+            "models_readable",
+            f"lets the server read no model of this site, and it would read {what}",
+        )
+
+
+def check_clients(policy: Policy, clients: int) -> None:
+    """Refuse a job with too few clients."""
+    if clients < policy.least_clients:
+        raise _forbidden(
+            "least_clients",
+            f"asks for {policy.least_clients} clients or more, and the job has {clients}",
+        )
+
+
+def check_table(policy: Policy, columns: Iterable[str], rows: int) -> None:
+    """Refuse a table with columns or rows that may not take part; how many is not said outside."""
+    if policy.columns:
+        odd = [
+            name
+            for name in columns
+            if not any(fnmatch.fnmatchcase(name, one) for one in policy.columns)
+        ]
+        if odd:
+            error = _forbidden("columns", "does not list a column that the site's table has")
+            error.add_note(f"{', '.join(odd[:8])}: exclude it in [table], or list it")
+            raise error
+    check_rows(policy, rows)
+    if policy.most_rows and rows > policy.most_rows:
+        error = _forbidden("most_rows", "allows fewer rows than the site's table has")
+        error.add_note(f"{rows} rows, and {policy.most_rows} are the most")
+        raise error
+
+
+def check_rows(policy: Policy, rows: int) -> None:
+    """Refuse to train on too few rows."""
+    if rows < policy.least_rows:
+        error = _forbidden("least_rows", "asks for more rows than would take part at the site")
+        error.add_note(f"{rows} rows, and {policy.least_rows} are the least")
+        raise error
+
+
+def check_jobs(policy: Policy, begun: int) -> None:
+    """Refuse one more job where so many have begun today."""
+    if policy.jobs_a_day and begun >= policy.jobs_a_day:
+        raise _forbidden(
+            "jobs_a_day",
+            f"allows {policy.jobs_a_day} jobs a day, and {begun} have begun today (UTC)",
+        )
+
+
+class RoundCount:
+    """Counts the rounds of a day at a site, in a file that goes back with no run.
+
+    A round is what the server numbers as one: what it asks for in a round is not limited by it.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._path, self._most = folder / _ROUNDS, most
+
+    def begin(self, run: str, number: int) -> None:
+        """Take note of a round of a run; the one that was noted last is noted once.
+
+        Raises
+        ------
+        PolicyError
+            If the day has had as many as are allowed.
+        OSError
+            If it cannot be written; then the round may not begin.
+        """
+        if not self._most or not number:
+            return
+        day, found = today(), _read(self._path)
+        count = found["count"] if found.get("day") == day else 0
+        if found.get("last") == [run, number] and count:
+            return
+        if count >= self._most:
+            raise _forbidden(
+                "rounds_a_day", f"allows {self._most} rounds a day, and they are used up (UTC)"
+            )
+        content = {"day": day, "count": count + 1, "last": [run, number]}
+        write_atomically(self._path, json.dumps(content).encode())
+
+
+def today() -> str:
+    """Return the day in UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise ExperimentError(
+            f"{path} is damaged, which counts the rounds of a day; remove it to count anew."
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _forbidden(key: str, says: str) -> PolicyError:
+    return PolicyError(f"the owner {says} ([policy] {key} in site.toml).")

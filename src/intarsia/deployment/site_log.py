@@ -1,0 +1,261 @@
+"""Read the log of a site: whether it is whole, what left by it, and whether sites' logs agree.
+
+A site's log says of each call what was asked, what left and what was opened, without a value of the
+table, so that its owner may show it. Of what several sites opened, each log has the same digests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from intarsia.deployment.client_folder import HEAD, LOG
+from intarsia.engines.remote.wire import shown
+from intarsia.errors import ExperimentError
+from intarsia.results.audit import BY_ROW, counted, in_words, named, several
+from intarsia.results.chained_log import Chain, Head, read_chain
+
+Entry = Mapping[str, Any]
+_MOST = 5  # differences between two sites that are told
+# What leaves in the steps of the set-up, and at the end.
+_STEPS = {
+    "read": "names of columns, levels of text columns and classes of labels",
+    "deal": "what a simulated client was dealt",
+    "encode": "which rows and columns the site holds",
+    "keep": "the end of the run, with means and scales of columns where site.toml allows it",
+}
+_IDS = {"plain": "as they are", "pseudonyms": "as pseudonyms"}
+
+
+def site_of(folder: Path) -> Path | None:
+    """Return the folder of a site where a path leads: to its kit, or the folder; None: to none."""
+    for one in (folder, folder / "local"):
+        if (one / "site.toml").is_file() or (one / LOG).is_file():
+            return one
+    return None
+
+
+@dataclass(frozen=True)
+class SiteLog:
+    """What a site's log says."""
+
+    name: str
+    chain: Chain
+
+    @property
+    def whole(self) -> bool:
+        """Return whether nothing is wrong with it."""
+        return not self.chain.faults
+
+    def of(self, event: str) -> list[Entry]:
+        """Return the entries of an event."""
+        return [one for one in self.chain.entries if one.get("event") == event]
+
+    @cached_property
+    def left(self) -> Counter[tuple[str, str, str, str, str]]:
+        """Return what left how often: field, function, layout, protection, who opens the total."""
+        return Counter(
+            (
+                *(one["field"], entry["function"], one["layout"], one["protection"]),
+                one.get("total opened by", "") + (", with noise" if one.get("noise") else ""),
+            )
+            for entry in self.of("answered")
+            for one in entry.get("left", ())
+        )
+
+    @cached_property
+    def opened(self) -> Counter[tuple[str, str, str]]:
+        """Return what was opened how often: in which field, of which totals, and to whom."""
+        return Counter(
+            (
+                *(one["field"], " and ".join(sorted({term["total"] for term in one["of"]}))),
+                "server" if one["to"] == "server" else "this site",
+            )
+            for entry in self.of("answered")
+            for one in entry.get("opened", ())
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        keys = ("field", "function", "layout", "protection", "total opened by")
+        return {
+            "site": self.name,
+            "entries": len(self.chain.entries),
+            "faults": list(self.chain.faults),
+            "head": str(self.chain.head),
+            "sentences": list(sentences(self)),
+            "left": [dict(zip(keys, k, strict=True), times=n) for k, n in self.left.items()],
+            "opened": [
+                {"field": field, "total": total, "to": to, "times": n}
+                for (field, total, to), n in self.opened.items()
+            ],
+        }
+
+
+def load(folder: Path, noted: str = "") -> SiteLog:
+    """Return the log of a site in its folder; `noted` is a head that was noted before.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    ExperimentError
+        If `noted` is no head.
+    """
+    try:
+        head = Head.of(noted) if noted else None
+    except ValueError:
+        raise ExperimentError(
+            f"--noted {noted[:80]!r} is no head of a log; give what `intarsia audit` said, the "
+            "number of an entry, a colon and 64 hex digits."
+        ) from None
+    name = folder.parent.name if folder.name == "local" else folder.name
+    return SiteLog(name, read_chain(folder / LOG, folder / HEAD, head))
+
+
+def sentences(log: SiteLog) -> tuple[str, ...]:
+    """Return ten sentences about what left a site, for whoever answers for its data."""
+    answered, refused = log.of("answered"), log.of("refused")
+    let_in, asked = log.of("let in"), log.of("asked")
+    entries = log.chain.entries
+    span = f"from {entries[0]['at'][:10]} to {entries[-1]['at'][:10]}" if entries else "empty"
+    state = "no entry was altered and none is missing" if log.whole else " ".join(log.chain.faults)
+    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['mode']})" for one in let_in]
+    calls = [one for one in answered if one["kind"] != "stage"]
+    steps = Counter(one["function"] for one in answered if one["kind"] == "stage")
+    told = [f"{words} ({counted(steps[name])})" for name, words in _STEPS.items() if steps[name]]
+    ids = {_IDS.get(one["ids"], str(one["ids"])) for one in let_in}
+    left: dict[str, Counter[str]] = {"sealed": Counter(), "clear": Counter()}
+    protections: set[str] = set()
+    for (field, _, _, protection, _), times in log.left.items():
+        clear = protection.startswith("none")
+        left["clear" if clear else "sealed"][field] += times
+        protections |= set() if clear else {protection}
+    words = {"masked": "additive masks", "ckks": "CKKS encryption"}
+    sealed_by = in_words(sorted(words.get(one, one) for one in protections))
+    noise = sum(times for key, times in log.left.items() if "noise" in key[4])
+    by = [
+        len(cell["by"])
+        for entry in answered
+        for one in entry.get("opened", ())
+        for term in one["of"]
+        for cell in term["cells"].values()
+    ]
+    own: Counter[str] = Counter()
+    server: Counter[str] = Counter()
+    for (_, total, to), times in log.opened.items():
+        (server if to == "server" else own)[total] += times
+    rules = Counter(one["error"] for one in refused)
+    rows = {key[0] for key in log.left if key[2] in BY_ROW and key[3].startswith("none")}
+    return (
+        f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
+        f"{several(len(asked), 'job')} waited for the owner's decision, and "
+        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}.",
+        f"All that left went to the server, in answers to {several(len(calls), 'call')} of jobs "
+        f"and {several(sum(steps.values()), 'step')} of their set-up; nothing went to another site "
+        "directly.",
+        f"Set-ups told the server: {in_words(told) or 'nothing'}; ids of rows stood there "
+        f"{in_words(sorted(ids)) or 'in no job'}.",
+        f"Under {sealed_by or 'no protection'} left, for totals that the server cannot read: "
+        f"{_listed(left['sealed'])}.",
+        f"In the clear left: {_listed(left['clear'])}.",
+        f"Of the fields that left, {noise:,} had noise of differential privacy.",
+        f"This site opened its own entries of totals: {_listed(own)}; "
+        + (f"each was by {min(by)} to {max(by)} clients." if by else "none was by anybody."),
+        f"It opened totals to the server: {_listed(server)}; it refused "
+        f"{several(len(refused), 'call')}: {_listed(rules)}.",
+        f"Fields with numbers of single rows that left in the clear: {named(sorted(rows))}; what "
+        "left under protection could be read by nobody without the clients' keys.",
+    )
+
+
+def _listed(counts: Counter[str]) -> str:
+    """Return what there was, how often, the most frequent first."""
+    return named([f"{name} ({counted(times)})" for name, times in counts.most_common()])
+
+
+def differences(logs: Sequence[SiteLog]) -> list[str]:
+    """Return in what the logs of several sites do not agree, in sentences.
+
+    Of one exchange all were told the same; a total that two opened is the same, by the same
+    contributors; and each contributor's own log has the sum to which it contributed.
+    """
+    found: list[str] = []
+    for one, other in combinations(logs, 2):
+        between = list(_between(one, other))
+        found += between[:_MOST]
+        if len(between) > _MOST:
+            found.append(f"{one.name} and {other.name}: {len(between) - _MOST} more differences.")
+    return found
+
+
+def _between(one: SiteLog, other: SiteLog) -> Iterator[str]:
+    calls, theirs = _calls(one), _calls(other)
+    for key, entry in calls.items():
+        place = f"exchange {key[1]} of run {key[0][:8]}"
+        same = theirs.get(key)
+        if same is not None and _told(same) != _told(entry):
+            yield (
+                f"{one.name} and {other.name} were told different things in {place}: "
+                f"{_told(entry)} and {_told(same)}."
+            )
+    totals, others = dict(_totals(one)), dict(_totals(other))
+    for run, exchange, total, cell in sorted(totals.keys() & others.keys()):
+        if totals[run, exchange, total, cell] != others[run, exchange, total, cell]:
+            yield (
+                f"{one.name} and {other.name} opened different totals {total} (cell {cell}) of "
+                f"exchange {exchange} of run {run[:8]}."
+            )
+    yield from _lacking(one, totals, other, theirs)
+    yield from _lacking(other, others, one, calls)
+
+
+def _lacking(
+    one: SiteLog,
+    totals: Mapping[tuple[str, int, str, str], tuple[str, tuple[str, ...]]],
+    other: SiteLog,
+    calls: Mapping[tuple[str, int], Entry],
+) -> Iterator[str]:
+    """Yield sums to which a site contributed, as another opened them, and its log lacks."""
+    lacking = {
+        (run, exchange)
+        for (run, exchange, _, _), (_, by) in totals.items()
+        if other.name in by and (run, exchange) not in calls
+    }
+    for run, exchange in sorted(lacking):
+        yield (
+            f"{one.name} opened a total of exchange {exchange} of run {run[:8]} with a part of "
+            f"{other.name}, whose log lacks that exchange."
+        )
+
+
+def _calls(log: SiteLog) -> dict[tuple[str, int], Entry]:
+    return {
+        (one["run"], one["exchange"]): one
+        for one in log.of("answered")
+        if one["kind"] in ("ask", "sum", "seal")
+    }
+
+
+def _told(entry: Entry) -> tuple[Any, ...]:
+    """Return what all clients of an exchange are told alike."""
+    if entry["kind"] == "seal":
+        return (entry["kind"], entry["round"])  # each is asked for its own cells
+    return (*(entry[key] for key in ("kind", "function", "part", "round")), tuple(entry["asked"]))
+
+
+def _totals(
+    log: SiteLog,
+) -> Iterable[tuple[tuple[str, int, str, str], tuple[str, tuple[str, ...]]]]:
+    """Yield the totals that a site opened, cell by cell: digest and contributors."""
+    for entry in log.of("answered"):
+        for one in entry.get("opened", ()):
+            for term in one["of"]:
+                for cell, piece in term["cells"].items():
+                    key = (entry["run"], term["exchange"], term["total"], cell)
+                    yield key, (piece["digest"], tuple(piece["by"]))

@@ -1,0 +1,68 @@
+"""A server that counts values through the comparison of copies.
+
+Of samples that two clients hold, random projections of the shared values are compared, and the
+server reads how many samples differ. It used to say which columns are projected, and on what. With
+projections of zero in the first step and others in the second every sample counted whose value was
+beyond a threshold of the server's choice: the distribution of any column of a client, one threshold
+a call, and with rare values the values themselves. Columns and directions are the schema's now, and
+all owners of the columns are asked together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from departing_server import begin
+from departures import unguarded
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.remote import wire
+from intarsia.protocols import preprocessing
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(params=["declared", "not held against anything"])
+def works(request, monkeypatch):
+    """Let sites hold calls against the declaration, or not; return whether attacks work."""
+    if request.param != "declared":
+        unguarded(monkeypatch)
+    return request.param != "declared"
+
+
+def message_of(made, function, kind, client="bank"):
+    """Return the last honest message of a function to a client."""
+    _, call, _ = made.of(f"preprocessing.{function}", client)[-1]
+    return call, wire.decode_as(kind, call.body, *RECORDS)
+
+
+@pytest.mark.parametrize("function", ["count_copies", "project_copies", "weigh_copies"])
+def test_copies_of_one_client_are_not_compared_with_nobody_s(works, function, tmp_path):
+    made = begin(tmp_path / "run", "hyfdca", "preprocessing.measure_features")
+    kinds = {"count_copies": preprocessing.SharedFeatures}
+    call, message = message_of(made, function, kinds.get(function, preprocessing.CopiedTotals))
+    answer = made.ask("bank", call.function, message, part=call.part)
+    assert answer.error == ("" if works else "RefusedError")
+
+
+def test_the_server_says_neither_columns_nor_directions():
+    assert [one.name for one in dataclasses.fields(preprocessing.SharedFeatures)] == ["cell"]
+    assert [one.name for one in dataclasses.fields(preprocessing.CopiedTotals)] == [
+        *("cell", "observed", "holders", "projections")
+    ]
+
+
+def test_columns_that_a_client_shares_with_nobody_are_not_compared(tmp_path):
+    made = begin(tmp_path / "run", "hyfdca", "preprocessing.measure_features")
+
+    def cells(client):
+        calls = made.of("preprocessing.count_copies", client)
+        kinds = [wire.decode_as(preprocessing.SharedFeatures, c.body) for _, c, _ in calls]
+        return {one.cell for one in kinds}
+
+    function, others = "preprocessing.count_copies", cells("telecom") - cells("bank")
+    assert others  # of columns that the bank has not
+    for cell in (*others, -1, 99):
+        answers = made.ask_all(function, preprocessing.SharedFeatures(cell))
+        assert answers["bank"].error == "RefusedError"

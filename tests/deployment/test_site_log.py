@@ -1,0 +1,335 @@
+"""A site's log says what left and what was opened, is checked, and held against others' logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+
+import four_sites
+import sites
+from command_line import one_error, said
+from intarsia.cli.main import main
+from intarsia.deployment import run as remote_running
+from intarsia.deployment import site_log
+from intarsia.deployment.client_folder import HEAD, LOG, refusals_in
+from intarsia.deployment.client_setup import site_in
+from intarsia.engines import codec
+from intarsia.engines.remote.wire import Answer, Call, SealedReply
+from intarsia.engines.sums.sealed import SealedRecord
+from intarsia.engines.sums.secure import CombinationRecord, PieceRecord
+from intarsia.errors import SiteError
+from intarsia.results.chained_log import START, ChainedLog, read_chain
+from tests.deployment.test_policy import job
+from tests.deployment.test_run import HASTY, NAMES, set_up
+from tests.results.test_chained_log import chain_of
+
+RECORDS = (SealedRecord, CombinationRecord, PieceRecord)
+
+
+class Recording:
+    """Keeps all that a site was sent and what it answered."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, client, number, data, deliver):
+        answer = deliver(data)
+        if data:
+            self.calls.append((client, codec.decode(data, Call), answer))
+        return answer
+
+
+@pytest.fixture(scope="module", params=["masked", "plain"])
+def made(request, tmp_path_factory):
+    """A run over four sites, with all that crossed."""
+    folder = tmp_path_factory.mktemp(request.param)
+    found, line = set_up(folder, plain=request.param == "plain"), Recording()
+    lines = sites.Lines(found, line)
+    description = job(folder, request.param, rounds=3)
+    remote_running.run_over(description, lines, NAMES, folder / "out", patience=HASTY)
+    return folder, request.param, line.calls
+
+
+@pytest.fixture
+def copies(made, tmp_path):
+    """The sites' folders of a masked run, to be altered."""
+    folder, mode, _ = made
+    if mode == "plain":
+        pytest.skip("nothing was opened")
+    for name in NAMES:
+        shutil.copytree(folder / name, tmp_path / name)
+    return tmp_path
+
+
+def logs(folder):
+    return [site_log.load(folder / name) for name in NAMES]
+
+
+# -- what it says
+
+
+def test_every_call_stands_in_the_log_in_its_order(made):
+    folder, _, calls = made
+    for log in logs(folder):
+        mine = [call for client, call, _ in calls if client == log.name]
+        told = [(one["exchange"], one["kind"], one["function"]) for one in log.of("answered")]
+        assert told == [(call.sequence, call.kind, call.function) for call in mine]
+        assert [tuple(one["asked"]) for one in log.of("answered")] == [
+            tuple(sorted(call.asked)) for call in mine
+        ]
+        assert log.whole
+        assert [one["job"] for one in log.of("let in")] == ["four"]
+        assert not log.of("refused")
+
+
+def test_what_left_is_what_the_answers_hold(made):
+    folder, mode, calls = made
+    by_call = {
+        (log.name, one["exchange"]): one for log in logs(folder) for one in log.of("answered")
+    }
+    checked = Counter()
+    for client, call, answer in calls:
+        entry = by_call[client, call.sequence]
+        body = codec.decode(answer, Answer).body
+        assert entry["bytes"] == len(body)
+        if call.kind == "sum" and mode == "masked":
+            reply = codec.decode(body, SealedReply, *RECORDS)
+            left = {one["field"].split(".")[1]: one for one in entry["left"]}
+            assert left.keys() == {*reply.fields, *reply.counts}
+            assert all(left[name]["protection"] == "masked" for name in reply.fields)
+            assert all(left[name]["protection"].startswith("none") for name in reply.counts)
+            checked["sealed"] += len(reply.fields)
+        elif call.kind in ("ask", "sum"):
+            assert {one["protection"].partition(":")[0] for one in entry["left"]} <= {"none"}
+            checked["clear"] += 1
+    assert checked["clear"]
+    assert (checked["sealed"] > 30) == (mode == "masked")
+
+
+def test_what_was_opened_is_what_the_calls_held(made):
+    folder, mode, calls = made
+    opened = 0
+    for log in logs(folder):
+        for one in log.of("answered"):
+            opened += len(one.get("opened", ()))
+            if one["kind"] == "open":
+                assert [field["to"] for field in one["opened"]] == ["server"]
+    assert (opened > 20) == (mode == "masked")
+    if mode == "masked":
+        asked = sum(call.kind == "open" for _, call, _ in calls)
+        assert asked == sum(
+            one["kind"] == "open" for log in logs(folder) for one in log.of("answered")
+        )
+
+
+def test_no_value_of_the_table_stands_in_the_log(made):
+    folder, _, _ = made
+    for name in NAMES:
+        log = (folder / name / LOG).read_text()
+        rows = (folder / f"{name}.csv").read_text().splitlines()[1:]
+        values = {value for row in rows for value in row.split(",")[1:3] if len(value) > 6}
+        assert len(values) > 30
+        assert not [value for value in values if value in log]
+
+
+def test_a_call_that_comes_again_and_one_that_is_refused_are_in_the_log(tmp_path):
+    found = set_up(tmp_path, plain=False)
+
+    def line(client, number, data, deliver):
+        if client == "bank" and number == 6:
+            deliver(data[:-1] + bytes([data[-1] ^ 1]))
+            deliver(data)
+        return deliver(data)
+
+    lines = sites.Lines(found, line)
+    remote_running.run_over(job(tmp_path, rounds=1), lines, NAMES, tmp_path / "out", patience=HASTY)
+    log = site_log.load(tmp_path / "bank")
+    assert [one["error"] for one in log.of("refused")] == ["CodecError"]
+    (again,) = log.of("repeated")
+    first = [one for one in log.of("answered") if one["exchange"] == again["exchange"]]
+    assert [one["digest"] for one in first] == [again["digest"]]
+
+
+def test_who_calls_a_site_and_is_not_the_server_stands_in_its_log(tmp_path):
+    refusals_in(tmp_path)(SiteError("'shop' called this site, which answers only the server."))
+    (entry,) = read_chain(tmp_path / LOG, tmp_path / HEAD).entries
+    assert entry["sentence"].startswith("'shop' called this site")
+    assert "'shop' called" in (tmp_path / "errors.log").read_text()
+
+
+def test_an_answer_leaves_only_when_it_is_in_the_log(tmp_path, monkeypatch):
+    found = set_up(tmp_path, plain=False)
+
+    def full(self, entry):
+        raise OSError("no room")
+
+    monkeypatch.setattr(ChainedLog, "append", full)
+    with pytest.raises(SiteError, match="could not read or write a file"):
+        remote_running.run_over(
+            *(job(tmp_path, rounds=1), sites.Lines({n: site_in(tmp_path / n) for n in found})),
+            *(NAMES, tmp_path / "out"),
+            patience=HASTY,
+        )
+
+
+# -- sentences
+
+
+def test_ten_sentences_say_what_left_a_site(made):
+    folder, mode, _ = made
+    for log in logs(folder):
+        said_ = site_log.sentences(log)
+        assert len(said_) == 10
+        assert "no entry was altered and none is missing" in said_[0]
+        assert "four (hyfdca, " in said_[1]
+        if mode == "masked":
+            assert "Under additive masks left" in said_[4]
+        else:
+            assert "Under no protection left" in said_[4]
+        rows = [key for key in log.left if key[2] in ("samples", "selected")]
+        clear = [key for key in rows if key[3].startswith("none")]
+        assert (": none;" in said_[9]) == (not clear)
+        assert bool(clear) == (mode == "plain")
+
+
+def test_the_command_begins_with_ten_sentences_and_then_tables(made, capfd):
+    folder, _, _ = made
+    assert main(["audit", str(folder / "bank")]) == 0
+    out, err = said(capfd)
+    assert out == ""
+    places = [err.index(f"{number}. ") for number in range(1, 11)]
+    assert places == sorted(places)
+    assert err.index("What left bank") > places[-1]
+    assert main(["audit", str(folder / "bank"), "--json"]) == 0
+    content = json.loads(said(capfd)[0])["sites"][0]
+    assert len(content["sentences"]) == 10
+    assert content["faults"] == []
+    assert main(["audit", str(folder / "out")]) == 0
+    err = said(capfd)[1]
+    assert err.index("10. ") < err.index("What the server could read")
+
+
+# -- altered, cut, and compared
+
+
+def test_the_command_checks_a_log(copies, capfd):
+    path = copies / "bank" / LOG
+    text = path.read_text()
+    for changed, words in (
+        (text.replace('"function":"hyfdca.enter"', '"function":"hyfdca.other"'), "was altered"),
+        ("".join(text.splitlines(keepends=True)[:-3]), "the last 3 are missing"),
+        ("".join(text.splitlines(keepends=True)[3:]), "Entries 1 to 3 are missing"),
+    ):
+        assert changed != text
+        path.write_text(changed)
+        assert main(["audit", str(copies / "bank")]) == 1
+        assert words in " ".join(said(capfd)[1].split())
+
+
+def test_a_head_that_was_noted_proves_what_stood_before_it(copies, capfd):
+    noted = str(site_log.load(copies / "bank").chain.head)
+    assert main(["audit", str(copies / "bank"), "--noted", noted]) == 0
+    capfd.readouterr()
+    assert main(["audit", str(copies / "bank"), "--noted", f"3:{START}"]) == 1
+    assert "Entry 3 is not the one that was noted" in " ".join(said(capfd)[1].split())
+    assert main(["audit", str(copies / "bank"), "--noted", "x"]) == 2
+    assert "is no head of a log" in one_error(said(capfd)[1])
+
+
+def test_logs_of_sites_agree(copies, capfd):
+    totals = [dict(site_log._totals(one)) for one in logs(copies)]
+    shared = [one.keys() & other.keys() for one in totals for other in totals if one is not other]
+    assert sum(map(len, shared)) > 40
+    assert site_log.differences(logs(copies)) == []
+    assert main(["audit", *(str(copies / name) for name in NAMES)]) == 0
+    assert "The logs of bank, telecom, retailer, post agree." in said(capfd)[1]
+
+
+def rewritten(folder, change):
+    """Write a site's log anew, right in itself, with each entry changed or (None) left out."""
+    entries = read_chain(folder / LOG).entries
+    kept = [found for one in entries if (found := change(dict(one))) is not None]
+    for one in kept:
+        for key in ("n", "before"):
+            del one[key]
+    (folder / LOG).write_bytes(b"".join(chain_of(kept)))
+    (folder / HEAD).unlink()
+    log = ChainedLog(folder / LOG, folder / HEAD)
+    log.append({"event": "refused", "error": "CodecError", "sentence": ""})
+    assert site_log.load(folder).whole
+
+
+def test_a_total_that_two_sites_opened_and_is_not_the_same_is_found(copies, capfd):
+    def change(entry):
+        text = json.dumps(entry)
+        for one in entry.get("opened", ()):
+            for cell in (cell for term in one["of"] for cell in term["cells"].values()):
+                text = text.replace(cell["digest"], "0" * 32)
+        return json.loads(text)
+
+    rewritten(copies / "telecom", change)
+    found = site_log.differences(logs(copies))
+    assert any("telecom opened different totals" in one for one in found)
+    assert main(["audit", *(str(copies / name) for name in NAMES)]) == 1
+    assert "opened different totals" in said(capfd)[1]
+
+
+def test_sites_that_were_told_of_other_clients_are_found(copies):
+    def change(entry):
+        if entry.get("function") == "hyfdca.send_zeros":
+            entry["asked"] = entry["asked"][:-1]
+        return entry
+
+    rewritten(copies / "telecom", change)
+    assert any("were told different things" in one for one in site_log.differences(logs(copies)))
+
+
+def test_a_log_whose_end_was_cut_off_with_its_head_is_missed_by_the_others(copies):
+    rewritten(copies / "telecom", lambda one: one if one.get("exchange", 0) < 20 else None)
+    found = site_log.differences(logs(copies))
+    assert any("a part of telecom, whose log lacks that exchange" in one for one in found)
+
+
+def test_folders_of_a_run_and_of_a_site_are_not_mixed(made, capfd):
+    folder, _, _ = made
+    assert main(["audit", str(folder / "bank"), str(folder / "out")]) == 2
+    assert "are no sites' kits" in one_error(said(capfd)[1])
+    assert main(["audit", str(folder / "bank"), "--client", "bank"]) == 2
+    assert "--client is for a run's folder" in one_error(said(capfd)[1])
+    assert main(["audit", str(folder / "out"), "--noted", f"1:{START}"]) == 2
+    one_error(said(capfd)[1])
+
+
+def test_a_site_that_answered_nothing_has_no_log(tmp_path, capfd):
+    (tmp_path / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    assert main(["audit", str(tmp_path)]) == 2
+    assert "does not exist" in one_error(said(capfd)[1])
+
+
+def test_the_kit_of_a_site_is_its_folder_too(copies):
+    kit = copies / "kits" / "bank"
+    kit.mkdir(parents=True)
+    (copies / "bank").rename(kit / "local")
+    for path in (kit, kit / "local"):
+        assert site_log.load(site_log.site_of(path)).name == "bank"
+    assert site_log.site_of(copies) is None
+
+
+@pytest.mark.slow
+def test_networks_leave_the_same_kind_of_log(tmp_path):
+    pytest.importorskip("torch")
+    described = four_sites.write_tables("flic", tmp_path)
+    found = {}
+    for name, text in described.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
+        found[name] = site_in(tmp_path / name)
+    description = four_sites.experiment_of("flic", described, tmp_path, rounds=1)
+    over = description, sites.Lines(found), four_sites.NAMES, tmp_path / "out"
+    remote_running.run_over(*over, patience=HASTY)
+    kept = [site_log.load(tmp_path / name) for name in four_sites.NAMES]
+    assert site_log.differences(kept) == []
+    assert all(one.whole and one.left for one in kept)

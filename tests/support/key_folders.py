@@ -1,0 +1,23 @@
+"""Clients that have exchanged keys: a folder of keys each."""
+
+from __future__ import annotations
+
+from intarsia.privacy.keys.keyring import CkksSecret, Drawn, KeyFolder
+from intarsia.privacy.keys.shared_key import SharedKey
+
+
+def exchanged(folder, names, federation, ckks=b""):
+    """Let clients exchange keys; return each one's folder, below `folder`/keys.
+
+    The shared key is always the same, and lies in `folder`/shared.key too, for all in one process.
+    """
+    shared = SharedKey(bytes(range(32)), federation)
+    shared.store(folder / "shared.key")
+    places = {name: KeyFolder(folder / "keys" / name) for name in names}
+    for name, place in places.items():
+        place.create(name, federation)
+    cards = tuple(places[name].identity().card for name in sorted(names))
+    secret = CkksSecret(ckks, federation, shared.generation) if ckks else None
+    for place in places.values():
+        place.keep(Drawn(shared, secret, cards, {}))
+    return places
