@@ -19,7 +19,9 @@ round is one Newton step:
      matrix (its diagonal in cells of over 512 features)
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row.
-   Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more. Products of
+   Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more; with the other
+   losses they tell that samples gain curvature on the way, so that from then on those count that
+   had any some steps ago, or at the end of a tiny step's direction. Products of
    dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
 3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
@@ -109,6 +111,7 @@ class Newton:
     curved: float  # samples with curvature
     steps: int = 0
     still: int = 0  # steps without descent
+    faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     iterations: int = 0  # of conjugate gradients after the last renewal
     single: bool = True  # whether they may go in single precision
@@ -231,6 +234,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss == losses.HINGE
+    if not hinge and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
+        newton = replace(newton, faded=True)
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & hinge
     if hinge and not newton.framed:
@@ -240,6 +245,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = replace(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
+    tiny = (length < _TINY) & newton.faded
+    if tiny.any():
+        # there and back: samples that gain curvature on the whole way count from now on
+        newton = _at(newton, clients, 1.0 * tiny, np.zeros_like(length))
+        length = length - tiny
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
     whole = newton.framed and newton.dealer is None
@@ -291,6 +301,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         budget=newton.budget,
         framed=newton.framed and newton.dealer is None,
         gram=renew,
+        faded=newton.faded,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
