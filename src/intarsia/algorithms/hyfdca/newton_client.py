@@ -24,6 +24,7 @@ from intarsia.core.schema import Cell
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
+    curvatures,
     curved_samples,
     dual_points,
     move_points,
@@ -33,6 +34,7 @@ from intarsia.protocols.differential_privacy import normal_numbers
 
 BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
 _LARGEST = 2.0  # what a secret basis stretches by, at most
+_FADING = 0.25  # what is left of a curvature after a step without it
 _GRAM = 8  # samples in a Gram matrix for each of its features
 
 
@@ -143,6 +145,7 @@ class Point:
     residual: Array  # (outputs, features) λ (w(α) - w)
     selected: NDArray[np.int64]  # samples in the Hessian
     curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
+    faded: Array  # (outputs, samples) h, or a quarter of it for each step since it was there
     order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
     frame: Array  # (frame, features) P
     ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
@@ -221,6 +224,7 @@ class Gather:
     budget: int  # samples in the Hessian
     framed: bool
     gram: bool  # whether to renew the preconditioner
+    faded: bool = False  # whether samples count that had curvature some steps ago
 
 
 @dataclass(frozen=True)
@@ -311,6 +315,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         residual=zeros,
         selected=np.zeros(0, np.int64),
         curvature=np.zeros((outputs, 0)),
+        faded=np.zeros((outputs, samples)),
         order=before.order,
         frame=np.zeros((0, features)),
         ridge=np.zeros((0, 0)),
@@ -421,7 +426,10 @@ def gather_point(
 ) -> tuple[Point, Gathered]:
     """Count the dual point into w(α); select the samples of the Hessian."""
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
-    selected, curvature = _select(point, message)
+    present = curvatures(point.loss, message.alpha, message.weight[:, None])
+    faded = np.maximum(present, _FADING * point.faded)
+    counted = faded if message.faded else present
+    selected, curvature = _select(point, message, counted)
     rows = counts = None
     if message.framed:
         new = selected[~point.known[selected]]
@@ -438,10 +446,11 @@ def gather_point(
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
     point = fl.evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
+    point = fl.evolve(point, faded=faded)
     return point, Gathered(change, gram, rows, counts)
 
 
-def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
+def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.int64], Array]:
     """Return samples with curvature (up to the budget, ascending), and their curvatures.
 
     The owners of a cell see the same curvatures and take them in the same order, so they select
@@ -459,7 +468,7 @@ def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
                 point.loss, alpha, message.weight, *given, point.before.norms
             )
         else:
-            samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
+            samples, curvature = curved_samples(counted, *given)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:
