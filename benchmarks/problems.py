@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, hstack, issparse
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
@@ -27,7 +27,17 @@ from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms, scores
 from intarsia.partition.registry import partition
 
-__all__ = ["PROBLEMS", "Optimum", "Problem", "cached", "deal", "problem", "store", "synthetic"]
+__all__ = [
+    "PROBLEMS",
+    "Optimum",
+    "Problem",
+    "cached",
+    "deal",
+    "one_hot",
+    "problem",
+    "store",
+    "synthetic",
+]
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,53 @@ def synthetic(
     blocks = partition("grid", dataset, rows=rows, columns=columns, seed=seed)
     labels = Labels("binary", ("-1", "1"))
     return _pooled("synthetic", dataset, labels, blocks, loss, regularisation, grid)
+
+
+def one_hot(
+    samples: int,
+    features: int,
+    *,
+    loss: str,
+    regularisation: float,
+    grid: tuple[int, int],
+    seed: int,
+    standardise: bool,
+    positive: float = 0.1,
+) -> Problem:
+    """Return a problem of five numeric columns and categorical ones written out, a column a level.
+
+    Two of the numeric columns have heavy tails. Levels are as frequent as Zipf's law says, so that
+    many have a row or two. `positive` is the share of the rarer class. Standardised tables are
+    dense.
+    """
+    rng = np.random.default_rng([seed, samples, features])
+    numeric = rng.standard_normal((samples, 5))
+    numeric[:, 3] = rng.standard_t(2, samples)
+    numeric[:, 4] = np.exp(2 * numeric[:, 4])
+    score = numeric[:, :4] @ np.array([1.0, -0.7, 0.4, 0.1])
+    parts, left = [csr_array(numeric)], features - 5
+    while left > 0:
+        levels = min(left, max(20, (features - 5) // 3))
+        chance = np.arange(1, levels + 1) ** -1.3
+        level = rng.choice(levels, samples, p=chance / chance.sum())
+        level = np.unique(level, return_inverse=True)[1]
+        score += rng.standard_normal(levels)[level]
+        places = np.arange(samples), level
+        parts.append(csr_array((np.ones(samples), places), shape=(samples, level.max() + 1)))
+        left -= level.max() + 1
+    score += rng.logistic(size=samples)
+    y = np.where(score > np.quantile(score, 1 - positive), 1.0, -1.0)
+    x = sdca.as_rows(csr_array(hstack(parts)))
+    if standardise:
+        mean = np.asarray(x.mean(axis=0))
+        deviation = np.sqrt(np.asarray(x.multiply(x).mean(axis=0)) - mean**2)
+        x = (x.toarray() - mean) / np.where(deviation > 0, deviation, 1.0)
+    names = tuple(f"f{j:04d}" for j in range(x.shape[1]))
+    dataset = Dataset("one-hot", np.arange(samples, dtype=np.int64), names, x, y)
+    rows, columns = grid
+    blocks = partition("grid", dataset, rows=rows, columns=columns, seed=seed)
+    labels = Labels("binary", ("-1", "1"))
+    return _pooled("one-hot", dataset, labels, blocks, loss, regularisation, grid)
 
 
 def _pooled(

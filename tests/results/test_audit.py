@@ -236,6 +236,9 @@ def test_what_is_marked_sealed_is_not_the_numbers_in_another_dress(tmp_path, mas
 # -- in sentences
 
 
+BY_ROW = (Layout.SAMPLES, Layout.SELECTED, Layout.SCORES, Layout.SELECTED_SCORES)
+
+
 def words_of(algorithm):
     """Return the words and the layout of each field, "Reply.field", that may cross."""
     sends = (*shared_sends(), *algorithm_named(algorithm).disclosure.sends)
@@ -261,7 +264,7 @@ def check_sentences(made, algorithm):
             if value is not None and not (isinstance(value, dict) and not value):
                 words, layout = known[f"{one.type}.{name}"]
                 seen.add(("sealed" if sealed(value) else "open", words))
-                if layout in (Layout.SAMPLES, Layout.SELECTED) and not sealed(value):
+                if layout in BY_ROW and not sealed(value):
                     seen.add(("rows", words))
         for where, words in seen:
             times[where][words][one.client, one.function] += 1

@@ -24,6 +24,8 @@ _OF = {
     "samples": "a client's samples",
     "features": "a client's features",
     "selected": "a client's selected samples",
+    "scores": "a client's samples, each opened by one holder of its label",
+    "selected scores": "a client's selected samples, each opened by one holder of its label",
     "counts": "numbers of a client's samples",
     "blocks": "a client's feature blocks",
     "entry": "entry by entry",
@@ -39,7 +41,12 @@ _TRUST = {
     "pairs": "; masks of pairs of clients cancel only in the sum",
     "clients": "; with the one key of all, a client that saw another's part could read it",
 }
-BY_ROW = ("samples", "selected")  # layouts of fields with numbers of single rows
+BY_ROW = (
+    "samples",
+    "selected",
+    "scores",
+    "selected scores",
+)  # layouts of fields with numbers of single rows
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
 

@@ -149,9 +149,10 @@ def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, 
     rng = np.random.default_rng(most)
     alpha = np.where(rng.random((outputs, 90)) < 0.5, rng.random((outputs, 90)), 0.0)
     weight, order = rng.random(outputs) + 0.5, rng.permutation(60)
-    samples, found = curved_samples(loss, alpha, weight, 20, 80, order, most)
+    curvature = curvatures(loss, alpha, weight[:, None])
+    samples, found = curved_samples(curvature, 20, 80, order, most)
 
-    every = curvatures(loss, alpha, weight[:, None])[:, 20:80]
+    every = curvature[:, 20:80]
     curved = (every > 0).any(axis=0)
     expected = np.sort([i for i in order if curved[i]][:most]).astype(int)
     np.testing.assert_array_equal(samples, expected + 20)

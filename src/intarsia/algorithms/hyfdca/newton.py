@@ -17,10 +17,15 @@ round is one Newton step:
      frame P that only the owners of each feature know, from rows in the frame
    - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
      matrix (its diagonal in cells of over 512 features)
-   The sample doubles where steps are short or the gap stays: it then misses what bends F, such as
-   columns of which it has no row. Far from the optimum the hinge is then smoothed more, too.
+   The sample doubles where F bends far more along the direction than it says, or where the gap
+   stays: it then misses what bends F, such as columns of which it has no row.
+   Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more; with the other
+   losses they tell that samples gain curvature on the way, so that from then on those count that
+   had any some steps ago, or at the end of a tiny step's direction. Products of
+   dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
-3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
+3. step: new scores, dual points and curvatures at the one client that reads a sample's scores, of
+   those that hold its label; its owners get the dual point. The hinge moves its
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
@@ -57,6 +62,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     share_weights,
 )
 from intarsia.algorithms.hyfdca.newton_direction import (
+    MOST,
     Coefficients,
     Search,
     line_search,
@@ -71,12 +77,13 @@ from intarsia.maths.linear import losses
 
 _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
-_TELLING = 3000  # least samples in a Hessian that is shared, and 12 for each feature
+_TELLING = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
 _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
-_SHORT = 0.25  # step below which the Hessian misses what bends F along the direction
+_SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
+_MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -90,7 +97,7 @@ class Newton:
     loss: int
     regularisation: float
     samples: int  # N
-    labelled: tuple[ClientId, ...]  # clients at which labels count
+    labelled: tuple[ClientId, ...]  # clients that read scores
     framed: bool  # solve exactly in a frame
     budget: int  # samples in the Hessian
     weight: Array  # s
@@ -105,8 +112,10 @@ class Newton:
     curved: float  # samples with curvature
     steps: int = 0
     still: int = 0  # steps without descent
+    faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     iterations: int = 0  # of conjugate gradients after the last renewal
+    single: bool = True  # whether they may go in single precision
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
@@ -144,7 +153,7 @@ def begin(
     size = features if framed else 0
     if dealer is not None:  # a basis for each cell of features
         size = dealer.widest
-    start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=size, shared=dealer is not None)
+    start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     if dealer is not None:
         clients.ask(
@@ -156,6 +165,8 @@ def begin(
         )
     elif framed:
         clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(frame=drawn.frame)))
+    if warm:  # else the scores are 0
+        clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
     newton = Newton(
         loss=loss,
@@ -193,7 +204,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
-        found = solve_shared(clients, newton.dealer, newton.bounds, rng)
+        found = solve_shared(clients, newton.dealer, newton.bounds, newton.steps, rng)
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
@@ -204,13 +215,15 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
             samples=count,
             regularisation=weight,
             residual=_COARSE if newton.gap.max() > _FAR else _FINE,
+            single=newton.single,
         )
+        newton = replace(newton, single=newton.single and used < MOST)
         if newton.gram is not None:
             newton = replace(newton, iterations=used, refresh=False)
         else:
             newton = replace(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
     # step 2: line search
-    length = line_search(
+    length, bend = line_search(
         clients, newton.labelled, products, newton.weight, samples=count, regularisation=weight
     )
     newton = replace(
@@ -219,18 +232,27 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
     )
-    # of samples that tell most few columns are missed: short steps have other causes
-    if newton.dealer is None and (_matters(newton) & (length < _SHORT)).any():
+    missed = _matters(newton) & (bend > _MISSED)
+    if newton.dealer is None and missed.any() and newton.curved > newton.budget:
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss == losses.HINGE
+    if not hinge and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
+        newton = replace(newton, faded=True)
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & hinge
     if hinge and not newton.framed:
         # many samples change sides within a short step: a smoother inner problem, the centre stays
-        smoother = ~eager & (length < _SHORT) & (newton.gap > _FAR)
-        newton = replace(newton, weight=np.where(smoother, _fallen(newton), newton.weight))
+        tiny = (length < _TINY) & (newton.curved > 0)
+        short = (length < _SHORT) & (newton.gap > _FAR) & (newton.curved > 0)
+        eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
+        newton = replace(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
+    tiny = (length < _TINY) & newton.faded
+    if tiny.any():
+        # there and back: samples that gain curvature on the whole way count from now on
+        newton = _at(newton, clients, tiny.astype(np.float64), np.zeros_like(length))
+        length = length - tiny
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
     whole = newton.framed and newton.dealer is None
@@ -282,6 +304,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         budget=newton.budget,
         framed=newton.framed and newton.dealer is None,
         gram=renew,
+        faded=newton.faded,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
@@ -324,9 +347,9 @@ def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> 
     return samples if whole else max(_SAMPLE, 6 * features)
 
 
-def _fallen(newton: Newton) -> Array:
-    """Return half the weight of the smoothing, or its least, (outputs,)."""
-    return np.maximum(newton.weight / 2, _COLD if newton.framed else _LOWEST_CONJUGATE)
+def _fallen(newton: Newton, times: float = 2) -> Array:
+    """Return a fraction of the weight of the smoothing, or its least, (outputs,)."""
+    return np.maximum(newton.weight / times, _COLD if newton.framed else _LOWEST_CONJUGATE)
 
 
 def _matters(newton: Newton) -> NDArray[np.bool_]:

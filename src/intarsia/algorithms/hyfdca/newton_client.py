@@ -8,12 +8,14 @@ over clients.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
@@ -22,6 +24,7 @@ from intarsia.core.schema import Cell
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
+    curvatures,
     curved_samples,
     dual_points,
     move_points,
@@ -31,6 +34,7 @@ from intarsia.protocols.differential_privacy import normal_numbers
 
 BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
 _LARGEST = 2.0  # what a secret basis stretches by, at most
+_FADING = 0.25  # what is left of a curvature after a step without it
 _GRAM = 8  # samples in a Gram matrix for each of its features
 
 
@@ -108,6 +112,8 @@ class Partner:
 class Overlap:
     """Where a client's rows and columns lie in the federation, and who has some of its samples."""
 
+    number: int  # of the client among all
+    all_clients: int
     turn: int  # another one than those of its partners
     features: NDArray[np.int64]  # (features,) their places among the federation's
     cells: NDArray[np.int64]  # (sample cells,) their numbers in the federation
@@ -139,6 +145,7 @@ class Point:
     residual: Array  # (outputs, features) λ (w(α) - w)
     selected: NDArray[np.int64]  # samples in the Hessian
     curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
+    faded: Array  # (outputs, samples) h, or a quarter of it for each step since it was there
     order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
     frame: Array  # (frame, features) P
     ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
@@ -151,6 +158,8 @@ class Point:
     overlap: Overlap | None = None
     scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
     reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
+    basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
+    turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
 
     @property
     def options(self) -> Any:
@@ -160,11 +169,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Start:
-    """Duals, weights and scores to start from."""
+    """Duals and weights to start from."""
 
     alpha: fl.PerSample
     w: fl.PerFeature
-    z: fl.PerSample
     warm: bool  # after dual ascent
     frame: int  # features of the frame, 0 = none
     shared: bool = (
@@ -218,6 +226,7 @@ class Gather:
     budget: int  # samples in the Hessian
     framed: bool
     gram: bool  # whether to renew the preconditioner
+    faded: bool = False  # whether samples count that had curvature some steps ago
 
 
 @fl.describe(
@@ -261,9 +270,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Refresh:
-    """Scores computed afresh at the primal point; None: send this client's part of them."""
+    """The scores at the primal point; None: send this client's part of them."""
 
-    z: fl.PerSample | None
+    z: fl.PerScore | None
 
 
 @fl.describe("each row's model score")
@@ -271,7 +280,7 @@ class Refresh:
 class OwnScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @fl.describe("model weights or their changes")
@@ -306,7 +315,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         regularisation=before.options.regularisation,
         samples=before.samples,
         loss=losses.loss_code(before.options.loss),
-        mine=before.counted_cells,
+        mine=before.counted,
         sample_cells=before.sample_cells,
         feature_cells=before.feature_cells,
         feature_share=before.feature_share,
@@ -315,12 +324,13 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         w=message.w,
         direction=zeros,
         alpha=message.alpha,
-        z=message.z,
+        z=np.zeros((outputs, samples)),
         q=np.zeros((outputs, samples)),
         centre=centre,
         residual=zeros,
         selected=np.zeros(0, np.int64),
         curvature=np.zeros((outputs, 0)),
+        faded=np.zeros((outputs, samples)),
         order=before.order,
         frame=np.zeros((0, features)),
         ridge=np.zeros((0, 0)),
@@ -347,13 +357,41 @@ def keep_frame(
     if message.overlap is not None:
         assert message.squares is not None
         scale = _column_scale(message.squares, point.regularisation)
-        frame = np.ascontiguousarray(_secret_basis(message.frame, point.feature_cells, scale).T).T
+        basis = _secret_basis(message.frame, point.feature_cells, scale)
         reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
-        point = fl.evolve(point, overlap=message.overlap, scale=scale, reach=reach)
-    else:
-        frame = np.ascontiguousarray(message.frame.T).T
+        turns = tuple(
+            hashlib.blake2b(
+                np.ascontiguousarray(message.frame[:, start:stop]).tobytes(),
+                digest_size=fl.SecretKey.SIZE,
+            ).digest()
+            for start, stop in point.feature_cells
+        )
+        given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
+        return fl.evolve(point, overlap=message.overlap, **given), fl.Ready()
+    return _in_frame(point, message.frame), fl.Ready()
+
+
+def _in_frame(point: Point, frame: Array) -> Point:
+    """Return the state with another frame, and the ridge in it."""
+    frame = np.ascontiguousarray(frame.T).T
     ridge = point.regularisation * ((frame * point.feature_share) @ frame.T)
-    return fl.evolve(point, frame=frame, ridge=ridge), fl.Ready()
+    return fl.evolve(point, frame=frame, ridge=ridge)
+
+
+def turn_basis(point: Point, number: int) -> Point:
+    """Return the state in the secret basis of a step: that of the phase, turned at random.
+
+    The owners of a feature cell turn it alike. Who sees matrices in two of these bases cannot tell
+    which directions of the one are which of the other.
+    """
+    frame = np.zeros_like(point.basis)
+    for (start, stop), secret in zip(point.feature_cells, point.turns, strict=True):
+        size = stop - start
+        words = fl.SecretKey(secret).fold_in(number).words(size * size).view(np.int64)
+        factors, scalars, _, _ = lapack.dgeqrf(words.reshape(size, size) * 2.0**-63)
+        turn, _, _ = lapack.dorgqr(factors, scalars)
+        frame[start:stop, start:stop] = turn.T @ point.basis[start:stop, start:stop]
+    return _in_frame(point, frame)
 
 
 def _column_scale(squares: Array, regularisation: float) -> Array:
@@ -403,7 +441,10 @@ def gather_point(
 ) -> tuple[Point, Gathered]:
     """Count the dual point into w(α); select the samples of the Hessian."""
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
-    selected, curvature = _select(point, message)
+    present = curvatures(point.loss, message.alpha, message.weight[:, None])
+    faded = np.maximum(present, _FADING * point.faded)
+    counted = faded if message.faded else present
+    selected, curvature = _select(point, message, counted)
     rows = counts = None
     if message.framed:
         new = selected[~point.known[selected]]
@@ -420,10 +461,11 @@ def gather_point(
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
     point = fl.evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
+    point = fl.evolve(point, faded=faded)
     return point, Gathered(change, gram, rows, counts)
 
 
-def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
+def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.int64], Array]:
     """Return samples with curvature (up to the budget, ascending), and their curvatures.
 
     The owners of a cell see the same curvatures and take them in the same order, so they select
@@ -441,7 +483,7 @@ def _select(point: Point, message: Gather) -> tuple[NDArray[np.int64], Array]:
                 point.loss, alpha, message.weight, *given, point.before.norms
             )
         else:
-            samples, curvature = curved_samples(point.loss, alpha, message.weight, *given)
+            samples, curvature = curved_samples(counted, *given)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:
@@ -531,7 +573,7 @@ def own_scores(
 def keep_scores(
     point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
-    """Keep the scores computed afresh."""
+    """Keep the scores of the samples that this client reads."""
     assert message.z is not None
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 

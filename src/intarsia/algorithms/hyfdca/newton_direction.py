@@ -22,7 +22,7 @@ from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
-_ITERATIONS = 300  # of conjugate gradients, at most
+MOST = 300  # of conjugate gradients, at most
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
@@ -71,7 +71,7 @@ class Coefficients:
 class Products:
     """Scores of the direction; scalars for the line search."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     line: Array  # (outputs, 2) d·w, ‖d‖²
 
 
@@ -79,7 +79,7 @@ class Products:
 class Line:
     """Scores of the direction, and steps to try."""
 
-    z: fl.PerSample | None  # None: as before
+    z: fl.PerScore | None  # None: as before
     steps: Array  # (outputs, steps)
     weight: Array  # (outputs,) of the smoothing
 
@@ -97,6 +97,7 @@ class Precondition:
     """The Gram matrices of the client's feature cells, where they are renewed."""
 
     gram: fl.PerFeature | None
+    single: bool  # whether single precision will do for products of dense rows
 
 
 @fl.describe(
@@ -146,20 +147,27 @@ def multiply_exact(clients: fl.Clients, solver: ClientId, gradient: Any, hessian
 
 
 def multiply_conjugate(
-    clients: fl.Clients, gram: Any, *, samples: int, regularisation: float, residual: float
+    clients: fl.Clients,
+    gram: Any,
+    *,
+    samples: int,
+    regularisation: float,
+    residual: float,
+    single: bool,
 ) -> tuple[Any, int]:
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
-    is `residual` of the first.
+    is `residual` of the first, or after `MOST` iterations. `single` is the precision of the
+    products of dense rows.
     """
-    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram=gram)))
+    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
     squares = clients.reveal(found.squares)
     first, weighted = squares[:, 1], squares[:, 0]
     keep = np.zeros(len(first))
     count = 0
-    while count < _ITERATIONS:
+    while count < MOST:
         count += 1
         conjugate = Conjugate(products=found.products, keep=keep)
         curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
@@ -186,8 +194,12 @@ def line_search(
     *,
     samples: int,
     regularisation: float,
-) -> Array:
-    """Return the step that minimises F along the direction for each output; 0: no descent."""
+) -> tuple[Array, Array]:
+    """Return the step that minimises F along the direction for each output; 0: no descent.
+
+    Return also how many times what the system says F bends along the direction, by the shortest
+    step that is tried.
+    """
     # discloses d·w and ‖d‖²
     line = clients.reveal(products.line)
     along, square = line[:, :1], line[:, 1:]
@@ -201,12 +213,16 @@ def line_search(
         return found_slope
 
     steps = np.tile(_STEPS, (len(line), 1))
-    length, coarse = _root(steps, slope(products.z, steps))
+    slopes = slope(products.z, steps)
+    length, coarse = _root(steps, slopes)
     if coarse.any():
         steps = np.where(coarse[:, None], coarse[:, None] * _FINE, steps)
-        finer, _ = _root(steps, slope(None, steps))
+        slopes = slope(None, steps)
+        finer, _ = _root(steps, slopes)
         length = np.where(coarse > 0, finer, length)
-    return length
+    # a solution of the system has as much of it as slope
+    bend = (slopes[:, 1] - slopes[:, 0]) / steps[:, 1]
+    return length, np.divide(bend, -slopes[:, 0], out=np.zeros_like(bend), where=slopes[:, 0] < 0)
 
 
 def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
@@ -280,7 +296,7 @@ def start_search(
     if message.gram is not None:
         point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
     values = block.x[point.selected]
-    if not isinstance(values, csr_array):
+    if message.single and not isinstance(values, csr_array):
         values = values.astype(np.float32)
     zeros = np.zeros_like(point.w)
     search = Search(
@@ -352,11 +368,8 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
         shared = residual * point.kept_features
         for c in range(len(residual)):
             squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
-    if isinstance(search.values, csr_array):
-        products = scores(search.values, preconditioned)
-    else:
-        single = preconditioned.astype(np.float32)
-        products = scores(search.values, single).astype(np.float64)
+    products = scores(search.values, preconditioned.astype(search.values.dtype, copy=False))
+    products = products.astype(np.float64, copy=False)
     search = Search(
         point,
         search.values,
@@ -389,7 +402,8 @@ def curve(
     if isinstance(search.values, csr_array):
         product = gather(search.values, weighted)
     else:
-        product = (weighted.astype(np.float32) @ search.values).astype(np.float64)
+        product = weighted.astype(search.values.dtype, copy=False) @ search.values
+        product = product.astype(np.float64, copy=False)
     search = Search(
         point,
         search.values,

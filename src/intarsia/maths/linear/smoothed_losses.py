@@ -146,9 +146,7 @@ def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array) -> None
 
 @compiled
 def curved_samples(
-    loss: int,
-    alpha: Array,
-    weight: Array,
+    curvature: Array,
     start: int,
     stop: int,
     order: NDArray[np.int64],
@@ -161,16 +159,15 @@ def curved_samples(
 
     Parameters
     ----------
-    alpha : (outputs, samples)
-    weight : (outputs,), of the smoothing
+    curvature : (outputs, samples)
     start, stop : the cell
     order : (stop - start,), places in the cell
     """
-    outputs, size = len(alpha), stop - start
+    outputs, size = len(curvature), stop - start
     some, count, total = np.zeros(size, np.bool_), 0, np.zeros(outputs)
     for c in range(outputs):
         for i in range(size):
-            h = _curvature(loss, alpha[c, start + i], weight[c])
+            h = curvature[c, start + i]
             total[c] += h
             count += h > 0.0 and not some[i]
             some[i] |= h > 0.0
@@ -194,7 +191,7 @@ def curved_samples(
     for c in range(outputs):
         taken = 0.0
         for k in range(count):
-            found[c, k] = _curvature(loss, alpha[c, selected[k]], weight[c])
+            found[c, k] = curvature[c, selected[k]]
             taken += found[c, k]
         if most >= 0 and taken > 0.0:
             found[c] *= total[c] / taken
