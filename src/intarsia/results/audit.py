@@ -41,12 +41,8 @@ _TRUST = {
     "pairs": "; masks of pairs of clients cancel only in the sum",
     "clients": "; with the one key of all, a client that saw another's part could read it",
 }
-BY_ROW = (
-    "samples",
-    "selected",
-    "scores",
-    "selected scores",
-)  # layouts of fields with numbers of single rows
+# layouts of fields with numbers of single rows
+BY_ROW = ("samples", "selected", "scores", "selected scores")
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
 
