@@ -2,8 +2,8 @@
 
     python benchmarks/wide.py --shape 70000x2300 --loss logistic --weights 1e-3,1e-6
 
-Each problem runs with a sample of the rows in the Hessian, as it is, and with all of them. `--write`
-puts the table into RESULTS.md beside this file.
+Each problem runs with a sample of the rows in the Hessian, as it is, and with all of them.
+`--write` puts the table into RESULTS.md beside this file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEVEL = 1e-6
 _COLUMNS = (
     "loss",
     "λ",
-    "rows in it",
+    "Hessian",
     "gap",
     "rounds",
     "exchanges",
