@@ -84,6 +84,30 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *_of(
+        "algorithms/hyfdca/newton_shares.py",
+        (
+            "words bound to what they hide",
+            'return key.fold_in("nonce", digest.hexdigest()).stream(16)',
+            'return key.fold_in("nonce").stream(16)',
+            "tests/attacks/test_words_used_twice.py",
+        ),
+        (
+            "words over a pair's product",
+            'secret.fold_in("pair", seeds[name].hex(), seeds[one.name].hex())',
+            'secret.fold_in("pair", name, one.name)',
+            "tests/attacks/test_words_used_twice.py",
+        ),
+    ),
+    *_of(
+        "engines/sums/plain.py",
+        (
+            "one reader of a score",
+            "run for run in runs if self.reader(part, run[0], key[2]) == client",
+            "run for run in runs",
+            "tests/attacks/test_scores.py",
+        ),
+    ),
+    *_of(
         "data/column_types.py",
         ("nearly unique texts", "levels * LEAST_ROWS > rows", "levels > rows", TEXTS),
         ("long texts", "if any(len(one) > LONGEST_LEVEL or", "if any(", TEXTS),
@@ -237,7 +261,7 @@ MUTATIONS = [
         ("axes", "if axes > _MOST_AXES:", "if False:", BOMBS),
         ("deep values", "if self.depth > _DEEPEST:", "if False:", BOMBS),
         ("many values", "if self.values > _MOST_VALUES:", "if False:", BOMBS),
-        ("fields of a record", "if field not in names or field in values:", "if False:", BOMBS),
+        ("fields of a record", "if field not in known or field in values:", "if False:", BOMBS),
         (
             "endless shapes",
             "except (ValueError, OverflowError) as problem:",

@@ -110,6 +110,8 @@ def test_a_job_waits_shows_what_it_asks_for_and_goes_on_once_it_is_approved(tmp_
     ):
         assert text in shown, text
     decide(kit, "approve", one.short)
+    files = [path.stat().st_mode & 0o777 for path in (kit / "requests").iterdir()]
+    assert files == [0o600, 0o600]
     result = over(found, None, tmp_path / "out", resume=True)
     assert not (tmp_path / "out" / run_folder.PENDING).exists()
     folders = {name: tmp_path / name for name in NAMES} | {"bank": kit}
@@ -142,7 +144,7 @@ def test_a_denial_ends_the_job_with_its_reason_and_an_approval_takes_it_back(tmp
     with pytest.raises(PolicyError) as caught:
         over(found, None, tmp_path / "out", resume=True)
     assert "denied the job" in str(caught.value)
-    assert str(caught.value).endswith("ask the ethics board?[2J.")
+    assert str(caught.value).endswith("ask the ethics board\\x1b[2J.")
     assert "ethics board" in (kit / "errors.log").read_text()
     decide(kit, "approve", waiting(kit)[0].short if waiting(kit) else "four")
     assert over(found, None, tmp_path / "out", resume=True).rounds == 1

@@ -168,7 +168,10 @@ def test_so_many_jobs_begin_on_a_day_and_one_that_goes_on_counts_once(tmp_path, 
     found = with_policy(tmp_path, "jobs_a_day = 1")
     run_over(tmp_path, found, job(tmp_path, rounds=1), out="first")
     again = {name: site_in(tmp_path / name) for name in NAMES}
-    with pytest.raises(PolicyError, match=r"allows 1 jobs a day, and 1 have begun today"):
+    with pytest.raises(
+        PolicyError,
+        match=r"no more than 1 a day, and 1 began today \(UTC\) \(\[policy\] jobs_a_day",
+    ):
         run_over(tmp_path, again, job(tmp_path, rounds=1), out="second")
     monkeypatch.setattr("intarsia.deployment.job_requests.today", lambda: "2999-01-01")
     lines = sites.Lines({name: site_in(tmp_path / name) for name in NAMES})
@@ -177,7 +180,7 @@ def test_so_many_jobs_begin_on_a_day_and_one_that_goes_on_counts_once(tmp_path, 
 
 def test_a_run_goes_on_the_next_day_where_the_rounds_of_one_are_used_up(tmp_path, monkeypatch):
     found = with_policy(tmp_path, "rounds_a_day = 4")
-    with pytest.raises(PolicyError, match=r"Site 'bank': the owner allows 4 rounds a day"):
+    with pytest.raises(PolicyError, match=r"Site 'bank': the owner allows no more than 4 a day"):
         run_over(tmp_path, found, job(tmp_path))
     assert len(history(tmp_path / "sites")) == 4
     monkeypatch.setattr(policies, "today", lambda: "2999-01-01")

@@ -92,6 +92,16 @@ class Server:
                 total[int(name)] = total.get(int(name), 0.0) + part
         return np.concatenate([total[number] for number in sorted(total)], axis=-1)
 
+    def read_scores(self, value: Any) -> np.ndarray:
+        """Return what the server makes of scores, whose cells are those of who opens them."""
+        if isinstance(value, np.ndarray):
+            return value
+        cells = self.schema.score_cells
+        places = [cells[int(name)].positions for name in value]
+        pieces = zip(value.values(), places, strict=True)
+        found = [self.numbers(data, len(place)) for data, place in pieces]
+        return np.concatenate(found, axis=-1)[..., np.argsort(np.concatenate(places))]
+
     def piece(self, value: Any, cell: int) -> np.ndarray:
         """Return what the server makes of one cell of a total, as a vector."""
         if isinstance(value, tuple):
@@ -274,8 +284,7 @@ def solved_for_samples(
     server: Server, changes: list[np.ndarray], sent: list[Crossed]
 ) -> np.ndarray:
     """Return the rows that made scores from weights."""
-    index = server.schema.samples
-    scores = [server.read(one.fields["z"], index)[0] for one in sent]
+    scores = [server.read_scores(one.fields["z"])[0] for one in sent]
     return solved(np.stack(changes), np.stack(scores)).T
 
 
@@ -494,7 +503,7 @@ CHUNKS = {
     "DirectionScores.square": 1,
     "SquaredNorm.square": 1,
     "ChunkScores.line": 2,
-    "ChunkChange.sums": 2,
+    "ChunkSteps.sums": 2,
     "Settled.sums": 2,
 }
 DUAL = {
@@ -536,7 +545,7 @@ def test_the_server_of_newtons_method_in_the_dual_reads_scalars_only(tmp_path):
                 file.write(f"{i % 2} {values}\n")
         source.append({"name": name, "path": str(path)})
     server = attacked(tmp_path, "masked", 12, {"client": source})
-    assert server.of("sum", "step_chunk", "north")
+    assert server.of("sum", "take_steps", "north")
     assert server.of("sum", "sweep", "north")
     model = {"Constant.features": WIDE, "ShareOfWeights.w": WIDE}
     assert revealed(server) == {**BEFORE, **CHUNKS, **DUAL, **model}

@@ -251,7 +251,6 @@ def test_a_run_that_diverges_says_so(tmp_path):
         "method": "ascent",
         "step": "fixed",
         "gamma": 1.0,
-        "owners": "average",
         "sigma": 1e-3,
         "regularisation": 1e-6,
     }

@@ -40,7 +40,9 @@ def two_threads():
 def workplace(folder):
     """Return a site's workplace in a run with one thread, whose set-up has begun."""
     found = Work(SiteSettings(name="client0", plain=True, ids=True), folder)
-    found.stage(DEAL, None, json.dumps(ONE_THREAD).encode())
+    body = json.dumps(ONE_THREAD).encode()
+    found.enter(Call("ab", 1, 0, 0, 0, 0, "stage", DEAL, "train", ("client0",), body))
+    found.stage(DEAL, None, body)
     return found
 
 

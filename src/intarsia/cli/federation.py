@@ -25,8 +25,6 @@ app = typer.Typer(
     "site.toml and runs site; the server's runs server and then submit for each experiment.",
 )
 
-_MOST_LETTERS = 10_000  # of a line about a request
-
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Kit = Annotated[
     Path,
@@ -253,8 +251,6 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
 @app.command()
 def requests(kit: Kit, as_json: AsJson = False) -> None:
     """Show which jobs asked to run at the site of KIT: what they ask for, and what was decided."""
-    from intarsia.engines.remote.wire import shown
-
     found = _requests(kit).all()
     if as_json:
         put(json.dumps([asdict(one) for one in found], ensure_ascii=False))
@@ -262,8 +258,7 @@ def requests(kit: Kit, as_json: AsJson = False) -> None:
     if not found:
         say(f"no job has asked to run at {kit.name}")
     for one in found:
-        name = shown(one.asked.name)
-        say(f"{name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
+        say(f"{one.asked.name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
         if one.state == "waiting":
             _show_request(kit, one)
 
@@ -307,8 +302,6 @@ def _why(one: JobRequest) -> str:
 
 def _show_request(kit: Path, one: JobRequest) -> None:
     """Show what a job asks for."""
-    from intarsia.engines.remote.wire import shown
-
     asked = one.asked
     noise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}" if asked.epsilon else "no noise"
     for name, words in {
@@ -323,7 +316,7 @@ def _show_request(kit: Path, one: JobRequest) -> None:
         "clients open": ", ".join(asked.clients_open) or "nothing",
         "digest": one.digest,
     }.items():
-        say(f"    {name}: {shown(words, _MOST_LETTERS)}")
+        say(f"    {name}: {words}")
     say(f"  intarsia federation approve {kit} {one.short}")
     say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")
 

@@ -36,6 +36,20 @@ class Layout(Enum):
     SELECTED = "selected"  # some samples of each of the client's cells
     COUNTS = "counts"  # how many of each of the client's sample cells
     BLOCKS = "blocks"  # an array for each of the client's feature blocks, whatever its axes
+    # as samples and selected samples; of each sample one client alone opens the total: of those
+    # with its label that are asked, the first by `Schema.score_cells`
+    SCORES = "scores"
+    SELECTED_SCORES = "selected scores"
+
+    @property
+    def is_selected(self) -> bool:
+        """Return whether it is of some samples only."""
+        return self in (Layout.SELECTED, Layout.SELECTED_SCORES)
+
+    @property
+    def is_scores(self) -> bool:
+        """Return whether one client opens the total of a sample."""
+        return self in (Layout.SCORES, Layout.SELECTED_SCORES)
 
 
 PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
@@ -43,7 +57,11 @@ PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)
 # Some samples only: all owners of a cell pick the same ones, in the same order. The reply says in a
 # field of counts how many of each of its cells; a sum is laid out cell by cell.
 PerSelected = Annotated[Array, Layout.SELECTED]  # (..., the client's selected samples)
-Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells,)
+Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cells, or of scores,)
+# What tells a sample's score: added up over all its owners, and opened by one holder of its label.
+# To any other client it is 0, or left out of selected ones, which have the cells of scores.
+PerScore = Annotated[Array, Layout.SCORES]  # (..., the client's samples)
+PerSelectedScore = Annotated[Array, Layout.SELECTED_SCORES]  # (..., its selected samples)
 # Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
 # those of a cell: they arrive bit by bit in every mode.
 Words = NDArray[np.uint64]

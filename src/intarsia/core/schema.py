@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -151,6 +151,20 @@ def _compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
 
 
 @dataclass(frozen=True, eq=False)
+class ScoreCell:
+    """Samples with the same owners, whose scores one client opens."""
+
+    owners: tuple[ClientId, ...]
+    # that hold the labels: the first that is there opens the scores; none where nobody has labels
+    readers: tuple[ClientId, ...]
+    positions: NDArray[np.int64]  # in the index of samples, ascending
+
+    def reader(self, there: Collection[ClientId] | None = None) -> ClientId | None:
+        """Return who opens the scores, of those that are there (None: of all)."""
+        return next((name for name in self.readers if there is None or name in there), None)
+
+
+@dataclass(frozen=True, eq=False)
 class Holding:
     """What is public about one client: its samples, features and feature blocks, which labels."""
 
@@ -227,6 +241,54 @@ class Schema:
         return Index.of(
             {name: holding.samples[holding.labelled] for name, holding in self.holdings.items()}
         )
+
+    @cached_property
+    def score_cells(self) -> tuple[ScoreCell, ...]:
+        """Return the cells of samples by who opens their scores, in the order of sample cells.
+
+        Several clients with the same labels divide each cell into stretches. Each of them comes
+        first at one, and stands in for the others in turn.
+        """
+        found: list[ScoreCell] = []
+        labelled = self.labelled
+        label_cell = np.full(len(self.samples), -1)
+        if labelled is self.samples:
+            label_cell = np.asarray(labelled.cell_of)
+        elif len(labelled):
+            order = np.argsort(self.samples.ids, kind="stable")
+            at = order[np.searchsorted(self.samples.ids[order], labelled.ids)]
+            label_cell[at] = labelled.cell_of
+        for cell in self.samples.cells:
+            here = label_cell[cell.start : cell.stop]
+            for number in np.unique(here):
+                places = cell.start + np.flatnonzero(here == number)
+                names = labelled.cells[number].owners if number >= 0 else ()
+                for turn, part in enumerate(np.array_split(places, max(len(names), 1))):
+                    first = (number + turn) % len(names) if names else 0
+                    readers = (*names[first:], *names[:first])
+                    if len(part):
+                        found.append(ScoreCell(cell.owners, readers, part.astype(np.int64)))
+        return tuple(found)
+
+    @cached_property
+    def score_cells_of(self) -> Mapping[ClientId, tuple[int, ...]]:
+        """Return the numbers of each client's cells of scores, ascending."""
+        found: dict[ClientId, list[int]] = {name: [] for name in self.holdings}
+        for number, cell in enumerate(self.score_cells):
+            for name in cell.owners:
+                found[name].append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
+    def score_order(self, client: ClientId) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return a client's samples in the order of its cells of scores, and where these end.
+
+        Both count from the first sample of its aligned block.
+        """
+        places = [self.score_cells[number].positions for number in self.score_cells_of[client]]
+        own = self.samples.own(client)
+        order = np.concatenate([np.zeros(0, np.int64), *places])
+        stops = np.cumsum([len(one) for one in places], dtype=np.int64)
+        return np.searchsorted(own, order).astype(np.int64), stops
 
     @cached_property
     def _all_labelled(self) -> bool:

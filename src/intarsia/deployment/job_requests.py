@@ -152,7 +152,7 @@ class Requests:
             self._record({"event": "let in" if why else "asked", "run": run, **told})
             self._folder.mkdir(mode=0o700, exist_ok=True)
             content = json.dumps({**asdict(one), "state": "", "reason": ""}, indent=1)
-            write_atomically(self._path(run, digest), f"{content}\n".encode())
+            write_atomically(self._path(run, digest), f"{content}\n".encode(), private=True)
         if not why:
             raise PendingError(
                 f"the owner has not decided about the job {asked.name[:80]!r} (digest "
@@ -216,7 +216,7 @@ class Requests:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         content = {"approved": approved, "reason": reason, "at": at, "digest": one.digest}
         path = self._path(one.run, one.digest).with_suffix(_DECISION)
-        write_atomically(path, f"{json.dumps(content)}\n".encode())
+        write_atomically(path, f"{json.dumps(content)}\n".encode(), private=True)
 
     def _path(self, run: str, digest: str) -> Path:
         return self._folder / f"{run}-{digest}.json"

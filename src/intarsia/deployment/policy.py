@@ -194,7 +194,7 @@ def check_jobs(policy: Policy, begun: int) -> None:
     if policy.jobs_a_day and begun >= policy.jobs_a_day:
         raise _forbidden(
             "jobs_a_day",
-            f"allows {policy.jobs_a_day} jobs a day, and {begun} have begun today (UTC)",
+            f"allows no more than {policy.jobs_a_day} a day, and {begun} began today (UTC)",
         )
 
 
@@ -225,10 +225,10 @@ class RoundCount:
             return
         if count >= self._most:
             raise _forbidden(
-                "rounds_a_day", f"allows {self._most} rounds a day, and they are used up (UTC)"
+                "rounds_a_day", f"allows no more than {self._most} a day, which are used up (UTC)"
             )
         content = {"day": day, "count": count + 1, "last": [run, number]}
-        write_atomically(self._path, json.dumps(content).encode())
+        write_atomically(self._path, json.dumps(content).encode(), private=True)
 
 
 def today() -> str:

@@ -114,6 +114,12 @@ def _fields(kind: type) -> tuple[tuple[str, ...], int]:
 
 
 @cache
+def _known(kind: type) -> frozenset[str]:
+    """Return the fields of a dataclass, and those that an earlier version had (`retired`)."""
+    return frozenset(_fields(kind)[0]).union(getattr(kind, "retired", ()))
+
+
+@cache
 def _defaults(kind: type) -> frozenset[str]:
     """Return the fields of a dataclass that have a default."""
     missing = dataclasses.MISSING
@@ -309,11 +315,11 @@ class _Reader:
                 "expected."
             )
         kind = self.classes[name]
-        names, _ = _fields(kind)
+        names, known = _fields(kind)[0], _known(kind)
         values: dict[str, Any] = {}
         for _ in range(self.count(9)):
             field = self.text()
-            if field not in names or field in values:
+            if field not in known or field in values:
                 raise CodecError(
                     f"The record {name!r} has the field {field[:80]!r} where one of "
                     f"{sorted(names)} was expected, each once: it was written by another version."
@@ -325,7 +331,7 @@ class _Reader:
                 f"The record {name!r} has the fields {sorted(values)} but {sorted(names)} were "
                 "expected: it was written by another version."
             )
-        return kind(**values)
+        return kind(**{key: value for key, value in values.items() if key in names})
 
 
 _READERS: Mapping[bytes, Callable[[_Reader], Any]] = MappingProxyType(

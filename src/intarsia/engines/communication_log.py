@@ -6,7 +6,7 @@ It is the server's side of every engine: `Simulation` and `Remote` make each ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -152,13 +152,15 @@ class CommunicationLog:
         for message in messages.values():
             if id(message) not in again:
                 sealed = split(message).sealed
-                fields = {name: self._sealed_anew(total) for name, total in sealed}
+                fields = {name: self._sealed_anew(total, messages) for name, total in sealed}
                 same = all(fields[name] is total for name, total in sealed)
                 again[id(message)] = message if same else evolve(message, **fields)
         return {client: again[id(message)] for client, message in messages.items()}
 
-    def _sealed_anew(self, total: SealedField) -> SealedField:
-        found, size = self.totals.refreshed(total, self.round)
+    def _sealed_anew(
+        self, total: SealedField, asked: Collection[ClientId] | None = None
+    ) -> SealedField:
+        found, size = self.totals.refreshed(total, self.round, asked)
         if size:
             self.crossings.refresh(total.name)
             self.traffic.exchanges += 1
@@ -195,6 +197,7 @@ class Exchange:
         messages: Mapping[ClientId, Any],
     ) -> None:
         self.messages = books.refreshed(messages)
+        self.asked = frozenset(self.messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
         self._recorded = books.recorded

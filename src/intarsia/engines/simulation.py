@@ -219,7 +219,8 @@ class Simulation:
         if apart.sealed:
             opened = fl.evolve(opened)
             for field, total in apart.sealed:
-                opened.__dict__[field], extra = self._totals.own(client, total)
+                found = self._totals.own(client, total, exchange.asked)
+                opened.__dict__[field], extra = found
                 exchange.down += extra
         exchange.down += codec.size(opened)
         return opened

@@ -24,6 +24,8 @@ _OF = {
     "samples": "a client's samples",
     "features": "a client's features",
     "selected": "a client's selected samples",
+    "scores": "a client's samples, each opened by one holder of its label",
+    "selected scores": "a client's selected samples, each opened by one holder of its label",
     "counts": "numbers of a client's samples",
     "blocks": "a client's feature blocks",
     "entry": "entry by entry",

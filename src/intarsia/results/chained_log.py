@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from intarsia.core.json_text import parse_json
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError
 
@@ -190,7 +191,7 @@ def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     right = isinstance(found, dict) and type(found.get("n")) is int

@@ -155,7 +155,6 @@ def test_the_dual_never_falls_with_the_line_search():
 @pytest.mark.parametrize(
     "options",
     [
-        {"owners": "average"},
         {"local_samples": 0.3},
         {"local_method": "paper", "step": "fixed", "gamma": 0.3},
         {"step": "fixed", "gamma": 0.3},
@@ -343,11 +342,9 @@ def test_a_round_takes_as_many_exchanges_as_the_paper_says(grid, exchanges):
 
 def test_divergence_is_an_error_that_names_the_cause():
     x, y = table(60, 40, seed=4)
-    # every owner takes the whole step on each shared sample, undamped
+    # all clients take whole steps at the same time, undamped
     blocks = {f"p{k}": block(x, y, range(60), range(5 * k, 5 * k + 5)) for k in range(8)}
-    options = ascent(
-        loss="squared", regularisation=1e-4, owners="average", step="fixed", gamma=1.0, sigma=1e-3
-    )
+    options = ascent(loss="squared", regularisation=1e-4, step="fixed", gamma=1.0, sigma=1e-3)
     engine, server = started(HYFDCA, options, blocks)
     with (
         np.errstate(over="ignore", invalid="ignore"),

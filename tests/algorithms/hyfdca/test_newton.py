@@ -453,7 +453,6 @@ READABLE = {
     "DirectionScores": {"square"},
     "RowSum": {"sums"},
     "SquaredNorm": {"square"},
-    "ChunkChange": {"sums"},
     "ChunkScores": {"line"},
     "Settled": {"sums"},
     "ChunkSteps": {"sums"},

@@ -114,16 +114,16 @@ def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
     schema = engine.schema("train")
     columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
     rows = (x.toarray() if kind == "sparse" else x)[schema.samples.ids][:, columns]
-    basis, h = whole_basis(engine), pooled_curvatures(engine)
-    truth = (
-        basis.T @ (rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(basis))) @ basis
-    )
-    gradient = np.zeros(len(basis))
+    h = pooled_curvatures(engine)
+    truth = rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(columns))
+    gradient = np.zeros(len(columns))
     for name, state in engine.get_states().items():
         gradient[schema.features.own(name)] = state.residual[0]
     seen = Solved(monkeypatch)
     engine.begin_round(2)
     HYFDCA.round(server, engine, engine.key())
+    basis = whole_basis(engine)
+    truth = basis.T @ truth @ basis
     (found, slope), *_ = seen.systems
     bounds = server.phase.bounds
     scale = newton_shares._power(bounds[:, 1] * server.dealer.holders / 2**10)

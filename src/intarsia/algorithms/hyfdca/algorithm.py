@@ -19,9 +19,9 @@ return first catch up by steps 2 and 3; there is no line search then, and a fixe
 
 Departures from the paper (without the first two it stalls or diverges): the update has y and
 ‖x_i‖² in it; a client follows the scores through its own steps of a round, its rows scaled by
-‖x_i‖/‖x_{k,i}‖; each sample of a round is given to one of its owners, drawn anew each round,
-where the paper averages over the owners (`owners = "average"`); the server never reads w before
-the end.
+‖x_i‖/‖x_{k,i}‖; one holder of a sample's label alone opens its score and steps on it
+(`score_readers`), where the paper averages over the owners; the server never reads w before the
+end.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from intarsia.algorithms.hyfdca import (
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
 from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
+from intarsia.algorithms.hyfdca.score_readers import earlier_version
 from intarsia.algorithms.hyfdca.state import (
     Client,
     HyFDCA,
@@ -80,19 +81,27 @@ class Enter:
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
+    _check_readers(server)
     complete = len(clients.ids) == server.clients
     everyone = complete and len(server.present) == server.clients
     if server.partial is not None and everyone and server.options.method != "ascent":
         server = _start_afresh(server, clients)
     if server.partial is not None or (not complete and server.options.step == "line_search"):
         server, partial = _enter_partial(server, clients)
-        partial, info = partial_participation.step(partial, clients, rng)
+        partial, info = partial_participation.step(partial, clients)
         return replace(server, partial=partial, present=tuple(clients.ids)), info
     if complete and server.options.method != "ascent":
         return _finishing_round(server, clients, rng)
     if server.phase is not None:
         server = _leave(server)
     return dual_ascent.ascend_once(server, clients, rng)
+
+
+def _check_readers(server: Server) -> None:
+    """Raise CheckpointError for a state of an earlier version in which others open scores, too."""
+    alone = server.horizontal or len(server.labelled) == 1
+    if not server.readers and not (alone and isinstance(server.phase, newton.Newton)):
+        raise earlier_version()
 
 
 def _problem(server: Server) -> dict[str, Any]:
@@ -177,13 +186,13 @@ def _begin(server: Server, clients: fl.Clients) -> Server:
         return _begin_newton(server, clients, warm=warm)
     problem = _problem(server)
     if server.phase is None and not warm:
-        chunks = minibatch_ascent.ChunkAscent(**problem, shared_labels=server.shared_labels)
+        chunks = minibatch_ascent.ChunkAscent(**problem, labelled=server.counting)
         return replace(server, phase=minibatch_ascent.begin(chunks, clients))
     if server.phase is None:
         server = dual_ascent.catch_up(server, clients)
     else:
         server = replace(server, alpha=server.phase.alpha, w=server.phase.dual_weights)
-    problem = {**problem, "labelled": server.labelled}
+    problem = {**problem, "labelled": server.counting}
     dual = dual_newton.begin(clients, problem, server.alpha, server.w, server.outputs)
     return replace(server, phase=dual)
 
@@ -231,6 +240,7 @@ def certify(
     server: Server, clients: fl.Clients, rng: fl.RandomKey
 ) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
+    _check_readers(server)
     if server.partial is not None:
         server, partial = _enter_partial(server, clients)
         partial, info, _ = partial_participation.certify(partial, clients)
@@ -327,7 +337,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
         ],
         _W,
     ),
-    **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z", "Start.z"], _Z),
+    **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z"], _Z),
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -339,8 +349,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Conjugate.products": "Applied.products",
     "CountDuals.alpha": "CentredDuals.alpha",
     "CountDuals.curvature": "CentredDuals.curvature",
+    "Along.z": "DirectionScores.z",
     "Departure.w": "DirectionScores.w",
-    "Departure.z": "DirectionScores.z",
     "Direction.alpha": "RowSum.alpha",
     "Direction.total": "RowSum.total",
     "Enter.shares": ("Zeros.shares",),
@@ -357,19 +367,22 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "ModelTotals.z": "Evaluated.z",
     "Norms.squares": "Norms.squares",
     "Precondition.gram": ("Gathered.gram",),
-    "Refresh.z": "OwnScores.z",
+    "Refresh.z": ("OwnScores.z", *_Z),
     "SmallSystem.gradient": "Measured.gradient",
     "SmallSystem.hessian": "Measured.hessian",
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
 }
 
-# Who is asked together, where these are not all: those whose labels count, or one after the other.
+# Who is asked together, where these are not all: those that read scores, or that share samples.
 _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     **dict.fromkeys(
-        ["move_duals", "slope_along"], lambda schema, _: find_counting(schema.labelled)
+        [
+            *("centre_duals", "find_steps", "keep_along", "keep_scores", "move_duals"),
+            *("slope_along", "slope_of_steps"),
+        ],
+        lambda schema, _: find_counting(schema.labelled),
     ),
-    **dict.fromkeys(["centre_duals", "slope_of_steps"], lambda schema, _: schema.labelled.owners),
     "mask_rows": lambda schema, _: {
         name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
     },

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.owner_sampling import choose_owned, present_share
+from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
@@ -60,7 +60,7 @@ class PrimalChange:
 class ScoreChange:
     """What a client's part of z changed by; scalars for the line search."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     line: Array  # (2,) w·Δw and ‖Δw‖², each feature once
 
 
@@ -69,7 +69,7 @@ class Change:
     """PrimalChange and ScoreChange in one, where no feature is shared."""
 
     w: fl.PerFeature
-    z: fl.PerSample
+    z: fl.PerScore
     conjugates: Array
     line: Array
 
@@ -240,7 +240,7 @@ class Zeros:
 
     alpha: fl.PerSample | None
     w: fl.PerFeature | None
-    z: fl.PerSample | None
+    z: fl.PerScore | None
     shares: fl.PerFeature  # (features,) r_{k,j}, the parts in the mean ‖x_i‖² that features have
     sizes: Array  # (2,) Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, each once
     sparse: float  # 1 where the client's table is sparse
@@ -251,10 +251,9 @@ class Ascend:
     """Duals and scores to step from."""
 
     alpha: fl.PerSample
-    z: fl.PerSample | None  # None: no sample is shared, and the client has the scores from w
+    z: fl.PerScore | None  # None: no sample is shared, and the client has the scores from w
     w: fl.PerFeature | None
     taken: float
-    draw: int  # decides which owner steps on a shared sample
     present: tuple[ClientId, ...]
 
 
@@ -271,7 +270,7 @@ class Scores:
     """Duals and scores to evaluate the objectives at."""
 
     alpha: fl.PerSample
-    z: fl.PerSample | None  # as in Ascend
+    z: fl.PerScore | None  # as in Ascend
     w: fl.PerFeature | None
     taken: float
 
@@ -322,7 +321,6 @@ def ascend_once(
         alpha=server.alpha,
         **_scored_by(server),
         taken=server.taken,
-        draw=rng.fold_in("owners").integer(),
         present=tuple(clients.ids),
     )
     steps = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, ascend))
@@ -430,7 +428,7 @@ def local_dual_ascent(
     client, z = _find_scores(client, block, message)
     loss = losses.loss_code(options.loss)
     y = targets(block, len(message.alpha))
-    mine, share = _choose_samples(client, message)
+    mine = find_read(client, message.present)
     generator = rng.generator()
     order = mine[generator.permutation(len(mine))]
     order = order[: max(1, math.ceil(options.local_samples * len(order)))]
@@ -453,17 +451,7 @@ def local_dual_ascent(
         reach = losses.dual_from_scores(loss, z, y) - message.alpha
         reach = np.nan_to_num(reach) * (block.shape[0] / client.samples)
         steps = np.clip(steps, np.minimum(reach, 0), np.maximum(reach, 0))
-    at = _at(client, block, message.alpha, z)
-    return client, Steps(steps * share, at)
-
-
-def _choose_samples(client: Client, message: Ascend) -> tuple[NDArray[np.intp], Array]:
-    """Return the rows that this client steps on, and the share of a step that counts."""
-    cell = client.label_cell
-    if client.options.owners == "average":
-        share = present_share(cell, client.label_owners, message.present)
-        return np.flatnonzero(cell >= 0), share
-    return choose_owned(client, message.present, message.draw), np.ones(len(cell))
+    return client, Steps(steps, _at(client, block, message.alpha, z, mine))
 
 
 def _find_scores(client: Client, block: Block, message: Ascend | Scores) -> tuple[Client, Array]:
@@ -475,14 +463,12 @@ def _find_scores(client: Client, block: Block, message: Ascend | Scores) -> tupl
     return fl.evolve(client, w=message.w, w_trial=message.w), scores(block.x, message.w)
 
 
-def _at(client: Client, block: Block, alpha: Array, z: Array) -> Array:
-    """Return the client's share of Σ l(z_i), Σ -l*(-α_i) and ‖w‖²."""
-    loss, held = losses.loss_code(client.options.loss), client.label_share > 0
-    y = targets(block, len(z))[:, held]
-    share = client.label_share[held]
+def _at(client: Client, block: Block, alpha: Array, z: Array, mine: NDArray[np.int64]) -> Array:
+    """Return Σ l(z_i) and Σ -l*(-α_i) of some samples, and the client's share of ‖w‖²."""
+    loss, y = losses.loss_code(client.options.loss), targets(block, len(z))[:, mine]
     terms = (
-        losses.value(loss, z[:, held], y) @ share,
-        losses.minus_conjugate(loss, alpha[:, held], y, slack=losses.EDGE) @ share,
+        losses.value(loss, z[:, mine], y),
+        losses.minus_conjugate(loss, alpha[:, mine], y, slack=losses.EDGE),
         client.w**2 @ client.feature_share,
     )
     return np.array([float(term.sum()) for term in terms])
@@ -494,7 +480,7 @@ def objectives(
 ) -> tuple[Client, Objectives]:
     """Send this client's part of the objectives."""
     client, z = _find_scores(client, block, message)
-    return client, Objectives(_at(client, block, message.alpha, z))
+    return client, Objectives(_at(client, block, message.alpha, z, find_read(client)))
 
 
 SENDS = (

@@ -60,7 +60,7 @@ class DualNewton:
     loss: int
     regularisation: float
     samples: int  # N
-    labelled: tuple[ClientId, ...]  # clients that hold labels
+    labelled: tuple[ClientId, ...]  # clients that read scores
     weight: Array  # s
     pulled: Array  # steps since the extrapolation started
     previous: Array  # D at the last point
@@ -107,7 +107,7 @@ class Settlement:
 class FirstScores:
     """A client's part of the scores; Σ ‖x_i‖² of the samples that it counts."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     norms: Array  # (1,)
 
 
@@ -115,7 +115,7 @@ class FirstScores:
 class MoveCentre:
     """How far to go, and how to move the centre of the hinge there; arrays are (outputs,)."""
 
-    z: fl.PerSample | None  # scores computed afresh; None: along the direction
+    z: fl.PerScore | None  # scores computed afresh; None: along the direction
     step: Array
     weight: Array  # s
     momentum: Array  # θ; below 0 the centre stays
@@ -169,7 +169,7 @@ class Report:
 class ShareOfScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ class GatherSolution:
 class DirectionProducts:
     """Scores of the direction at samples without curvature; scalars for the line search."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     line: Array  # (outputs, 2) d·w, ‖d‖²
 
 
@@ -378,7 +378,7 @@ class DirectionProducts:
 class TrySteps:
     """Scores of the direction at samples without curvature, and the smoothing."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     weight: Array
 
 

@@ -12,24 +12,24 @@ The server sees scalars only; every vector is a sealed total. For each chunk:
 
 1. scores: a client sends its part of the scores of the chunk at w, and of those at Δw, which is
    what the last chunk's steps change w by; scalars that give their share γ
-2. steps: the owners of a sample take its dual step at the scores of w + γΔw (all the same one, as
-   all know the label), and send their part of what the steps change w by, with D's slope and bend
-   along them
+2. steps: the one client that reads a sample's scores, of those that hold its label, takes the dual
+   step at the scores of w + γΔw, and sends D's slope and bend along it
+3. change: the owners of the samples get the steps, and send their part of what these change w by
 
-Where some owners lack the label, those that have it take the steps, and forward them to the
-owners in one exchange more. A last pair of exchanges settles the round: α and w, sealed.
+A last pair of exchanges settles the round: α and w, sealed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, targets
+from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import (
     add_at,
@@ -52,16 +52,17 @@ class Walker:
     before: Any  # the client's state of dual ascent, to return to
     alpha: Array  # (outputs, samples)
     w: Array  # (outputs, features)
-    along: Array  # (samples,) what x_i has of the mean row
-    active: NDArray[np.bool_]  # (samples,) whether this client steps on the sample
-    counted: NDArray[np.bool_]  # (samples,) whether it counts the sample in sums
-    peers: Array  # (cells,) walks taken at the same time
+    along: Array  # (samples,) what x_i has of the mean row, where this client reads scores
+    counted: NDArray[np.bool_]  # (samples,) whether this client reads its score, and steps on it
+    peers: Array  # (cells of scores that it reads,) walks taken at the same time
     number: int = -1  # of the present chunk
-    chunks: tuple[NDArray[np.int64], ...] = ()  # samples by chunk, cell by cell
-    edges: NDArray[np.int64] | None = None  # (chunks, cells + 1)
+    chunks: tuple[NDArray[np.int64], ...] = ()  # samples by chunk, by cell of scores
+    edges: NDArray[np.int64] | None = None  # (chunks, cells of scores + 1)
     change: Array | None = None  # (outputs, features) what the last chunk changes w by
     rows: NDArray[np.int64] | None = None  # the last chunk
     steps: Array | None = None  # (outputs, rows) its steps
+
+    retired: ClassVar[frozenset[str]] = frozenset({"active"})
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,13 @@ class Direction:
 
     total: fl.PerFeature
     alpha: fl.PerSample
-    shared_labels: bool
 
 
 @dataclass(frozen=True)
 class DirectionScores:
     """A client's part of the scores of the sum of all rows."""
 
-    z: fl.PerSample  # (1, samples)
+    z: fl.PerScore  # (1, samples)
     w: fl.PerFeature  # w(α) of the first duals
     square: Array  # (1,) of the sum of all rows
 
@@ -100,8 +100,14 @@ class DirectionScores:
 class Departure:
     """Where the phase starts."""
 
-    z: fl.PerSample
     w: fl.PerFeature
+
+
+@dataclass(frozen=True)
+class Along:
+    """The scores of the sum of all rows."""
+
+    z: fl.PerScore
     scale: float  # makes the sum of all rows a unit vector
 
 
@@ -125,8 +131,8 @@ class Chunk:
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
 
-    z: fl.PerSelected | None  # (outputs, chunk) at w
-    moved: fl.PerSelected | None  # the same of the last steps' change of w
+    z: fl.PerSelectedScore | None  # (outputs, chunk) at w
+    moved: fl.PerSelectedScore | None  # the same of the last steps' change of w
     counts: fl.Counts | None
     line: Array | None  # (outputs, 2) w·Δw, ‖Δw‖²
 
@@ -135,8 +141,8 @@ class ChunkScores:
 class ChunkTotals:
     """The scores of a chunk, and the share of the last steps."""
 
-    z: fl.PerSelected  # at w
-    moved: fl.PerSelected | None  # of the last steps' change of w; None: there were none
+    z: fl.PerSelectedScore  # at w
+    moved: fl.PerSelectedScore | None  # of the last steps' change of w; None: there were none
     taken: Array  # (outputs,) γ
 
 
@@ -145,23 +151,23 @@ class ChunkChange:
     """What the steps change a client's part of w by."""
 
     w: fl.PerFeature
-    sums: Array  # (outputs, 2) slope and bend of the dual's data term
 
 
 @dataclass(frozen=True)
 class ChunkSteps:
-    """The steps, where only some owners know the labels."""
+    """The steps."""
 
     alpha: fl.PerSelected
     counts: fl.Counts
-    sums: Array
+    sums: Array  # (outputs, 2) slope and bend of the dual's data term
 
 
 @dataclass(frozen=True)
 class TakenSteps:
-    """The steps for the owners of the samples."""
+    """The steps for the owners of the samples, and the share of those before."""
 
     alpha: fl.PerSelected
+    taken: Array  # (outputs,) γ
 
 
 @dataclass(frozen=True)
@@ -184,14 +190,14 @@ class Settled:
 class Evaluate:
     """Scores to evaluate the objectives at; None: send this client's part of them."""
 
-    z: fl.PerSample | None
+    z: fl.PerScore | None
 
 
 @dataclass(frozen=True)
 class WalkerScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -223,8 +229,9 @@ def score_direction(
     samples = block.shape[0]
     counted = np.zeros(samples, bool)
     counted[before.counted] = True
-    active = before.label_share > 0 if message.shared_labels else counted
-    sizes = np.array([active[start:stop].sum() for start, stop, *_ in before.sample_cells])
+    starts = [0, *before.score_stops[:-1]]
+    sizes = before.score_stops - starts
+    sizes = sizes[counted[before.score_order[starts]]]
     scale = 1 / (before.options.regularisation * before.samples)
     w = gather(block.x, message.alpha) * scale
     walker = Walker(
@@ -232,9 +239,8 @@ def score_direction(
         alpha=message.alpha,
         w=w,
         along=np.zeros(samples),
-        active=active,
         counted=counted,
-        peers=before.samples / np.maximum(sizes, 1.0),
+        peers=before.samples / sizes,
     )
     square = span_products(message.total, message.total, before.feature_turn)
     return walker, DirectionScores(scores(block.x, message.total), w, square)
@@ -244,18 +250,28 @@ def score_direction(
 def depart(
     walker: Walker, block: Block, message: Departure, rng: fl.RandomKey
 ) -> tuple[Walker, SquaredNorm]:
-    """Keep the first weights and what each sample has of the mean row."""
+    """Keep the first weights."""
     w = np.ascontiguousarray(message.w)
-    walker = fl.evolve(walker, w=w, along=message.z[0] * message.scale)
+    walker = fl.evolve(walker, w=w)
     return walker, SquaredNorm(span_products(w, w, walker.before.feature_turn))
 
 
+@fl.client_function
+def keep_along(
+    walker: Walker, block: Block, message: Along, rng: fl.RandomKey
+) -> tuple[Walker, fl.Ready]:
+    """Keep what each sample has of the mean row."""
+    return fl.evolve(walker, along=message.z[0] * message.scale), fl.Ready()
+
+
 def _draw_chunks(walker: Walker, draw: int) -> Walker:
-    """Assign each cell's samples to chunks; all owners of a cell assign them alike."""
+    """Assign the samples of each cell of scores to chunks; all its owners assign them alike."""
     parts: list[list[NDArray[np.int64]]] = []
-    for start, stop, *_ in walker.before.sample_cells:
+    before, start = walker.before, 0
+    for stop in before.score_stops.tolist():
         order = fl.RandomKey(("chunks", draw)).generator().permutation(stop - start)
-        parts.append(np.array_split(start + order, CHUNKS))
+        parts.append(np.array_split(before.score_order[start + order], CHUNKS))
+        start = stop
     if len(parts) == 1:
         chunks = tuple(parts[0])
     else:
@@ -304,69 +320,54 @@ def _count_steps(walker: Walker, taken: Array) -> Walker:
     )
 
 
-def _walk(
-    walker: Walker, block: Block, message: ChunkTotals
-) -> tuple[Walker, NDArray[np.int64], Array, Array]:
-    """Take the dual steps on the present chunk; return its samples, the steps and their sums."""
+@fl.client_function
+def find_steps(
+    walker: Walker, block: Block, message: ChunkTotals, rng: fl.RandomKey
+) -> tuple[Walker, ChunkSteps]:
+    """Step on the samples of a chunk whose scores this client reads; send the steps."""
     walker = _count_steps(walker, message.taken)
     assert walker.edges is not None
-    rows, outputs = walker.chunks[walker.number], len(walker.alpha)
-    if block.y is None:
-        return walker, rows, np.zeros((outputs, len(rows))), np.zeros((outputs, 2))
+    assert block.y is not None
     before, z = walker.before, message.z
     if message.moved is not None:
         z = z + message.taken[:, None] * message.moved
-    steps, sums = coupled_steps(
+    rows, sizes = walker.chunks[walker.number], np.diff(walker.edges[walker.number])
+    # of a cell of scores all samples are read here, or none is
+    starts = np.concatenate([[0], before.score_stops[:-1]])
+    read = walker.counted[before.score_order[starts]]
+    here = np.repeat(read, sizes)
+    found, sums = coupled_steps(
         losses.loss_code(before.options.loss),
         block.y,
         walker.alpha,
         np.ascontiguousarray(z),
         before.norms,
         walker.along,
-        rows,
-        walker.edges[walker.number],
+        rows[here],
+        np.concatenate([[0], np.cumsum(sizes[read])]),
         walker.peers,
         1 / (before.options.regularisation * before.samples),
-        walker.active,
+        walker.counted,
         walker.counted,
     )
-    return walker, rows, steps, sums
-
-
-def _gather_steps(walker: Walker, block: Block, rows: NDArray[np.int64], steps: Array) -> Array:
-    """Return what steps change this client's part of w by."""
-    scale = 1 / (walker.before.options.regularisation * walker.before.samples)
-    return gather_rows(block.x, rows, steps * scale)
-
-
-@fl.client_function
-def step_chunk(
-    walker: Walker, block: Block, message: ChunkTotals, rng: fl.RandomKey
-) -> tuple[Walker, ChunkChange]:
-    """Step on a chunk; send what the steps change this client's part of w by."""
-    walker, rows, steps, sums = _walk(walker, block, message)
-    walker = fl.evolve(walker, rows=rows, steps=steps)
-    return walker, ChunkChange(_gather_steps(walker, block, rows, steps), sums)
-
-
-@fl.client_function
-def find_steps(
-    walker: Walker, block: Block, message: ChunkTotals, rng: fl.RandomKey
-) -> tuple[Walker, ChunkSteps]:
-    """Step on the samples of a chunk whose label counts here; send the steps."""
-    walker, _, steps, sums = _walk(walker, block, message)
-    assert walker.edges is not None
-    return walker, ChunkSteps(steps, np.diff(walker.edges[walker.number]), sums)
+    steps = np.zeros((len(found), len(rows)))
+    steps[:, here] = found
+    stops = [cell[1] for cell in before.sample_cells]
+    # cells of scores are parts of cells of samples, in their order
+    at = np.searchsorted(stops, rows, side="right")
+    return walker, ChunkSteps(steps, np.bincount(at, minlength=len(stops)), sums)
 
 
 @fl.client_function
 def take_steps(
     walker: Walker, block: Block, message: TakenSteps, rng: fl.RandomKey
 ) -> tuple[Walker, ChunkChange]:
-    """Take the steps that were found where the labels are."""
+    """Take the steps that were found where the scores are read."""
+    walker = _count_steps(walker, message.taken)
     rows, steps = walker.chunks[walker.number], np.ascontiguousarray(message.alpha)
+    scale = 1 / (walker.before.options.regularisation * walker.before.samples)
     walker = fl.evolve(walker, rows=rows, steps=steps)
-    return walker, ChunkChange(_gather_steps(walker, block, rows, steps), np.zeros((len(steps), 2)))
+    return walker, ChunkChange(gather_rows(block.x, rows, steps * scale))
 
 
 @fl.client_function
@@ -399,9 +400,9 @@ def score_all(
 def evaluate(
     walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
 ) -> tuple[Walker, DataTerms]:
-    """Send the losses and the dual terms of the samples that count here."""
+    """Send the losses and the dual terms of the samples whose scores this client reads."""
     assert message.z is not None
-    loss, mine = losses.loss_code(walker.before.options.loss), walker.before.counted
+    loss, mine = losses.loss_code(walker.before.options.loss), find_read(walker.before)
     y = targets(block, len(message.z))[:, mine]
     sums = [
         losses.value(loss, message.z[:, mine], y).sum(),
@@ -412,10 +413,11 @@ def evaluate(
 
 
 SENDS = (
+    *fl.asks(keep_along),
     *fl.sums(sum_rows, find_steps, reveals=("sums",)),
     *fl.sums(score_direction, depart, reveals=("square",)),
     *fl.sums(score_chunk, reveals=("line",)),
-    *fl.sums(step_chunk, take_steps, reveals=("sums",)),
+    *fl.sums(take_steps),
     *fl.sums(settle, reveals=("sums", "w"), opens=("alpha", "w")),
     *fl.sums(score_all),
     *fl.sums(evaluate, reveals=("sums", "square")),
@@ -433,23 +435,26 @@ class ChunkAscent:
     loss: int
     regularisation: float
     samples: int  # N
-    shared_labels: bool  # whether every owner of a labelled sample has its label
+    labelled: tuple[ClientId, ...] = ()  # clients that read scores
     dual: Array = field(default_factory=lambda: np.zeros(1))  # D
     rise: float = np.inf  # of the dual in the last round, relative
     rounds: int = 0
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
 
+    retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
+
 
 def begin(ascent: ChunkAscent, clients: fl.Clients) -> ChunkAscent:
     """Start the phase from zero (the logistic loss: from small duals)."""
     found = clients.sum(sum_rows, dict.fromkeys(clients.ids, Survey()))
-    direction = Direction(found.total, found.alpha, ascent.shared_labels)
+    direction = Direction(found.total, found.alpha)
     measured = clients.sum(score_direction, dict.fromkeys(clients.ids, direction))
     # discloses the norm of the mean row; the dual's data term of the first duals and their ‖w‖²
     square = float(clients.reveal(measured.square)[0])
-    departure = Departure(measured.z, measured.w, 1 / np.sqrt(square) if square > 0 else 0.0)
-    ready = clients.sum(depart, dict.fromkeys(clients.ids, departure))
+    along = Along(measured.z, 1 / np.sqrt(square) if square > 0 else 0.0)
+    clients.ask(keep_along, dict.fromkeys(ascent.labelled, along))
+    ready = clients.sum(depart, dict.fromkeys(clients.ids, Departure(measured.w)))
     conjugates, ridge = clients.reveal(found.sums), clients.reveal(ready.square)
     dual = conjugates / ascent.samples - 0.5 * ascent.regularisation * ridge
     return fl.evolve(ascent, dual=dual, alpha=found.alpha, dual_weights=measured.w)
@@ -483,14 +488,10 @@ def step(
         if number < 0:
             break
         totals = ChunkTotals(z=found.z, moved=found.moved if number else None, taken=taken)
-        if ascent.shared_labels:
-            moved = clients.sum(step_chunk, dict.fromkeys(everyone, totals))
-            gain = clients.reveal(moved.sums)
-        else:
-            steps = clients.sum(find_steps, dict.fromkeys(everyone, totals))
-            gain = clients.reveal(steps.sums)
-            moved = clients.sum(take_steps, dict.fromkeys(everyone, TakenSteps(alpha=steps.alpha)))
-        change = moved.w
+        steps = clients.sum(find_steps, dict.fromkeys(ascent.labelled, totals))
+        gain = clients.reveal(steps.sums)
+        forwarded = TakenSteps(alpha=steps.alpha, taken=taken)
+        change = clients.sum(take_steps, dict.fromkeys(everyone, forwarded)).w
     settled = clients.sum(settle, dict.fromkeys(everyone, Settle(taken=taken)))
     # discloses the dual's data term and ‖w‖²
     sums = clients.reveal(settled.sums)

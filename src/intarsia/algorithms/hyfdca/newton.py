@@ -24,7 +24,8 @@ round is one Newton step:
    had any some steps ago, or at the end of a tiny step's direction. Products of
    dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
-3. step: new scores, dual points and curvatures at one holder of each label; the hinge moves its
+3. step: new scores, dual points and curvatures at the one client that reads a sample's scores, of
+   those that hold its label; its owners get the dual point. The hinge moves its
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
@@ -76,7 +77,7 @@ from intarsia.maths.linear import losses
 
 _FRAME = 512  # most features for the exact solve
 _SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
-_TELLING = 3000  # least samples in a Hessian that is shared, and 12 for each feature
+_TELLING = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -96,7 +97,7 @@ class Newton:
     loss: int
     regularisation: float
     samples: int  # N
-    labelled: tuple[ClientId, ...]  # clients at which labels count
+    labelled: tuple[ClientId, ...]  # clients that read scores
     framed: bool  # solve exactly in a frame
     budget: int  # samples in the Hessian
     weight: Array  # s
@@ -152,7 +153,7 @@ def begin(
     size = features if framed else 0
     if dealer is not None:  # a basis for each cell of features
         size = dealer.widest
-    start = Start(alpha=alpha, w=w, z=z, warm=warm, frame=size, shared=dealer is not None)
+    start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     if dealer is not None:
         clients.ask(
@@ -164,6 +165,8 @@ def begin(
         )
     elif framed:
         clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(frame=drawn.frame)))
+    if warm:  # else the scores are 0
+        clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
     newton = Newton(
         loss=loss,
@@ -201,7 +204,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
-        found = solve_shared(clients, newton.dealer, newton.bounds, rng)
+        found = solve_shared(clients, newton.dealer, newton.bounds, newton.steps, rng)
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)

@@ -8,12 +8,14 @@ over clients.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
@@ -110,6 +112,8 @@ class Partner:
 class Overlap:
     """Where a client's rows and columns lie in the federation, and who has some of its samples."""
 
+    number: int  # of the client among all
+    all_clients: int
     turn: int  # another one than those of its partners
     features: NDArray[np.int64]  # (features,) their places among the federation's
     cells: NDArray[np.int64]  # (sample cells,) their numbers in the federation
@@ -141,7 +145,6 @@ class Point:
     residual: Array  # (outputs, features) λ (w(α) - w)
     selected: NDArray[np.int64]  # samples in the Hessian
     curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
-    faded: Array  # (outputs, samples) h, or a quarter of it for each step since it was there
     order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
     frame: Array  # (frame, features) P
     ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
@@ -154,6 +157,10 @@ class Point:
     overlap: Overlap | None = None
     scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
     reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
+    # (outputs, samples) h, or a quarter of it for each step since it was there
+    faded: Array = field(default_factory=lambda: np.zeros((1, 1)))
+    basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
+    turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
 
     @property
     def options(self) -> Any:
@@ -163,11 +170,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Start:
-    """Duals, weights and scores to start from."""
+    """Duals and weights to start from."""
 
     alpha: fl.PerSample
     w: fl.PerFeature
-    z: fl.PerSample
     warm: bool  # after dual ascent
     frame: int  # features of the frame, 0 = none
     shared: bool = (
@@ -252,16 +258,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Refresh:
-    """Scores computed afresh at the primal point; None: send this client's part of them."""
+    """The scores at the primal point; None: send this client's part of them."""
 
-    z: fl.PerSample | None
+    z: fl.PerScore | None
 
 
 @dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -295,7 +301,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         regularisation=before.options.regularisation,
         samples=before.samples,
         loss=losses.loss_code(before.options.loss),
-        mine=before.counted_cells,
+        mine=before.counted,
         sample_cells=before.sample_cells,
         feature_cells=before.feature_cells,
         feature_share=before.feature_share,
@@ -304,13 +310,12 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         w=message.w,
         direction=zeros,
         alpha=message.alpha,
-        z=message.z,
+        z=np.zeros((outputs, samples)),
         q=np.zeros((outputs, samples)),
         centre=centre,
         residual=zeros,
         selected=np.zeros(0, np.int64),
         curvature=np.zeros((outputs, 0)),
-        faded=np.zeros((outputs, samples)),
         order=before.order,
         frame=np.zeros((0, features)),
         ridge=np.zeros((0, 0)),
@@ -337,13 +342,41 @@ def keep_frame(
     if message.overlap is not None:
         assert message.squares is not None
         scale = _column_scale(message.squares, point.regularisation)
-        frame = np.ascontiguousarray(_secret_basis(message.frame, point.feature_cells, scale).T).T
+        basis = _secret_basis(message.frame, point.feature_cells, scale)
         reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
-        point = fl.evolve(point, overlap=message.overlap, scale=scale, reach=reach)
-    else:
-        frame = np.ascontiguousarray(message.frame.T).T
+        turns = tuple(
+            hashlib.blake2b(
+                np.ascontiguousarray(message.frame[:, start:stop]).tobytes(),
+                digest_size=fl.SecretKey.SIZE,
+            ).digest()
+            for start, stop in point.feature_cells
+        )
+        given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
+        return fl.evolve(point, overlap=message.overlap, **given), fl.Ready()
+    return _in_frame(point, message.frame), fl.Ready()
+
+
+def _in_frame(point: Point, frame: Array) -> Point:
+    """Return the state with another frame, and the ridge in it."""
+    frame = np.ascontiguousarray(frame.T).T
     ridge = point.regularisation * ((frame * point.feature_share) @ frame.T)
-    return fl.evolve(point, frame=frame, ridge=ridge), fl.Ready()
+    return fl.evolve(point, frame=frame, ridge=ridge)
+
+
+def turn_basis(point: Point, number: int) -> Point:
+    """Return the state in the secret basis of a step: that of the phase, turned at random.
+
+    The owners of a feature cell turn it alike. Who sees matrices in two of these bases cannot tell
+    which directions of the one are which of the other.
+    """
+    frame = np.zeros_like(point.basis)
+    for (start, stop), secret in zip(point.feature_cells, point.turns, strict=True):
+        size = stop - start
+        words = fl.SecretKey(secret).fold_in(number).words(size * size).view(np.int64)
+        factors, scalars, _, _ = lapack.dgeqrf(words.reshape(size, size) * 2.0**-63)
+        turn, _, _ = lapack.dorgqr(factors, scalars)
+        frame[start:stop, start:stop] = turn.T @ point.basis[start:stop, start:stop]
+    return _in_frame(point, frame)
 
 
 def _column_scale(squares: Array, regularisation: float) -> Array:
@@ -525,7 +558,7 @@ def own_scores(
 def keep_scores(
     point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
-    """Keep the scores computed afresh."""
+    """Keep the scores of the samples that this client reads."""
     assert message.z is not None
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 

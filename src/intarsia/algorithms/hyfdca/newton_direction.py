@@ -69,7 +69,7 @@ class Coefficients:
 class Products:
     """Scores of the direction; scalars for the line search."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     line: Array  # (outputs, 2) d·w, ‖d‖²
 
 
@@ -77,7 +77,7 @@ class Products:
 class Line:
     """Scores of the direction, and steps to try."""
 
-    z: fl.PerSample | None  # None: as before
+    z: fl.PerScore | None  # None: as before
     steps: Array  # (outputs, steps)
     weight: Array  # (outputs,) of the smoothing
 

@@ -15,10 +15,15 @@ The server deals what is random, and solves for d':
 3. The server opens the sum, which to the client that opens it for the server is random, takes off
    its words, and solves. Clients get the coefficients d' of their own features.
 
-The server sees H and the gradient in the secret basis of each feature group: totals over all
-samples, never a row. Clients see nothing but d. The words cancel modulo 2^64, so that the result
-has the same bits whatever they are. Turns are such that co-owners of a sample have different ones;
-of four turns the rows cross in one exchange.
+The server sees H and the gradient in the secret basis of each feature group, which is turned at
+random in each step: totals over all samples, never a row. Clients see nothing but d. The words
+cancel modulo 2^64, so that the result has the same bits whatever they are. Turns are such that
+co-owners of a sample have different ones; of four turns the rows cross in one exchange.
+
+No words hide two things. They come from the dealer's seed and from a nonce of the client, which it
+derives by its own secret from what they are to hide, and announces. So a step that is done again,
+from an earlier checkpoint or by a server that deals a seed twice, has the same words only if it
+has the same rows and curvatures.
 
 Trust: a server that deals wrong words spoils a step, which the certificate shows; it reads nothing
 by it. A share of one client alone, or shares by words that were not dealt together, would tell the
@@ -29,6 +34,7 @@ one client can read the rows of those that share samples with it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +42,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.newton_client import Overlap, Partner, Point, counts_by_cell
+from intarsia.algorithms.hyfdca.newton_client import (
+    Overlap,
+    Partner,
+    Point,
+    counts_by_cell,
+    turn_basis,
+)
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -79,6 +91,7 @@ class Sharing:
     rows: Array  # (selected, features) in the secret basis
     own: NDArray[np.uint64]  # those of shared cells, weighted: (outputs, samples, features) by cell
     drawn: NDArray[np.uint64]  # the dealer's words, likewise
+    nonce: bytes  # that they are bound to
     part: int = 0  # up to which rows have crossed
 
     @property
@@ -89,9 +102,10 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Mask:
-    """The seed of the words that hide a client's rows, and the size of the Hessian."""
+    """The seed of the words that hide a client's rows, the step, and the size of the Hessian."""
 
     seed: bytes
+    number: int  # of the step
     scale: Array  # (outputs,)
     part: int = 0  # whose rows cross: those of four turns
 
@@ -105,7 +119,9 @@ class MaskedRows:
     third: fl.PerSelected | None
     fourth: fl.PerSelected | None
     counts: fl.Counts
-    selected: Array  # (sample cells of the federation,) samples with curvature of shared cells
+    # (sample cells + 4 · clients of the federation,) samples with curvature of shared cells; the
+    # nonces of the words, each as four numbers of 32 bits
+    announced: Array
 
 
 @dataclass(frozen=True)
@@ -113,6 +129,7 @@ class Factors:
     """Co-owners' masked rows by turn, and what the dealer has for the client."""
 
     part: int  # whose rows these are: those of four turns
+    number: int  # of the step
     scale: Array  # (outputs,) of the Hessian
     slope: Array  # (outputs,) size of the gradient
     blind: bytes | None  # seed of words over the client's own part; None: it sent that before
@@ -125,9 +142,12 @@ class Factors:
 
 @dataclass(frozen=True)
 class SystemShare:
-    """A client's share of half the Hessian and of the gradient, as halves of words."""
+    """A client's share of half the Hessian and of the gradient, as halves of words.
 
-    system: fl.Halves  # (2, outputs, features · (features + 3) / 2)
+    Behind these are the nonces of the words over what clients have of their own.
+    """
+
+    system: fl.Halves  # (2, outputs · features · (features + 3) / 2 + 2 · clients)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:
@@ -145,14 +165,15 @@ def deal_overlaps(schema: Schema) -> Dealer:
         turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
     features = {name: schema.features.own(name).astype(np.int64) for name in schema.clients}
     overlaps: dict[ClientId, Overlap] = {}
-    for name in schema.clients:
+    for number, name in enumerate(schema.clients):
         cells = np.array(list(index.cells_of[name]), np.int64)
         partners = tuple(
             Partner(other, turns[other], features[other], np.isin(cells, shared))
             for other, shared in common[name].items()
         )
         sizes = len(schema.features), len(index.cells)
-        overlaps[name] = Overlap(turns[name], features[name], cells, partners, *sizes)
+        own = turns[name], features[name], cells, partners
+        overlaps[name] = Overlap(number, len(schema.clients), *own, *sizes)
     return Dealer(
         secret=fl.SecretKey.draw().to_file(),
         features=len(schema.features),
@@ -164,7 +185,7 @@ def deal_overlaps(schema: Schema) -> Dealer:
 
 
 def solve_shared(
-    clients: fl.Clients, dealer: Dealer, bounds: Array, rng: fl.RandomKey
+    clients: fl.Clients, dealer: Dealer, bounds: Array, number: int, rng: fl.RandomKey
 ) -> dict[ClientId, Array]:
     """Return the Newton direction's coefficients for each client's features, (outputs, features).
 
@@ -172,6 +193,8 @@ def solve_shared(
     ----------
     bounds
         (outputs, 2) of the gradient's square, and of the Hessian's trace over the clients.
+    number
+        Of the step: the secret bases are turned by it.
     rng
         The server's key of this round: it names the words, and makes none of them.
     """
@@ -183,35 +206,45 @@ def solve_shared(
     blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
     # step 1
     sharing = [name for name, one in overlaps.items() if one.partners]
+    bound: dict[ClientId, bytes] = {}
     shares: Mapping[tuple[ClientId, ClientId], NDArray[np.uint64]] = {}
-    taken, counts, rows, total = np.zeros(0, np.uint64), np.zeros(dealer.cells), None, None
-    for number in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
+    taken, rows, total = np.zeros(0, np.uint64), None, None
+    announced = np.zeros(dealer.cells + 4 * len(overlaps))
+    for part in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
         if sharing:
-            rows = clients.sum(
-                mask_rows, {name: Mask(seeds[name], scale, number) for name in sharing}
-            )
-        if not number:
+            masks = {name: Mask(seeds[name], number, scale, part) for name in sharing}
+            rows = clients.sum(mask_rows, masks)
+        if not part:
             if rows is not None:
                 # discloses how many samples of each overlap group have curvature: as many words
-                # are dealt
-                counts = clients.reveal(rows.selected)
-            shares, taken = _deal_products(dealer, seeds, counts.astype(np.int64), outputs, secret)
-            for name, own in overlaps.items():
-                _blind(taken, own.features, blinds[name], dealer.features)
+                # are dealt; and what the clients' words are bound to, which says nothing
+                announced = clients.reveal(rows.announced)
+            counts = np.rint(announced[: dealer.cells]).astype(np.int64)
+            nonces = np.rint(announced[dealer.cells :]).astype("<u4").reshape(-1, 4)
+            bound = {
+                name: _bound(seeds[name], nonces[own.number].tobytes())
+                for name, own in overlaps.items()
+            }
+            shares, taken = _deal_products(dealer, bound, counts, outputs, secret)
         # step 2
         messages: dict[ClientId, Factors] = {}
         for name, own in overlaps.items():
-            met = [one for one in own.partners if one.turn // len(_TURNS) == number]
-            blind = None if number else blinds[name]
+            met = [one for one in own.partners if one.turn // len(_TURNS) == part]
+            blind = None if part else blinds[name]
             fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
             given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
             found = {field: getattr(rows, field) for field in fields}
-            messages[name] = Factors(number, scale, slope, blind, given, **found)
-        part = clients.sum(multiply_rows, messages).system
-        total = part if total is None else total + part
+            messages[name] = Factors(part, number, scale, slope, blind, given, **found)
+        share = clients.sum(multiply_rows, messages).system
+        total = share if total is None else total + share
     # step 3
-    # discloses Newton's system, in the secret basis of each feature group
-    words = joined_words(clients.reveal(total)) - taken
+    # discloses Newton's system, in the secret basis of each feature group; and the nonces
+    opened = joined_words(clients.reveal(total))
+    last = opened[taken.size :].astype("<u8").reshape(-1, 2)
+    for name, own in overlaps.items():
+        blind = _bound(blinds[name], last[own.number].tobytes())
+        _blind(taken, own.features, blind, dealer.features)
+    words = opened[: taken.size].reshape(taken.shape) - taken
     y = np.empty((outputs, dealer.features))
     for c, values in enumerate(product_values(words)):
         hessian, gradient = unpack(values, dealer.features)
@@ -240,7 +273,10 @@ def _deal_products(
         for one in own.partners:
             if own.turn < one.turn:
                 shape = outputs, len(own.features), len(one.features)
-                drawn = secret.fold_in("pair", name, one.name).words(int(np.prod(shape)))
+                # the other party knows what the words are added to once it has these twice: they
+                # are bound to both nonces
+                pair = secret.fold_in("pair", seeds[name].hex(), seeds[one.name].hex())
+                drawn = pair.words(int(np.prod(shape)))
                 shares[name, one.name] = block = drawn.reshape(shape)
                 for c in range(outputs):
                     add_block(taken[c], size, block[c], own.features, one.features)
@@ -261,6 +297,20 @@ def _deal_products(
                         found = multiply_words(drawn_by[first][c], drawn_by[second][c])
                         shares[first, second][c] += found
     return shares, taken
+
+
+def _nonce(key: fl.SecretKey, *hidden: NDArray[Any]) -> bytes:
+    """Return 16 bytes that differ as soon as what is to be hidden does; they tell nothing of it."""
+    digest = hashlib.blake2b(digest_size=32)
+    for one in hidden:
+        digest.update(repr(one.shape).encode())
+        digest.update(np.ascontiguousarray(one).data)
+    return key.fold_in("nonce", digest.hexdigest()).stream(16)
+
+
+def _bound(seed: bytes, nonce: bytes) -> bytes:
+    """Return the dealer's seed bound to a client's nonce."""
+    return fl.SecretKey(seed).fold_in(nonce.hex()).to_file()
 
 
 def _shared(overlap: Overlap) -> NDArray[np.bool_]:
@@ -307,9 +357,9 @@ def _basis_rows(point: Point, block: Block) -> Array:
     return np.ascontiguousarray(project_rows(block.x, point.selected, point.frame).T)
 
 
-@fl.client_function
+@fl.secret_function
 def mask_rows(
-    state: Point | Sharing, block: Block, message: Mask, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: Mask, rng: fl.SecretKey
 ) -> tuple[Sharing, MaskedRows]:
     """Send the weighted rows less the dealer's words to the co-owners of their samples.
 
@@ -325,30 +375,36 @@ def mask_rows(
             "run the algorithm as it is at the server."
         )
     if isinstance(state, Point):
-        state = _draw_words(state, block, message)
+        state = _draw_words(state, block, message, rng)
     state = fl.evolve(state, part=message.part)
     point = state.point
     assert point.overlap is not None
     overlap, counts = point.overlap, counts_by_cell(point, point.selected)
     shared = _shared(overlap)
-    selected = np.zeros(overlap.all_cells)
+    announced = np.zeros(overlap.all_cells + 4 * overlap.all_clients)
     kept = shared & np.array(point.kept_samples)
-    selected[overlap.cells[kept]] = counts[kept]
+    announced[overlap.cells[kept]] = counts[kept]
+    at = overlap.all_cells + 4 * overlap.number
+    announced[at : at + 4] = np.frombuffer(state.nonce, "<u4")
     fields: dict[str, Any] = dict.fromkeys(_TURNS)
     if overlap.turn // len(_TURNS) == message.part:
         fields[_TURNS[overlap.turn % len(_TURNS)]] = state.own - state.drawn
     entries = np.where(shared, counts, 0) * (len(message.scale) * len(overlap.features))
-    return state, MaskedRows(**fields, counts=entries, selected=selected)
+    return state, MaskedRows(**fields, counts=entries, announced=announced)
 
 
-def _draw_words(point: Point, block: Block, message: Mask) -> Sharing:
+def _draw_words(point: Point, block: Block, message: Mask, rng: fl.SecretKey) -> Sharing:
     """Return the client with its rows as words, and the words that hide them."""
     assert point.overlap is not None
+    point = turn_basis(point, message.number)
     overlap, outputs = point.overlap, len(message.scale)
+    assert overlap is not None
     counts = counts_by_cell(point, point.selected)
     rows = _basis_rows(point, block)
     factors = np.sqrt(point.curvature / (point.samples * message.scale[:, None]))
     shared = _shared(overlap)
+    nonce = _nonce(rng, factors, point.selected, point.frame)
+    seed = _bound(message.seed, nonce)
     entries = np.where(shared, counts, 0) * (outputs * len(overlap.features))
     own, drawn = np.empty(entries.sum(), np.uint64), np.empty(entries.sum(), np.uint64)
     at = 0
@@ -358,27 +414,36 @@ def _draw_words(point: Point, block: Block, message: Mask) -> Sharing:
         words = own[here].reshape(shape)
         for c in range(outputs):
             write_words(rows[start:stop], factors[c, start:stop], words[c])
-        drawn[here] = _row_words(message.seed, number, outputs, stop - start, overlap).ravel()
-    return Sharing(point, rows, own, drawn)
+        drawn[here] = _row_words(seed, number, outputs, stop - start, overlap).ravel()
+    return Sharing(point, rows, own, drawn, nonce)
 
 
 mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
 
 
-@fl.client_function
+@fl.secret_function
 def multiply_rows(
-    state: Point | Sharing, block: Block, message: Factors, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: Factors, rng: fl.SecretKey
 ) -> tuple[Point | Sharing, SystemShare]:
     """Send this client's share of the system, from what its co-owners sent of their rows."""
+    if isinstance(state, Point):
+        state = turn_basis(state, message.number)
     point = state.point if isinstance(state, Sharing) else state
-    assert point.overlap is not None
     overlap, outputs = point.overlap, len(message.scale)
+    assert overlap is not None
     size = overlap.all_features
-    total = np.zeros((outputs, size * (size + 3) // 2), np.uint64)
+    whole = np.zeros(outputs * (size * (size + 3) // 2) + 2 * overlap.all_clients, np.uint64)
+    total = whole[: -2 * overlap.all_clients].reshape(outputs, -1)
     if message.blind is not None:
         rows = state.rows if isinstance(state, Sharing) else _basis_rows(point, block)
-        _add_own(total, point, rows, message)
-        _blind(total, overlap.features, message.blind, size)
+        own = _own_part(point, rows, message)
+        nonce = _nonce(rng, own)
+        whole[len(whole) - 2 * (overlap.all_clients - overlap.number) :][:2] = np.frombuffer(
+            nonce, "<u8"
+        )
+        for c in range(outputs):
+            add_own(total[c], size, own[c], overlap.features)
+        _blind(total, overlap.features, _bound(message.blind, nonce), size)
     met = [one for one in overlap.partners if one.turn // len(_TURNS) == message.part]
     if isinstance(state, Sharing):
         for one, products in zip(met, _pair_products(state, message, met), strict=True):
@@ -386,7 +451,7 @@ def multiply_rows(
             pair = pair if one.turn < overlap.turn else pair[::-1]
             for c in range(outputs):
                 add_block(total[c], size, products[c], *pair)
-    return state, SystemShare(split_words(total))
+    return state, SystemShare(split_words(whole))
 
 
 def _pair_products(
@@ -423,19 +488,18 @@ def _pair_products(
     return products
 
 
-def _add_own(total: NDArray[np.uint64], point: Point, rows: Array, message: Factors) -> None:
-    """Add what a client has of its own: products of its rows, its part of ridge and gradient."""
-    assert point.overlap is not None
-    overlap = point.overlap
+def _own_part(point: Point, rows: Array, message: Factors) -> NDArray[np.uint64]:
+    """Return what a client has of its own: products of its rows, its part of ridge and gradient."""
     gradient = point.residual @ (point.frame * point.feature_share).T
+    parts: list[NDArray[np.uint64]] = []
     for c, scale in enumerate(message.scale):
         weighted = rows * np.sqrt(point.curvature[c] / (point.samples * scale))[:, None]
         gram = weighted.T @ weighted + point.ridge / scale
-        part = product_words(pack(gram, gradient[c] / message.slope[c]))
-        add_own(total[c], overlap.all_features, part, overlap.features)
+        parts.append(product_words(pack(gram, gradient[c] / message.slope[c])))
+    return np.stack(parts)
 
 
 SENDS = (
-    *fl.sums(mask_rows, reveals=("selected",)),
+    *fl.sums(mask_rows, reveals=("announced",)),
     *fl.sums(multiply_rows, reveals=("system",)),
 )

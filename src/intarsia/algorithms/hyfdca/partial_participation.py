@@ -13,9 +13,9 @@ there: u = w(α) and each α_i maximises its term. One round:
 
 1. clients that return count the duals they missed into w
 2. draw: the clients move u_j of their features to (ρ_j u_j + λw_j)/(λ + ρ_j) and count it into z
-3. up to `ascents` times, while it gains enough: local dual ascent with λ + ρ_j in place of λ, what
-   w and z change by, line search along the change among the clients that are there; u_j moves by
-   λ/(λ + ρ_j) times what w_j does
+3. up to `ascents` times, while it gains enough: local dual ascent with λ + ρ_j in place of λ, of
+   each sample at the one client that reads its score, of those that are there; what w and z change
+   by; line search along the change; u_j moves by λ/(λ + ρ_j) times what w_j does
 4. settling: the clients keep what the last search took; the server averages u and α over the
    rounds, late ones weighing more
 
@@ -37,8 +37,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.owner_sampling import choose_owned, present_share
+from intarsia.algorithms.hyfdca.score_readers import find_read, present_share
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
@@ -123,7 +124,7 @@ class Drawn:
     """What the model moved by, each feature once; what a client's part of z changed by."""
 
     u: fl.PerFeature
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,8 @@ class AscendThere:
     """Duals and scores to step from."""
 
     alpha: fl.PerSample
-    z: fl.PerSample
+    z: fl.PerScore
     taken: float  # the share of the last trial that the search took
-    draw: int  # decides which owner steps on a shared sample
     present: tuple[ClientId, ...]
 
 
@@ -172,7 +172,7 @@ class Model:
 class TrialScores:
     """What a client's part of z changes by on trial."""
 
-    z: fl.PerSample
+    z: fl.PerScore
     square: Array  # (1,) Σ_j (λ + ρ_j) Δu_j², each feature once
 
 
@@ -181,7 +181,7 @@ class KeepTrial:
     """The share of the last trial that the search took; the scores after it."""
 
     taken: float
-    z: fl.PerSample
+    z: fl.PerScore
     present: tuple[ClientId, ...]
 
 
@@ -205,7 +205,7 @@ class Evaluated:
     """A client's part of w(α), of Xu, and of the dual's data term."""
 
     w: fl.PerFeature
-    z: fl.PerSample
+    z: fl.PerScore
     conjugates: Array  # (points,) Σ -l*(-sα_i) for s from 0 to 1
 
 
@@ -215,7 +215,7 @@ class ModelTotals:
 
     u: fl.PerFeature
     w: fl.PerFeature
-    z: fl.PerSample
+    z: fl.PerScore
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ def ascend_locally(
 ) -> tuple[Place, StepsThere]:
     """Take dual steps on the samples that this client is to step on (Algorithm 5)."""
     place, before = _settle_trial(place, message.taken), place.before
-    mine = choose_owned(before, message.present, message.draw)
+    mine = find_read(before, message.present)
     order = mine[rng.generator().permutation(len(mine))]
     order = order[: math.ceil(before.options.local_samples * len(order))]
     y, loss = targets(block, len(message.alpha)), losses.loss_code(before.options.loss)
@@ -374,15 +374,13 @@ def keep_trial(
 ) -> tuple[Place, LossThere]:
     """Keep what the search took; send the loss of this client's samples."""
     place, before = _settle_trial(place, message.taken), place.before
-    share = present_share(before.label_cell, before.label_owners, message.present)
-    return place, LossThere(np.array([_loss(place, block, message.z, share), share.sum()]))
+    mine = find_read(before, message.present)
+    return place, LossThere(np.array([_loss(place, block, message.z, mine), float(len(mine))]))
 
 
-def _loss(place: Place, block: Block, z: Array, share: Array) -> float:
-    held = share > 0
-    y = targets(block, len(z))[:, held]
-    code = losses.loss_code(place.before.options.loss)
-    return float((losses.value(code, z[:, held], y) @ share[held]).sum())
+def _loss(place: Place, block: Block, z: Array, mine: NDArray[np.int64]) -> float:
+    y, code = targets(block, len(z))[:, mine], losses.loss_code(place.before.options.loss)
+    return float(losses.value(code, z[:, mine], y).sum())
 
 
 @fl.client_function
@@ -403,10 +401,10 @@ def part_of_objectives(
     place: Place, block: Block, message: ModelTotals, rng: fl.RandomKey
 ) -> tuple[Place, ModelObjectives]:
     """Send this client's part of the objectives."""
-    before = place.before
+    before, mine = place.before, find_read(place.before)
     at = (
-        _loss(place, block, message.z, before.label_share),
-        _loss(place, block, np.zeros_like(message.z), before.label_share),
+        _loss(place, block, message.z, mine),
+        _loss(place, block, np.zeros_like(message.z), mine),
         float((message.u**2 @ before.feature_share).sum()),
         float((message.w**2 @ before.feature_share).sum()),
     )
@@ -421,9 +419,7 @@ def keep_model(
     return replace(place, model=message.u), fl.Ready()
 
 
-def step(
-    partial: Partial, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Partial, fl.RoundMetrics]:
+def step(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMetrics]:
     """Take a proximal step among the clients that are there; all of them have a Place.
 
     A client counts as away if no owner of its samples is there with labels: their duals stand
@@ -443,9 +439,8 @@ def step(
     u, z = u + drawn.u, z + drawn.z
     # step 3: dual ascent
     taken, gained = 1.0, 0.0
-    for number in range(partial.ascents):
-        draw = rng.fold_in("owners", number).integer()
-        message = AscendThere(alpha, z, taken, draw, there)
+    for _ in range(partial.ascents):
+        message = AscendThere(alpha, z, taken, there)
         steps = clients.sum(ascend_locally, dict.fromkeys(there, message))
         trial = Trial(alpha + steps.alpha)
         change = clients.sum(count_trial, dict.fromkeys(there, trial))

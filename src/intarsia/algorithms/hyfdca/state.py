@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
 )
 from intarsia.algorithms.hyfdca.partial_participation import Partial
-from intarsia.core.algorithm import RandomKey, Release
+from intarsia.algorithms.hyfdca.score_readers import find_read
+from intarsia.core.algorithm import RandomKey, Release, evolve
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import Count, Positive, PositiveFraction, check_ranges
@@ -41,13 +42,14 @@ class HyFDCA:
     system: Literal["auto", "shares", "rows"] = "auto"
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: PositiveFraction = 1.0  # H as a share: samples that a client steps on in a round
-    owners: Literal["assign", "average"] = "assign"  # who steps on a shared sample
     step: Literal["line_search", "fixed"] = "line_search"
     gamma: PositiveFraction = 0.3  # γ, the fixed step, where there is no line search
     proximal: Positive = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
     ascents: Count = 8  # dual ascents within such a round, at most
     # σ, damps a client's steps against those that others take at the same time
     sigma: Annotated[Positive, "1 trusts the steps, γ times the number of clients is safe"] = 1.0
+
+    retired: ClassVar[frozenset[str]] = frozenset({"owners"})
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
@@ -79,10 +81,10 @@ class Server:
     features: int = 0
     outputs: int = 1
     labelled: tuple[ClientId, ...] = ()  # clients that hold labels
-    counting: tuple[ClientId, ...] = ()  # those at which the labels of whole cells count
+    # those that read scores where all clients are there: one for most overlap groups
+    counting: tuple[ClientId, ...] = ()
     sparse: bool = False
     wide: bool = False  # sparse with more features than samples
-    shared_labels: bool = False  # whether every owner of a labelled sample has its label
     phase: Phase | None = None  # what runs where all clients are there, while it lasts
     square: float = 0.0  # mean ‖x_i‖²
     shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
@@ -91,6 +93,9 @@ class Server:
     labellers: tuple[tuple[ClientId, tuple[ClientId, ...]], ...] = ()
     # for each client, the clients with labels among the owners of its samples
     dealer: newton_shares.Dealer | None = None
+    readers: bool = False  # whether one client alone reads each score: False in an earlier version
+
+    retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,7 @@ class Client:
     options: HyFDCA
     name: ClientId
     samples: int  # N
-    counted: NDArray[np.int64]  # samples whose label counts at this client: one holder of each
-    counted_cells: NDArray[np.int64]  # the same with one holder for all samples of a cell
+    counted: NDArray[np.int64]  # samples whose scores it reads where all clients are there
     sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
     feature_cells: tuple[tuple[int, int], ...]  # start, stop
     gram_height: int  # rows that the Gram matrices of the federation's feature cells need
@@ -111,7 +115,6 @@ class Client:
     kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
     feature_turn: NDArray[np.int64]  # (runs, 2) start, stop: features that it counts for all owners
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
-    label_key: NDArray[np.uint64]  # (samples,) the same at every holder of the label
     label_cell: NDArray[np.int64]  # (samples,) -1 without a label
     label_owners: tuple[tuple[ClientId, ...], ...]  # by label cell, of this client's cells
     feature_cell: NDArray[np.int64]  # (features,)
@@ -123,6 +126,12 @@ class Client:
     alpha_trial: Array  # the same after the current trial
     w_trial: Array
     noise: Release | None = None  # of what the model is released with
+    # samples by cell of scores, and where each ends; who reads it, the first that is there
+    score_order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_stops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    readers: tuple[tuple[ClientId, ...], ...] | None = None  # None: an earlier version
+
+    retired: ClassVar[frozenset[str]] = frozenset({"counted_cells", "label_key"})
 
 
 def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
@@ -140,16 +149,12 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         counting=find_counting(schema.labelled),
         labellers=_find_labellers(schema),
         dealer=newton_shares.deal_overlaps(schema) if exact else None,
-        shared_labels=bool(
-            np.isin(schema.samples.holders - schema.label_holders, 0)[
-                schema.label_holders > 0
-            ].all()
-        ),
+        readers=True,
     )
 
 
 def find_counting(labelled: Index) -> tuple[ClientId, ...]:
-    """Return the clients at which whole cells count; they take turns."""
+    """Return clients of which one or more hold each label: they take turns by overlap group."""
     cells = enumerate(labelled.cells)
     names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
     return tuple(name for name in labelled.owners if name in names)
@@ -179,23 +184,20 @@ def init_client(
     mine = np.flatnonzero(~np.isnan(block.y)) if block.y is not None else np.zeros(0, np.intp)
     places = labelled.own(client)
     places = places[_find_ranks(labelled.ids[places], block.samples[mine])]
-    key = np.zeros(samples, np.uint64)
     cell = np.full(samples, -1, np.int64)
     share = np.zeros(samples)
-    key[mine] = places
     numbers, cell[mine] = _find_distinct(labelled.cell_of[places])
     features_own = schema.features.cell_of[schema.features.own(client)]
     feature_numbers, feature_cell = _find_distinct(features_own)
-    holders, rank = labelled.holders[places], labelled.rank(client, places)
-    share[mine] = 1 / holders
+    share[mine] = 1 / labelled.holders[places]
     outputs = schema.labels.outputs
     duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
-    return Client(
+    order, stops = schema.score_order(client)
+    made = Client(
         options=options,
         name=client,
         samples=len(schema.samples),
-        counted=mine[places % holders == rank],
-        counted_cells=mine[labelled.cell_of[places] % holders == rank],
+        counted=np.zeros(0, np.int64),
         sample_cells=schema.samples.own_cells(client),
         feature_cells=tuple(cell[:2] for cell in schema.features.own_cells(client)),
         gram_height=newton_client.height(schema.features.cells),
@@ -209,7 +211,6 @@ def init_client(
         ),
         feature_turn=_assign_turns(schema.features, client),
         label_share=share,
-        label_key=key,
         label_cell=cell,
         label_owners=tuple(labelled.cells[number].owners for number in numbers),
         feature_cell=feature_cell,
@@ -221,7 +222,11 @@ def init_client(
         alpha_trial=duals,
         w_trial=weights,
         noise=release,
+        score_order=order,
+        score_stops=stops,
+        readers=tuple(schema.score_cells[one].readers for one in schema.score_cells_of[client]),
     )
+    return evolve(made, counted=find_read(made, find_counting(labelled)))
 
 
 def _find_kept(index: Index, client: ClientId) -> NDArray[np.bool_]:

@@ -13,7 +13,8 @@ schema, and which exchange it is of from the site's own count.
 * What the server may only have drawn from the seed is that: no model of its own choice.
 * All clients are asked together, but where the declaration says that some are, or not all take part
   in each round: the total of fewer would tell more of each.
-* A site opens cells that it owns. To the server it opens fields that are declared as read by it.
+* A site opens cells that it owns; of scores those alone of which it is the reader among the clients
+  that are asked. To the server it opens fields that are declared as read by it.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
 contributors, which the keys vouch for.
@@ -189,7 +190,7 @@ class Declared:
         self._combined: set[frozenset[str]] = set()
         self._pooled: set[str] = set()
         self._expected: dict[tuple[Any, ...], tuple[ClientId, ...]] = {}
-        self._own: dict[tuple[str, Layout | None], tuple[int, ...]] = {}
+        self._own: dict[tuple[Any, ...], tuple[int, ...]] = {}
         for one in sends:
             fn = one.function
             self._calls[function_name(fn, algorithm), fn.part, one.call] = one
@@ -259,7 +260,8 @@ class Declared:
                 f"{getattr(message, one.number)!r}, and the call is of round {call.round}; run the "
                 "algorithm as it is at the server."
             )
-        if call.kind != "sum" or one.together == "some":
+        # of what is asked, too, where it brings scores: one alone would read those of others
+        if one.together == "some" or (call.kind != "sum" and one.parties is None):
             return
         if one.together == "present" and not self.complete:
             return
@@ -323,7 +325,7 @@ class Declared:
                 f"{place} holds {len(terms)} totals with factors {[w for w, _ in terms][:4]}, and "
                 f"is to hold that of {origin} as it is; run the algorithm as it is."
             )
-        own = self._own_cells(total.part, total.layout)
+        own = self._own_cells(total.part, total.layout, call.asked)
         for cells in self._checked(place, total.content, frozenset(_names(origin)), call):
             found = self._check_term(place, cells, total.part, sums)
             if found is None:
@@ -350,7 +352,8 @@ class Declared:
                     )
         if any(cell not in own for _, cells in terms for cell in cells.pieces):
             raise RefusedError(
-                f"{place} holds cells that this client does not own; run the algorithm as it is."
+                f"{place} holds cells that are not this client's to open; run the algorithm as it "
+                "is at the server."
             )
 
     def check_opening(
@@ -378,7 +381,7 @@ class Declared:
             summed = sums.find(function, one.name[1])
             part = found.sends.function.part if summed is None else summed.part
             self._check_term(place, one, part, sums)
-            own = self._own_cells(part, found.layout)
+            own = self._own_cells(part, found.layout, call.asked)
             others = [cell for cell in {*cells, *one.pieces} if cell not in own]
             if others:
                 raise RefusedError(
@@ -510,10 +513,14 @@ class Declared:
             found = self._expected[key] = tuple(sorted(kept))
         return found
 
-    def _own_cells(self, part: str, layout: Layout | None) -> tuple[int, ...]:
-        key = part, layout
+    def _own_cells(
+        self, part: str, layout: Layout | None, asked: tuple[ClientId, ...]
+    ) -> tuple[int, ...]:
+        key = part, layout, asked if layout is not None and layout.is_scores else ()
         if key not in self._own:
-            cells = self.geometry.own_cells(self._client, part, layout)
+            if len(self._own) > _CACHED:
+                self._own.clear()
+            cells = self.geometry.own_cells(self._client, part, layout, asked)
             self._own[key] = tuple(cell for cell, *_ in cells)
         return self._own[key]
 

@@ -19,7 +19,7 @@ from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
 from intarsia.engines.remote.wire import Answer, SealedReply
 from intarsia.engines.sums.plain import Geometry
-from intarsia.engines.sums.sealed import SealedRecord, layouts
+from intarsia.engines.sums.sealed import SealedRecord, counted_cells, layouts
 from intarsia.engines.sums.secure import (
     Combination,
     CombinationRecord,
@@ -104,7 +104,7 @@ class Replies:
         problem = _problem_of_array(value)
         if problem:
             return problem
-        if layout is Layout.SELECTED:
+        if layout.is_selected:
             if not isinstance(counts, np.ndarray) or self._problem_of_counts(client, fn, counts):
                 return "selected samples without their counts"
             size = int(counts.sum())
@@ -118,7 +118,7 @@ class Replies:
         return ""
 
     def _problem_of_counts(self, client: ClientId, fn: ClientFunction, value: Any) -> str:
-        runs = self._geometry.runs(client, fn.part, Layout.SAMPLES, None)
+        runs = self._geometry.runs(client, fn.part, counted_cells(fn.reply), None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
             return f"{type(value).__name__} in the place of whole numbers"
         if value.shape != (len(runs),):
@@ -190,9 +190,10 @@ class Replies:
         if layout is Layout.BLOCKS:
             others = there - set(geometry.own_blocks(client, fn.part).values())
             return f"the cells {sorted(others)[:4]}, which it does not own" if others else ""
-        if layout is Layout.SELECTED and counts is None:
+        selected = layout is not None and layout.is_selected
+        if selected and counts is None:
             return "selected samples without their counts"
-        given = counts.tolist() if layout is Layout.SELECTED else None
+        given = counts.tolist() if selected else None
         runs = geometry.runs(client, fn.part, layout, given)
         own = {cell: stop - start for cell, start, stop in runs}
         if there - set(own):

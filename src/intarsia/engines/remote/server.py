@@ -7,7 +7,7 @@ has no key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -194,7 +194,8 @@ class Remote:
             if sealed:
                 for _, total in sealed if self._locked is not None else ():
                     self._opening(total.content)
-                own = {name: self._share(client, total) for name, total in sealed}
+                asked = exchange.asked
+                own = {name: self._share(client, total, asked) for name, total in sealed}
                 bodies[client] = codec.encode(evolve(message, **own))
                 continue
             if id(message) not in written:
@@ -222,11 +223,11 @@ class Remote:
                 exchange.take(client, reply)
         return exchange.end()
 
-    def _share(self, client: ClientId, total: SealedField) -> Any:
+    def _share(self, client: ClientId, total: SealedField, asked: Collection[ClientId]) -> Any:
         """Return a client's own entries of a total, as they are sent to it."""
         if self._locked is None:
-            return self._totals.own(client, total)[0]
-        return to_record(self._totals, self._locked.share(client, total))
+            return self._totals.own(client, total, asked)[0]
+        return to_record(self._totals, self._locked.share(client, total, asked))
 
 
 def _decoded(client: ClientId, function: str, kind: type, body: bytes, *others: type) -> Any:

@@ -422,7 +422,7 @@ class _Run:
         for name, record in sealed.items():
             total = from_record(totals, record)
             place.declared().check_message(one, name, total, self._sums, call)
-            found[name], extra = totals.own(self._client, total)
+            found[name], extra = totals.own(self._client, total, call.asked)
             self._note_opened(f"{type(message).__name__}.{name}", self._client, record.value)
             size += extra
         return evolve(message, **found), size

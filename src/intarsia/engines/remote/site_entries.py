@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
+
 from intarsia.core.algorithm import Layout, Sends
 from intarsia.engines import codec
 from intarsia.engines.remote import wire
@@ -49,7 +51,7 @@ def of_reply(one: Sends, reply: Any, protection: str) -> list[Entry]:
 def of_sealed(one: Sends, reply: Any, total: SealedTotal, mode: str) -> list[Entry]:
     """Return the fields of a reply that left sealed, and its counts, which the server reads.
 
-    Ciphertexts have no nonces; what a cipher would be too long for is under masks in each mode.
+    Words under masks are arrays, ciphertexts are not; short arrays are under masks in each mode.
     """
     found: list[Entry] = []
     for name, own in total.by_field.items():
@@ -59,7 +61,9 @@ def of_sealed(one: Sends, reply: Any, total: SealedTotal, mode: str) -> list[Ent
             found.append(_left(one, name, "none: the server needs them to add"))
             continue
         pieces = [piece for _, cells in own.content.terms for piece in cells.pieces.values()]
-        ciphered = mode == "ckks" and any(not piece.nonces for piece in pieces)
+        ciphered = mode == "ckks" and any(
+            not isinstance(piece.content, np.ndarray) for piece in pieces
+        )
         opened = "server" if name in one.reveals else "owners" if name in one.opens else "nobody"
         protection = "ckks" if ciphered else "masked"
         found.append({**_left(one, name, protection), "total opened by": opened})

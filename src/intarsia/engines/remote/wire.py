@@ -151,9 +151,9 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     return found
 
 
-def shown(text: str, most: int = _MOST_WORDS) -> str:
-    """Return a text of somebody else as it may be shown: on one line, without control codes."""
-    return errors.printable(" ".join(text.split()))[:most]
+def shown(text: str) -> str:
+    """Return a text of somebody else as it may be shown: short, on one line, printable."""
+    return errors.printable(" ".join(text.split()))[:_MOST_WORDS]
 
 
 def function_name(fn: ClientFunction, algorithm: str) -> str:

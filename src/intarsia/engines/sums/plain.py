@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
@@ -31,7 +32,7 @@ class Geometry:
         self.indices: dict[tuple[str, Layout], Index] = {}
         self.schemas = schemas
         everyone = {name: None for schema in schemas.values() for name in schema.clients}
-        self._clients = tuple(everyone)
+        self.clients = tuple(everyone)
         self._runs: dict[tuple[ClientId, str, Layout], tuple[tuple[int, int, int], ...]] = {}
         self._cells: dict[tuple[ClientId, str], tuple[int, ...]] = {}
         for part, schema in schemas.items():
@@ -42,10 +43,21 @@ class Geometry:
                 runs = self._runs[client, part, layout] = _runs(index, client)
                 if layout is Layout.SAMPLES:
                     self._cells[client, part] = tuple(cell for cell, *_ in runs)
+        self._orders: dict[tuple[ClientId, str], NDArray[np.int64] | None] = {}
+        self._read: dict[tuple[Any, ...], tuple[tuple[int, int, int], ...]] = {}
+
+    def index(self, part: str, layout: Layout) -> Index:
+        """Return the index that entries run over."""
+        return self.indices[part, Layout.SAMPLES if layout.is_scores else layout]
 
     def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
         """Return where a client's entries lie, in its order."""
-        return self.indices[part, layout].positions[client]
+        return self.index(part, layout).positions[client]
+
+    def order(self, client: ClientId, part: str) -> NDArray[np.int64] | None:
+        """Return a client's samples in the order of its cells of scores; None: in its own."""
+        self.runs(client, part, Layout.SCORES, None)
+        return self._orders[client, part]
 
     def entries(self, client: ClientId, part: str) -> int:
         """Return how many numbers at most are sent of one of a client's samples."""
@@ -55,11 +67,25 @@ class Geometry:
     def owners(self, part: str, layout: Layout | None, cell: int) -> tuple[ClientId, ...]:
         """Return who holds a cell; selected samples are of the samples' cells."""
         if layout is None:
-            return self._clients
+            return self.clients
         if layout is Layout.BLOCKS:
             return tuple(self.blocks(part).values())[FIRST_BLOCK - cell][1]
+        if layout.is_scores:
+            return self.schemas[part].score_cells[cell].owners
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.indices[part, whole].cells[cell].owners
+
+    def parts(self, part: str, layout: Layout | None, cell: int) -> int:
+        """Return by how many readers the samples were divided that a cell is a part of."""
+        if layout is None or not layout.is_scores:
+            return 1
+        return max(1, len(self.schemas[part].score_cells[cell].readers))
+
+    def reader(
+        self, part: str, cell: int, asked: Collection[ClientId] | None = None
+    ) -> ClientId | None:
+        """Return who opens a cell of scores, of some clients (None: of all)."""
+        return self.schemas[part].score_cells[cell].reader(asked)
 
     @cache  # noqa: B019 - there is one for each engine, and it goes with it
     def blocks(self, part: str) -> Mapping[str, tuple[int, tuple[ClientId, ...]]]:
@@ -69,7 +95,7 @@ class Geometry:
 
     def owner_sets(self) -> set[tuple[ClientId, ...]]:
         """Return all who own a cell together, in any part and layout, each sorted."""
-        found = [self._clients]
+        found = [self.clients]
         for (part, _), index in self.indices.items():
             found += [cell.owners for cell in index.cells]
             found += [owners for _, owners in self.blocks(part).values()]
@@ -81,8 +107,12 @@ class Geometry:
             name: cell for name, (cell, owners) in self.blocks(part).items() if client in owners
         }
 
-    def cells(self, client: ClientId, part: str) -> tuple[int, ...]:
-        """Return the numbers of a client's sample cells."""
+    def cells(
+        self, client: ClientId, part: str, layout: Layout = Layout.SELECTED
+    ) -> tuple[int, ...]:
+        """Return the numbers of a client's cells of samples, or of scores."""
+        if layout.is_scores:
+            return self.schemas[part].score_cells_of[client]
         return self._cells[client, part]
 
     def runs(
@@ -94,25 +124,52 @@ class Geometry:
         """
         if layout is None:
             return _ALL
-        if layout is not Layout.SELECTED:
+        if layout is Layout.SCORES and (client, part, layout) not in self._runs:
+            order, stops = self.schemas[part].score_order(client)
+            same = bool((np.diff(order, prepend=-1) == 1).all())
+            self._orders[client, part] = None if same else order
+            ends = stops.tolist()
+            cells = self.cells(client, part, layout)
+            self._runs[client, part, layout] = tuple(zip(cells, [0, *ends[:-1]], ends, strict=True))
+        if not layout.is_selected:
             return self._runs[client, part, layout]
         assert counts is not None
         found: list[tuple[int, int, int]] = []
         start = 0
-        for cell, count in zip(self.cells(client, part), counts, strict=True):
+        for cell, count in zip(self.cells(client, part, layout), counts, strict=True):
             found.append((cell, start, start + count))
             start += count
         return tuple(found)
 
     def own_cells(
-        self, client: ClientId, part: str, layout: Layout | None
+        self,
+        client: ClientId,
+        part: str,
+        layout: Layout | None,
+        asked: Collection[ClientId] | None = None,
     ) -> Sequence[tuple[int, int, int]]:
-        """Return the cells of which a client may open totals, with start and stop."""
+        """Return the cells of which a client may open totals, with start and stop.
+
+        `asked` are the clients of the exchange (None: all), of which one opens each score.
+        """
         if layout is Layout.BLOCKS:
             return [(cell, 0, 0) for cell in self.own_blocks(client, part).values()]
+        if layout is not None and layout.is_scores:
+            key = client, part, asked if asked is None else frozenset(asked)
+            if key not in self._read:
+                if len(self._read) > _CACHED:
+                    self._read.clear()
+                runs = self.runs(client, part, Layout.SCORES, None)
+                self._read[key] = tuple(
+                    run for run in runs if self.reader(part, run[0], key[2]) == client
+                )
+            return self._read[key]
         # of selected samples a client opens all: the total's cells are those of the samples
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.runs(client, part, whole, None)
+
+
+_CACHED = 1 << 12
 
 
 def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
@@ -146,17 +203,25 @@ class Totals(Protocol):
     def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
         """Return a collector for one sum over the clients that are asked."""
 
-    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+    def own(
+        self, client: ClientId, field: SealedField, asked: Collection[ClientId]
+    ) -> tuple[Any, int]:
         """Return a client's own entries of a total, as the client opens them, and the bytes sent.
 
-        The bytes are those of the field beside what an open array would take.
+        `asked` are the clients of the exchange. The bytes are those of the field beside what an
+        open array would take.
         """
 
     def reveal(self, field: SealedField) -> tuple[Any, int]:
         """Return a total opened to the server, and the bytes that crossed for it."""
 
-    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
-        """Return a total that owners sealed anew where it was costly to open, and the bytes."""
+    def refreshed(
+        self, field: SealedField, round: int, asked: Collection[ClientId] | None = None
+    ) -> tuple[SealedField, int]:
+        """Return a total that owners sealed anew where it was costly to open, and the bytes.
+
+        `asked` are the clients that are to open it (None: any).
+        """
 
     def held(self, field: SealedField) -> Any:
         """Return what the server holds of a total: numbers in the clear, else bytes by cell."""
@@ -192,7 +257,9 @@ class PlainTotals:
         """Return a collector for one sum over the clients that are asked."""
         return _PlainCollector(self._geometry, fn.part)
 
-    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+    def own(
+        self, client: ClientId, field: SealedField, asked: Collection[ClientId]
+    ) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
         layout, value = field.layout, field.content
         if layout is None:
@@ -200,13 +267,20 @@ class PlainTotals:
         if layout is Layout.BLOCKS:
             mine = self._geometry.own_blocks(client, field.part)
             return {name: value[name] for name in mine if name in value}, 0
-        if layout is Layout.SELECTED:
-            cells = self._geometry.cells(client, field.part)
+        geometry, part = self._geometry, field.part
+        read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
+        if layout.is_selected:
             # of some cells nobody may have selected any
-            found = [value[cell] for cell in cells if cell in (value or {})] or [np.zeros(0)]
+            there = [cell for cell in geometry.cells(client, part, layout) if cell in (value or {})]
+            found = [value[one] for one in there if one in read] or [np.zeros(0)]
             value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
-            value = value[..., self._geometry.positions(client, field.part, layout)]
+            value = value[..., geometry.positions(client, part, layout)]
+            if layout is Layout.SCORES:
+                value, order = value.copy(), geometry.order(client, part)
+                for cell, start, stop in geometry.runs(client, part, layout, None):
+                    if cell not in read:
+                        value[..., slice(start, stop) if order is None else order[start:stop]] = 0
         # as it would come from a wire: the order in memory decides how sums round
         return np.ascontiguousarray(value), 0
 
@@ -214,7 +288,9 @@ class PlainTotals:
         """Return the total itself."""
         return field.content, 0
 
-    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+    def refreshed(
+        self, field: SealedField, round: int, asked: Collection[ClientId] | None = None
+    ) -> tuple[SealedField, int]:
         """Return the total as it is."""
         return field, 0
 
@@ -281,7 +357,7 @@ class _PlainCollector:
                 totals[name] = None
             elif layout is Layout.BLOCKS:
                 totals[name] = totals.get(name, _ByBlock()) + value
-            elif layout is Layout.SELECTED:
+            elif layout.is_selected:
                 counts = own[counts_of(self._kind)].tolist()
                 cells = totals.setdefault(name, {})
                 for cell, start, stop in geometry.runs(client, part, layout, counts):
@@ -289,7 +365,7 @@ class _PlainCollector:
                     cells[cell] = cells[cell] + piece if cell in cells else piece
             else:
                 if first:
-                    shape = (*value.shape[:-1], len(geometry.indices[part, layout]))
+                    shape = (*value.shape[:-1], len(geometry.index(part, layout)))
                     totals[name] = np.zeros(shape)
                 totals[name][..., geometry.positions(client, part, layout)] += value
         return codec.size(reply)

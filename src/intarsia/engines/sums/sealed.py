@@ -160,6 +160,13 @@ def layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
 
 
 @cache
+def counted_cells(kind: type) -> Layout:
+    """Return of which cells the counts in a reply are: those of samples, or of scores."""
+    scores = any(layout is Layout.SELECTED_SCORES for _, layout in layouts(kind))
+    return Layout.SCORES if scores else Layout.SAMPLES
+
+
+@cache
 def counts_of(kind: type) -> str:
     """Return the field of a reply that counts the selected samples by cell."""
     return next(name for name, layout in layouts(kind) if layout is Layout.COUNTS)

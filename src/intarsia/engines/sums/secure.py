@@ -203,7 +203,10 @@ class SecureCollector:
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
                 parties = self._parties(client, name, layout, cell)
-                piece = own_cells[cell] = sealed(self._sealing, client, stream, values, parties)
+                parts = self._geometry.parts(self._fn.part, layout, cell)
+                piece = own_cells[cell] = sealed(
+                    self._sealing, client, stream, values, parties, parts
+                )
                 size += size_of(piece)
                 plan.put(cell, piece, self._sealing.adder)
         return size
@@ -253,8 +256,11 @@ class SecureCollector:
             cells = self._geometry.own_blocks(client, self._fn.part)
             yield from ((cells[name], array_of(values)) for name, values in value.items())
             return
-        counts = own[counts_of(self._kind)].tolist() if layout is Layout.SELECTED else None
+        by_counts = layout is not None and layout.is_selected
+        counts = own[counts_of(self._kind)].tolist() if by_counts else None
         runs = self._geometry.runs(client, self._fn.part, layout, counts)
+        order = self._geometry.order(client, self._fn.part) if layout is Layout.SCORES else None
+        value = value if order is None else value[..., order]
         for cell, start, stop in runs:
             yield cell, array_of(value if len(runs) == 1 else value[..., start:stop])
 
@@ -304,9 +310,17 @@ class Groups:
 
 
 def sealed(
-    sealing: Sealing, client: ClientId, stream: Stream, values: NDArray[Any], parties: Parties
+    sealing: Sealing,
+    client: ClientId,
+    stream: Stream,
+    values: NDArray[Any],
+    parties: Parties,
+    parts: int = 1,
 ) -> Piece:
     """Seal a client's contribution to a cell.
+
+    A cell of scores is one of some `parts` that readers divide: short where they are together.
+    None of them fills a ciphertext, so that they are masked as if they were of one client.
 
     Sums entry by entry or by block (norms, objectives, products of columns, networks) and short
     arrays may have any size, so that each number is sealed exactly as two digits: together they
@@ -320,8 +334,8 @@ def sealed(
     """
     if values.dtype in _WORDS:
         return sealing.exact[client].seal_words(client, stream, values, parties)
-    if stream.cell > EVERYONE and values.size >= sealing.long:
-        alone = len(parties.contributors) == 1
+    if stream.cell > EVERYONE and values.size * parts >= sealing.long:
+        alone = parts > 1 or len(parties.contributors) == 1
         sealer = (sealing.exact if alone else sealing.bulk)[client]
         return sealer.seal(client, stream, values, parties)
     piece = sealing.exact[client].seal_digits(client, stream, values, sealing.digits, parties)
@@ -382,7 +396,9 @@ class SecureTotals:
             groups = self._groups[key] = Groups(self._geometry, *key)
         return SecureCollector(self._geometry, self._sealing, fn, stream, groups)
 
-    def own(self, client: ClientId, field: SealedField) -> tuple[Any, int]:
+    def own(
+        self, client: ClientId, field: SealedField, asked: Collection[ClientId]
+    ) -> tuple[Any, int]:
         """Return a client's own entries of a total."""
         total: Combination = field.content
         if field.layout is None:
@@ -390,21 +406,30 @@ class SecureTotals:
         if field.layout is Layout.BLOCKS:
             mine = self._geometry.own_blocks(client, field.part).items()
             return _known({name: self.opened(client, total, cell) for name, cell in mine})
-        selected = field.layout is Layout.SELECTED
-        layout = Layout.SAMPLES if selected else field.layout
+        geometry, part, layout = self._geometry, field.part, field.layout
+        selected = layout.is_selected
+        whole = layout
+        if selected:
+            whole = Layout.SCORES if layout.is_scores else Layout.SAMPLES
+        read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
         found: list[Array] = []
         extra = 0
         lead = total.terms[0][1].lead
-        for cell, start, stop in self._geometry.runs(client, field.part, layout, None):
-            value, more = self.opened(client, total, cell)
+        for cell, start, stop in geometry.runs(client, part, whole, None):
+            value, more = self.opened(client, total, cell) if cell in read else (None, 0)
             extra += more
             if value is not None:
                 found.append(value)
-            elif not selected:  # no owner of these entries contributed
+            elif not selected:  # no owner of these entries contributed, or another reads them
                 found.append(np.zeros((*lead, stop - start)))
         if not found:
             return np.zeros((*lead, 0)), extra
-        return (found[0] if len(found) == 1 else np.concatenate(found, axis=-1)), extra
+        opened = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
+        order = geometry.order(client, part) if layout is Layout.SCORES else None
+        if order is not None:
+            opened, kept = np.empty_like(opened), opened
+            opened[..., order] = kept
+        return opened, extra
 
     def reveal(self, field: SealedField) -> tuple[Any, int]:
         """Ask one contributor of each cell to open it to the server."""
@@ -417,19 +442,21 @@ class SecureTotals:
             return _known({name: opened[cell] for name, (cell, _) in blocks if cell in there})
         opened = self._opened_by_any(total, _cells(total))
         size = sum(one for _, one in opened.values())
-        if field.layout is Layout.SELECTED:
+        if field.layout.is_selected:
             return {cell: value for cell, (value, _) in opened.items()}, size
-        index = self._geometry.indices[field.part, field.layout]
+        index = self._geometry.index(field.part, field.layout)
         whole = np.zeros((*total.terms[0][1].lead, len(index)))
         for cell, (value, _) in opened.items():
             whole[..., index.cells[cell].start : index.cells[cell].stop] = value
         return whole, size
 
-    def refreshed(self, field: SealedField, round: int) -> tuple[SealedField, int]:
+    def refreshed(
+        self, field: SealedField, round: int, asked: Collection[ClientId] | None = None
+    ) -> tuple[SealedField, int]:
         """Let an owner of each cell seal a total anew that has many terms.
 
         The field itself stays as it is: what else holds it, or does no longer since a run was
-        resumed, must not show in the bits.
+        resumed, must not show in the bits. Scores that nobody reads are left out.
         """
         total: Combination = field.content
         if len(total.terms) <= _TERMS:
@@ -437,6 +464,8 @@ class SecureTotals:
         size = 0
         if total.sealed_anew is None:
             openers = {cell: self._opener(total, cell) for cell in _cells(total)}
+            if field.layout is not None and field.layout.is_scores:
+                openers = self._readers(field.part, openers, asked)
             owners = {cell: one for cell, one in openers.items() if one is not None}
             if len(owners) < len(openers):
                 return field, 0  # some cells are those of clients that are away alone
@@ -447,6 +476,18 @@ class SecureTotals:
         """Return who is to open a cell: the first contributor that is there."""
         known = (one for _, piece in total.pieces(cell) for one in piece.contributors)
         return next((one for one in known if self._owners.is_there(one)), None)
+
+    def _readers(
+        self, part: str, cells: Collection[int], asked: Collection[ClientId] | None
+    ) -> dict[int, ClientId | None]:
+        """Return who reads cells of scores, of clients that are asked (None: of all) and there."""
+        geometry, found = self._geometry, dict[int, ClientId | None]()
+        names = geometry.clients if asked is None else asked
+        there = frozenset(name for name in names if self._owners.is_there(name))
+        for cell in cells:
+            if geometry.reader(part, cell) is not None:
+                found[cell] = geometry.reader(part, cell, there)
+        return found
 
     def is_there(self, client: ClientId) -> bool:
         """Return whether a client can be asked: here all are."""
@@ -512,10 +553,13 @@ class SecureTotals:
             found.append((weight, SecureCells(name, pieces, number, lead)))
         return Combination(tuple(found))
 
-    def share(self, client: ClientId, field: SealedField) -> SealedField:
-        """Return a total with the cells alone that a client holds: what is sent to it."""
+    def share(
+        self, client: ClientId, field: SealedField, asked: Collection[ClientId]
+    ) -> SealedField:
+        """Return a total with the cells alone that a client is to open: what is sent to it."""
         total: Combination = field.content
-        mine = {cell for cell, _, _ in self._geometry.own_cells(client, field.part, field.layout)}
+        cells = self._geometry.own_cells(client, field.part, field.layout, asked)
+        mine = {cell for cell, _, _ in cells}
         return field.with_content(total.restricted(mine))
 
     def opened(self, client: ClientId, total: Combination, cell: int) -> tuple[Any, int]:

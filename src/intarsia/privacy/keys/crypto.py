@@ -1,7 +1,8 @@
 """The ciphers and key derivations that sealed sums and keys are built of.
 
-The one place that imports the library `cryptography`, which the extra `intarsia[privacy]` installs.
-AES, X25519, HKDF and HMAC are the library's or Python's own; nothing is invented here.
+It imports the library `cryptography`, which the extra `intarsia[privacy]` installs. So does
+`core.algorithm.SecretKey.words`, in a package below this one, where many words are drawn. AES,
+X25519, HKDF and HMAC are the library's or Python's own; nothing is invented here.
 """
 
 from __future__ import annotations
