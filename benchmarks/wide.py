@@ -29,7 +29,7 @@ LEVEL = 1e-6
 _COLUMNS = (
     "loss",
     "λ",
-    "rows in it",
+    "Hessian",
     "gap",
     "rounds",
     "exchanges",

@@ -252,7 +252,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if tiny.any():
         # there and back: samples that gain curvature on the whole way count from now on
         newton = _at(newton, clients, tiny.astype(np.float64), np.zeros_like(length))
-        length = length - tiny
+        length = np.asarray(length - tiny, np.float64)
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
     whole = newton.framed and newton.dealer is None

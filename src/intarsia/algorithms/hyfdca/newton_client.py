@@ -145,7 +145,6 @@ class Point:
     residual: Array  # (outputs, features) λ (w(α) - w)
     selected: NDArray[np.int64]  # samples in the Hessian
     curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
-    faded: Array  # (outputs, samples) h, or a quarter of it for each step since it was there
     order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
     frame: Array  # (frame, features) P
     ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
@@ -158,6 +157,8 @@ class Point:
     overlap: Overlap | None = None
     scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
     reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
+    # (outputs, samples) h, or a quarter of it for each step since it was there
+    faded: Array = field(default_factory=lambda: np.zeros((1, 1)))
     basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
     turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
 
@@ -330,7 +331,6 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         residual=zeros,
         selected=np.zeros(0, np.int64),
         curvature=np.zeros((outputs, 0)),
-        faded=np.zeros((outputs, samples)),
         order=before.order,
         frame=np.zeros((0, features)),
         ridge=np.zeros((0, 0)),
