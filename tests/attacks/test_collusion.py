@@ -73,8 +73,8 @@ def run_under(trust: str) -> Run:
     sent: list[Sent] = []
     seal = secure.sealed
 
-    def noted(sealing, client, stream, values, parties):
-        piece = seal(sealing, client, stream, values, parties)
+    def noted(sealing, client, stream, values, parties, *parts):
+        piece = seal(sealing, client, stream, values, parties, *parts)
         sent.append(Sent(client, piece, parties, values.copy()))
         return piece
 

@@ -90,7 +90,8 @@ def bank(tmp_path):
         four_sites.experiment_of("hyfdca", described, tmp_path / "tables", mode="masked")
     )
     body = json.dumps({**tree, "protocol": PROTOCOL}).encode()
-    return folder, codec.encode(Call("ab" * 8, 1, 0, 0, 0, 0, "stage", READ, "", (), body))
+    asked = tuple(described)
+    return folder, codec.encode(Call("ab" * 8, 1, 0, 0, 0, 0, "stage", READ, "", asked, body))
 
 
 @pytest.mark.parametrize("says", [None, "telecom", "server"])

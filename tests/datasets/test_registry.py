@@ -153,7 +153,8 @@ def test_encoding_follows_the_label_settings():
 def test_a_file_becomes_a_data_set(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("id,age,sex,y\n7,1.5,F,no\n3,2.5,M,yes\n5,,F,no\n")
-    dataset, labels = of_file(Source(name="dataset", path=str(table), id="id", label="y"))
+    source = Source(name="dataset", path=str(table), id="id", label="y", least_rows=1)
+    dataset, labels = of_file(source)
     assert dataset.samples.tolist() == [7, 3, 5]
     assert dataset.features == ("age", "sex=F", "sex=M")
     np.testing.assert_array_equal(dataset.x, [[1.5, 1, 0], [2.5, 0, 1], [np.nan, 1, 0]])

@@ -266,6 +266,7 @@ def test_rare_columns_outside_the_sample_do_not_stop_the_descent(loss):
     check_rare(x, np.sign(scores), loss, (2, 2), regularisation=1e-6, rounds=40)
 
 
+@pytest.mark.slow
 def test_samples_that_gain_curvature_on_the_way_count():
     x, scores = rare(1500, 300, seed=1, categories=3)
     x = standardised(x.toarray(), x.toarray())

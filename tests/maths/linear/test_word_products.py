@@ -114,5 +114,5 @@ def test_what_a_client_has_of_its_own_is_added_where_it_lies():
 def test_halves_of_words_add_up_modulo_two_to_the_64():
     rng = np.random.default_rng(0)
     some = words(rng, 30, 11)
-    total = sum(split_words(one) for one in some)
+    total = sum(split_words(one).astype(float) for one in some)
     np.testing.assert_array_equal(joined_words(total), some.sum(axis=0))
