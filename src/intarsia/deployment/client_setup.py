@@ -118,6 +118,7 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
+        self._anchor: int | None = None  # of the calls before the first round, once training began
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
@@ -168,6 +169,11 @@ class Work:
                     f"A call is of round {call.round}, and the job was let in with "
                     f"{self._experiment.rounds} rounds; begin a new run for more."
                 )
+            if not call.round and self._anchor not in (None, call.anchor):
+                raise RefusedError(
+                    "A call begins a round that has no number after training began; run the "
+                    "algorithm as it is at the server."
+                )
             self._rounds.begin(call)
         if self._limit is not None:
             self._limit.set()
@@ -185,6 +191,8 @@ class Work:
             )
         state, reply = self._steps[name](state, message)
         self._step = step
+        if name == BEGIN and self._call is not None:
+            self._anchor = self._call.anchor
         if name in (READ, DEAL, ENCODE):
             self._said[name] = message
         return state, codec.encode(reply)
