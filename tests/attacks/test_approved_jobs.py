@@ -42,7 +42,7 @@ def test_a_job_of_four_clients_is_not_run_with_two(tmp_path):
             data = codec.encode(replace(call, asked=four_sites.NAMES))
         return deliver(data)
 
-    with pytest.raises(RefusedError, match="At client '(bank|retailer)' in settle"):
+    with pytest.raises(RefusedError, match=r"At client '(bank|retailer)' in settle"):
         run(tmp_path, ("bank", "retailer"), line=line)
     said = (tmp_path / "bank" / "errors.log").read_text()
     assert "let in with the clients bank, branch, retailer, telecom" in said
