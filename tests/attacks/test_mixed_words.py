@@ -65,7 +65,7 @@ def asked_for_a_share(made, **changes):
     outputs = 1
     words = np.zeros((outputs, len(other.features), len(own.features)), np.uint64)
     message = newton_shares.Factors(
-        *(0, 0, np.ones(outputs), np.ones(outputs), None, {FIRST: words}),
+        *(0, made.message(call).bounds, None, {FIRST: words}),
         first=sealed.fields["first"],
     )
     return made.ask(call, function="hyfdca.multiply_rows", body=codec.encode(message), **changes)
@@ -137,7 +137,7 @@ def test_masked_rows_of_an_earlier_exchange_are_not_multiplied():
         names=((made.made.caller.run, call.sequence - 1, "mask_rows", "first"),),
     )
     message = newton_shares.Factors(
-        *(0, 0, np.ones(1), np.ones(1), None, {FIRST: np.zeros((1, 2, 3), np.uint64)}),
+        *(0, made.message(call).bounds, None, {FIRST: np.zeros((1, 2, 3), np.uint64)}),
         first=dataclasses.replace(old.fields["first"], value=record),
     )
     answer = made.ask(call, function="hyfdca.multiply_rows", body=codec.encode(message))
