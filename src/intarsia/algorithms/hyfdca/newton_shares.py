@@ -15,10 +15,15 @@ The server deals what is random, and solves for d':
 3. The server opens the sum, which to the client that opens it for the server is random, takes off
    its words, and solves. Clients get the coefficients d' of their own features.
 
-The server sees H and the gradient in the secret basis of each feature group, which is turned at
-random in each step: totals over all samples, never a row. Clients see nothing but d. The words
-cancel modulo 2^64, so that the result has the same bits whatever they are. Turns are such that
-co-owners of a sample have different ones; of four turns the rows cross in one exchange.
+The server sees H and the gradient, in units of their size, in the secret basis of each feature
+group, which is turned at random in each step: totals over all samples, never a row. Clients see
+nothing but d. The words cancel modulo 2^64, so that the result has the same bits whatever they are.
+Turns are such that co-owners of a sample have different ones; of four turns the rows cross in one
+exchange.
+
+What would be a server's to choose is the client's own: its places and partners come of its own
+index sets, the number of a step of what it measured, and the size of the system of a total that it
+opens. Else shares would not cancel, or the parts of all but one be rounded away.
 
 No words hide two things. They come from the dealer's seed and from a nonce of the client, which it
 derives by its own secret from what they are to hide, and announces. So a step that is done again,
