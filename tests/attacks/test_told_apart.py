@@ -108,10 +108,9 @@ def test_a_size_of_another_total_is_refused(case, works, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["more", "none", "other columns"])
-def test_words_for_others_than_its_partners_are_refused(change):
+def test_words_for_others_than_its_partners_are_refused(trained, change):
     """At the client that is told, words decide whose products it adds, and where."""
-    made = departing()
-    state = made.made.states()["shop"]
+    state = trained.made.states()["shop"]
     words = {"bank": np.zeros((1, 3, 4), np.uint64)}
     if change == "more":
         words[ALONE] = words["bank"]
@@ -125,7 +124,7 @@ def test_words_for_others_than_its_partners_are_refused(change):
     message = Factors(0, np.ones((1, 2)), None, words)
     with pytest.raises(RefusedError, match="own index sets ask for"):
         newton_shares.multiply_rows.call(
-            sharing, made.blocks["shop"], message, SecretKey(bytes(32))
+            sharing, trained.blocks["shop"], message, SecretKey(bytes(32))
         )
 
 
