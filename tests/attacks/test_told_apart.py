@@ -1,150 +1,114 @@
-"""A server that tells the owners of samples different things about the system that they share.
-
-The server knows the words that hide rows. Where each client adds its share at the places that the
-server named, shares of a pair do not cancel, and one of them is known words times the rows of the
-other. Where the others add their part in units so large that its words are 0, the total is the part
-of one client. So a client takes both of what is its own: its places of its index sets, and the
-system's size of a total that it opens itself.
-"""
+"""A server that tells one site of another experiment: its part stands apart in every total."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from departures import Departing, unguarded
-from federations import block, table
-from intarsia.algorithms.hyfdca import newton_shares
-from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import OwnFrame, enter
-from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import SecretKey
+import four_sites
+import sites
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import ENCODE, READ, site_in
 from intarsia.engines import codec
-from intarsia.errors import RefusedError
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.errors import RefusedError, TamperedError
+from intarsia.experiment import config as experiment
 
-OPTIONS = HYFDCA.hyperparameters(loss="logistic", regularisation=0.1, method="newton")
-ALONE = "branch"  # shares columns with the bank and no sample with anybody
-
-
-def departing(rounds=1):
-    x, y = table(30, 6)
-    blocks = {
-        "bank": block(x, y, range(20), range(3)),
-        "shop": block(x, y, range(20), range(2, 6), labels=False),
-        ALONE: block(x, y, range(20, 30), range(3)),
-    }
-    made = Departing(HYFDCA, OPTIONS, ALONE, blocks=blocks, complete=True, trust="pairs")
-    made.rounds(rounds)
-    return made
+TOLD = {
+    "range": ("privacy", {"range": 2.0**-14}),
+    "epsilon": ("privacy", {"epsilon": 1e6}),
+    "least_clients": ("privacy", {"least_clients": 1}),
+    "rounds": ("experiment", {"rounds": 7}),
+    "seed": ("experiment", {"seed": 5}),
+    "regularisation": ("algorithm", {"regularisation": 1.0}),
+}
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return departing()
+def run(folder, change, trust="pairs"):
+    """Run fedavg with noise, where `change` alters what the branch is told; return the calls."""
+    described = four_sites.write_tables("femam", folder)
+    for name, text in described.items():
+        (folder / name).mkdir()
+        more = f'trust = "{trust}"\n'
+        (folder / name / "site.toml").write_text(four_sites.site_toml(name, text, folder, more))
+    found = {name: site_in(folder / name) for name in described}
+    answered = []
+
+    def line(client, number, data, deliver):
+        if not data:
+            return deliver(data)
+        call = codec.decode(data, Call)
+        if client == "branch":
+            call = change(call)
+        answer = deliver(codec.encode(call))
+        if not codec.decode(answer, Answer).error:
+            answered.append((call.kind, call.function))
+        return answer
+
+    tree = four_sites.tree("hyfdca", described, folder)
+    tree["algorithm"] = {"name": "fedavg", "loss": "logistic", "regularisation": 0.01}
+    tree["preprocessing"] = {"standardise": False}
+    tree["privacy"] |= {"trust": trust, "least_clients": 3, "epsilon": 1.0, "delta": 1e-5}
+    tree["experiment"]["rounds"] = 1
+    given = experiment.from_dict(tree, folder), sites.Lines(found, line), four_sites.NAMES
+    try:
+        remote_running.run_over(*given, folder / "server", patience=sites.HASTY)
+    finally:
+        run.answered = answered
+    return answered
 
 
-def test_no_message_names_a_place_a_step_or_a_size():
-    told = {
-        OwnFrame: {"frame", "squares"},
-        Mask: {"seed", "bounds", "part"},
-        Factors: {"part", "bounds", "blind", "shares", *newton_shares._TURNS},
-    }
-    for message, names in told.items():
-        assert {one.name for one in dataclasses.fields(message)} == names
+def told(table, changes):
+    def change(call):
+        if call.function != READ:
+            return call
+        tree = json.loads(call.body)
+        tree[table] = {**tree[table], **changes}
+        return replace(call, body=json.dumps(tree).encode())
+
+    return change
 
 
-def test_where_a_client_stands_follows_from_its_own_index_sets(trained):
-    dealer = newton_shares.deal_overlaps(trained.made.engine.schema("train"))
-    for name, state in trained.made.states().items():
-        assert codec.encode(state.overlap) == codec.encode(dealer.overlaps[name])
+@pytest.mark.parametrize("what", TOLD)
+def test_a_site_that_is_told_of_another_experiment_seals_nothing(tmp_path, what):
+    with pytest.raises(TamperedError, match="At client '"):
+        run(tmp_path, told(*TOLD[what]))
+    assert not [one for one in run.answered if one[0] != "stage"]
 
 
-def asked_for_its_part(made, **changes):
-    """Ask a client for its part of the system again, by a message that the server altered."""
-    call = made.of("hyfdca.multiply_rows")[-1]
-    altered = dataclasses.replace(made.message(call), **changes)
-    return made.ask(call, body=codec.encode(altered))
+def test_a_site_that_is_told_of_more_clients_seals_nothing(tmp_path):
+    def change(call):
+        return replace(call, asked=(*call.asked, "shop")) if call.function == READ else call
+
+    # one that the site was let in with and does not meet is refused before the greetings
+    with pytest.raises(RefusedError, match="At client 'branch' in settle"):
+        run(tmp_path, change)
+    said = (tmp_path / "branch" / "errors.log").read_text()
+    assert "let in with the clients bank, branch, retailer, shop" in said
+    assert not [one for one in run.answered if one[0] != "stage"]
 
 
-@pytest.mark.parametrize("works", [False, True])
-def test_a_size_in_the_clear_is_refused(works, monkeypatch):
-    """Of a client that is told a huge size the words are 0, so that it adds nothing."""
-    if works:
-        unguarded(monkeypatch)
-    made = departing()
-    seen = watched(made, monkeypatch)
-    answer = asked_for_its_part(made, bounds=np.full((1, 2), 2.0**400))
-    assert (answer.error == "RefusedError") is not works
-    assert [not words.any() for words in seen] == ([True] if works else [])
+def test_sites_that_are_told_of_other_encodings_seal_nothing(tmp_path):
+    def change(call):
+        return replace(call, body=_other_encoding(call.body)) if call.function == ENCODE else call
+
+    with pytest.raises(TamperedError, match="At client '"):
+        run(tmp_path, change)
+    assert not [one for one in run.answered if one[0] != "stage"]
 
 
-def watched(made, monkeypatch):
-    """Take down what clients add of their own."""
-    seen, real = [], newton_shares._own_part
-    monkeypatch.setattr(
-        newton_shares, "_own_part", lambda *given: seen.append(real(*given)) or seen[-1]
-    )
-    return seen
+def _other_encoding(body):
+    """Return an encoding that comes to the same holdings: its columns in another order."""
+    from intarsia.core.block import Labels
+    from intarsia.data.encoding import Encoding
+
+    told = codec.decode(body, Encoding, Labels)
+    return codec.encode(replace(told, labels=replace(told.labels, names=told.labels.names[::-1])))
 
 
-@pytest.mark.parametrize("works", [False, True])
-@pytest.mark.parametrize("case", ["times 2^400", "of an earlier point"])
-def test_a_size_of_another_total_is_refused(case, works, monkeypatch):
-    if works:
-        unguarded(monkeypatch)
-    made = departing(rounds=2)
-    (old, *_), new = made.of("hyfdca.multiply_rows"), made.of("hyfdca.multiply_rows")[-1]
-    record = made.message(new).bounds
-    if case == "of an earlier point":
-        record = made.message(old).bounds
-    else:
-        value = dataclasses.replace(record.value, weights=(2.0**400,))
-        record = dataclasses.replace(record, value=value)
-    answer = asked_for_its_part(made, bounds=record)
-    assert (answer.error == "RefusedError") is not works
-
-
-@pytest.mark.parametrize("change", ["more", "none", "other columns"])
-def test_words_for_others_than_its_partners_are_refused(trained, change):
-    """At the client that is told, words decide whose products it adds, and where."""
-    state = trained.made.states()["shop"]
-    words = {"bank": np.zeros((1, 3, 4), np.uint64)}
-    if change == "more":
-        words[ALONE] = words["bank"]
-    elif change == "none":
-        words = {}
-    else:
-        words = {"bank": np.zeros((1, 2, 4), np.uint64)}
-    sharing = newton_shares.Sharing(
-        *(state, np.zeros((0, 4)), np.zeros(0, np.uint64), np.zeros(0, np.uint64), bytes(16))
-    )
-    message = Factors(0, np.ones((1, 2)), None, words)
-    with pytest.raises(RefusedError, match="own index sets ask for"):
-        newton_shares.multiply_rows.call(
-            sharing, trained.blocks["shop"], message, SecretKey(bytes(32))
-        )
-
-
-def test_a_basis_of_another_size_is_refused(trained):
-    call = trained.of("hyfdca.enter")[-1]
-    start = dataclasses.replace(trained.message(call), frame=7)
-    state = trained.made.states()[ALONE].before
-    start = dataclasses.replace(start, alpha=state.alpha, w=state.w)
-    with pytest.raises(RefusedError, match="7 rows"):
-        enter.call(state, trained.blocks[ALONE], start, SecretKey(bytes(32)))
-
-
-def test_a_client_of_a_version_that_took_its_places_of_the_server_is_refused(trained):
-    state = trained.made.states()["shop"]
-    for old in (
-        fl.evolve(state, shared=False),
-        fl.evolve(state, before=fl.evolve(state.before, overlap=None)),
-    ):
-        with pytest.raises(RefusedError, match="begin the run again"):
-            newton_shares.mask_rows.call(
-                *(old, trained.blocks["shop"], Mask(bytes(32), np.ones((1, 2)))),
-                SecretKey(bytes(32)),
-            )
+def test_where_all_have_one_key_nothing_of_different_jobs_is_opened(tmp_path):
+    with pytest.raises(TamperedError):
+        run(tmp_path, told("privacy", {"range": 2.0**21}), trust="clients")
+    assert ("open", "open") not in run.answered

@@ -309,8 +309,8 @@ def add_noise(
 ) -> tuple[Client, NoisyWeights]:
     """Send this client's share of the weights with its share of the noise."""
     before: Client = client if isinstance(client, Client) else client.before
-    assert before.noise is not None
-    w = differential_privacy.add_to_weights(client.w, before.feature_share, before.noise, key)
+    noise = differential_privacy.noise_of(before.noise)
+    w = differential_privacy.add_to_weights(client.w, before.feature_share, noise, key)
     return fl.evolve(before, w=client.w), NoisyWeights(w)
 
 
