@@ -11,6 +11,7 @@ import sites
 from departing_server import begin
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
+from intarsia.deployment.policy import RoundCount
 from intarsia.engines import codec
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.wire import Call
@@ -26,7 +27,11 @@ def run(folder, names=four_sites.NAMES, policy="", line=None):
         toml = four_sites.site_toml(name, text, folder).replace("[policy]\n", f"[policy]\n{policy}")
         (folder / name / "site.toml").write_text(toml)
     found = {name: site_in(folder / name) for name in names}
-    given = four_sites.experiment_of("hyfdca", described, folder), sites.Lines(found, line), tuple(names)
+    given = (
+        four_sites.experiment_of("hyfdca", described, folder),
+        sites.Lines(found, line),
+        tuple(names),
+    )
     return remote_running.run_over(*given, folder / "server", patience=sites.HASTY)
 
 
@@ -37,7 +42,7 @@ def test_a_job_of_four_clients_is_not_run_with_two(tmp_path):
             data = codec.encode(replace(call, asked=four_sites.NAMES))
         return deliver(data)
 
-    with pytest.raises(RefusedError, match="At client '(bank|retailer)' in settle"):
+    with pytest.raises(RefusedError, match=r"At client '(bank|retailer)' in settle"):
         run(tmp_path, ("bank", "retailer"), line=line)
     said = (tmp_path / "bank" / "errors.log").read_text()
     assert "let in with the clients bank, branch, retailer, telecom" in said
@@ -56,22 +61,33 @@ def test_no_call_is_of_a_later_round_than_the_job_was_let_in_with(tmp_path):
         assert ("was let in with 4 rounds" in log.read_text()) == error, number
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_rounds_that_the_server_gives_one_number_are_counted_each(tmp_path, monkeypatch, number):
+def test_rounds_that_the_server_gives_one_number_are_counted_each(tmp_path, monkeypatch):
     begin_round = Remote.begin_round
-    monkeypatch.setattr(
-        Remote, "begin_round", lambda self, _, *given: begin_round(self, number, *given)
-    )
+    monkeypatch.setattr(Remote, "begin_round", lambda self, _, *given: begin_round(self, 1, *given))
     with pytest.raises(PolicyError, match="rounds_a_day"):
         run(tmp_path, policy="rounds_a_day = 2\n")
 
 
-def test_a_round_in_which_the_server_marks_no_beginning_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        Remote, "begin_round", lambda self, number, *given: self._begin(1, self._clients)
-    )
-    with pytest.raises(PolicyError, match="rounds_a_day"):
+def test_a_round_without_a_number_does_not_begin_after_the_set_up(tmp_path, monkeypatch):
+    begin_round = Remote.begin_round
+    monkeypatch.setattr(Remote, "begin_round", lambda self, _, *given: begin_round(self, 0, *given))
+    with pytest.raises(RefusedError, match="At client"):
         run(tmp_path, policy="rounds_a_day = 2\n")
+    assert "a round that has no number" in (tmp_path / "bank" / "errors.log").read_text()
+
+
+def test_what_began_a_round_counts_as_one_more_when_it_is_called_again(tmp_path):
+    def called(sequence, function, anchor=3):
+        call = Call("ab", sequence, 3, anchor, 1, 1, "sum", function, "train", (), b"")
+        RoundCount(tmp_path, 2).begin(call)
+
+    called(4, "descend")
+    called(4, "descend")  # the site was started again
+    called(5, "scores")
+    called(6, "scores", anchor=5)  # an evaluation of the same round
+    called(7, "descend", anchor=6)
+    with pytest.raises(PolicyError, match="rounds_a_day"):
+        called(8, "descend", anchor=6)
 
 
 def test_an_honest_run_uses_up_its_rounds_and_the_end(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 
 import four_sites
 import sites
+from intarsia.core.block import Labels
+from intarsia.data.encoding import Encoding
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import ENCODE, READ, site_in
 from intarsia.engines import codec
@@ -100,12 +102,10 @@ def test_sites_that_are_told_of_other_encodings_seal_nothing(tmp_path):
 
 
 def _other_encoding(body):
-    """Return an encoding that comes to the same holdings: its columns in another order."""
-    from intarsia.core.block import Labels
-    from intarsia.data.encoding import Encoding
-
+    """Return an encoding that comes to the same holdings: its classes under other numbers."""
     told = codec.decode(body, Encoding, Labels)
-    return codec.encode(replace(told, labels=replace(told.labels, names=told.labels.names[::-1])))
+    values = dict(zip(told.codes, reversed(told.codes.values()), strict=True))
+    return codec.encode(replace(told, codes=values))
 
 
 def test_where_all_have_one_key_nothing_of_different_jobs_is_opened(tmp_path):

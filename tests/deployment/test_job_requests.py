@@ -101,6 +101,10 @@ def test_a_job_waits_shows_what_it_asks_for_and_goes_on_once_it_is_approved(tmp_
     for text in (
         "hyfdca, 2 rounds at most",
         "masked, least_clients 3",
+        'safe from the server with 16 clients (trust = "pairs")',
+        "clients in a round: all",
+        "clients that are away: are waited for",
+        "each row's dual variable (DualPoint.alpha)",
         "no noise",
         "bank, post, retailer, telecom",
         "columns: x0, x1",
@@ -265,6 +269,23 @@ def test_a_denial_of_one_run_says_nothing_of_others_and_no_approval_of_another_j
         known.admit("dd", other, listed)
 
 
+def test_only_what_the_options_need_is_asked_for(tmp_path):
+    pytest.importorskip("torch")
+    set_up(tmp_path)
+    asked = {}
+    for start in ("random", "matched"):
+        description = job(tmp_path, algorithm={"name": "hyfem", "start": start})
+        algorithm, options = choose(description)
+        asked[start] = asked_of(description, algorithm, options, {}, NAMES, ())
+        needed = algorithm.disclosure.needed(options)
+        kinds = {one.reply.__name__ for one in needed if one.call == "ask"}
+        found = {
+            one.rpartition("(")[2][:-1] for one in asked[start].server_reads if "of each" in one
+        }
+        assert found == kinds
+    assert {*asked["random"].server_reads} < {*asked["matched"].server_reads}
+
+
 def job_asked(folder, **changes):
     set_up(folder)
     description = job(folder)
@@ -315,7 +336,7 @@ def test_a_request_or_a_decision_that_was_altered_is_refused(tmp_path):
 def test_which_request_is_meant_is_told_by_digest_or_name_or_is_the_only_one(tmp_path, capfd):
     found, kit = with_owner(tmp_path)
     assert main(["federation", "approve", str(kit.parent)]) == 2
-    assert "the jobs that wait are 0" in one_error(said(capfd)[1])
+    assert "No job waits for the owner's decision" in one_error(said(capfd)[1])
     for rounds in (1, 2):
         ask(found, job(tmp_path, rounds=rounds), tmp_path / f"out{rounds}")
     for words in ((), ("four",), ("no such",)):

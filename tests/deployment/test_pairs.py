@@ -21,9 +21,9 @@ from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.remote.wire import Answer, Call, SealedReply
 from intarsia.errors import (
     AbsentError,
-    ExperimentError,
     IntarsiaError,
     KeyMaterialError,
+    PolicyError,
     SiteError,
     StaleError,
     TamperedError,
@@ -93,7 +93,7 @@ def test_keys_of_pairs_and_one_key_come_to_the_same_bits(tmp_path, monkeypatch, 
 
 
 def test_a_site_refuses_one_key_of_all_unless_its_owner_allows_it(tmp_path):
-    with pytest.raises(ExperimentError):
+    with pytest.raises(PolicyError, match=r"one key of all clients \(\[site\] trust"):
         over(tmp_path, set_up(tmp_path, plain=False), trust="clients")
     said = (tmp_path / "bank" / "errors.log").read_text()
     assert 'set privacy.trust = "pairs" in the experiment, or trust = "clients" at the site' in said

@@ -276,8 +276,9 @@ WRONG = {
 def test_a_policy_that_is_wrong_is_refused_in_a_sentence(tmp_path, kind):
     text, said = WRONG[kind]
     (tmp_path / "site.toml").write_text(f'[site]\nname = "bank"\n[policy]\n{text}\n')
-    with pytest.raises(ExperimentError, match=said):
+    with pytest.raises(ExperimentError, match=said) as caught:
         read_settings(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'site.toml'}: [policy]")
 
 
 def test_no_policy_in_the_table_of_the_site(tmp_path):

@@ -19,6 +19,7 @@ from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings
 from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.site_log import load
 from intarsia.engines import codec
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.caller import RetryPolicy
@@ -29,6 +30,7 @@ from intarsia.errors import (
     CheckpointError,
     ExperimentError,
     FederationError,
+    PolicyError,
     TamperedError,
 )
 from intarsia.experiment import config as experiment
@@ -288,8 +290,11 @@ def test_a_round_without_a_site_goes_on_without_it_in_another_process(tmp_path, 
 def test_a_site_refuses_a_run_that_its_settings_do_not_allow(tmp_path):
     found = set_up(tmp_path, plain=False)
     description = described(tmp_path)
-    with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+    with pytest.raises(PolicyError, match=r"takes no part .*\[site\] plain .*mode = \"masked\""):
         remote_running.run_over(description, sites.Lines(found), NAMES, tmp_path / "sites")
+    (entry,) = load(tmp_path / "bank").of("refused")
+    assert "[site] plain in site.toml" in entry["sentence"]
+    assert str(tmp_path) not in entry["sentence"]
 
 
 @pytest.mark.parametrize("ids", ["plain", "pseudonyms"])
@@ -304,7 +309,7 @@ def test_a_site_shows_ids_of_rows_only_if_its_settings_allow_it(tmp_path, ids):
     description = experiment.from_dict(tree, tmp_path)
     over = sites.Lines(found)
     if ids == "plain":
-        with pytest.raises(ExperimentError, match="The experiment does not fit the site"):
+        with pytest.raises(PolicyError, match=r"no ids of rows \(\[site\] ids"):
             remote_running.run_over(description, over, NAMES, tmp_path / "sites")
         said = (tmp_path / NAMES[0] / "errors.log").read_text()
         assert 'set alignment.ids = "pseudonyms" in the experiment, or ids = true' in said
@@ -341,7 +346,7 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
 def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
     tree = {"experiment": {"rounds": 1}, "algorithm": algorithm, "privacy": {"mode": "plain"}}
     settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
-    with pytest.raises(ExperimentError, match=r"networks.*runs only functions"):
+    with pytest.raises(PolicyError, match=r"runs only functions .*networks.*\[site\] modules"):
         client_setup._check_allowed(tree, settings)
     named = ("a:B", *functions_in(algorithm))
     client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
@@ -384,7 +389,7 @@ def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):
         description,
         alignment=dataclasses.replace(description.alignment, dictionary=str(tmp_path / "d.toml")),
     )
-    with pytest.raises(ExperimentError, match="does not fit the site"):
+    with pytest.raises(PolicyError, match=r"\[site\] dictionary in site.toml"):
         remote_running.run_over(named, sites.Lines(found), NAMES, tmp_path / "none")
     for name in NAMES:
         path = tmp_path / name / "site.toml"

@@ -14,7 +14,7 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import site_log
-from intarsia.deployment.client_folder import HEAD, LOG, refusals_in
+from intarsia.deployment.client_folder import HEAD, LOG, check_log, refusals_in
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call, SealedReply
@@ -333,3 +333,20 @@ def test_networks_leave_the_same_kind_of_log(tmp_path):
     kept = [site_log.load(tmp_path / name) for name in four_sites.NAMES]
     assert site_log.differences(kept) == []
     assert all(one.whole and one.left for one in kept)
+
+
+def test_a_site_whose_log_does_not_verify_says_so_when_it_starts(tmp_path):
+    assert check_log(tmp_path) == ""
+    kept = log_of(tmp_path)
+    for number in range(3):
+        kept.append({"event": "answered", "exchange": number})
+    assert check_log(tmp_path) == ""
+    assert not (tmp_path / "errors.log").exists()
+    path = tmp_path / LOG
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[2])
+    for fault in ("Entry 2 is missing", "and the log is not"):
+        sentence = check_log(tmp_path)
+        assert f"does not verify ({'site.head is there, ' * (fault[0] == 'a')}{fault}" in sentence
+        assert sentence in (tmp_path / "errors.log").read_text()
+        path.unlink()

@@ -79,6 +79,25 @@ def test_the_sentences_say_what_the_answers_held(made):
     assert not any("described nowhere" in one for one in said_)
 
 
+def test_the_set_up_is_told_as_this_table_and_these_settings_have_it(made):
+    folder, mode, _ = made
+    said_ = site_log.sentences(site_log.load(folder))[3]
+    assert "names of columns (once)" in said_
+    assert "classes of labels (once)" in said_
+    assert "levels of text columns" not in said_  # the table has numbers alone
+    assert ("means and scales of columns" in said_) == (mode == "plain")  # site.toml allows none
+    assert "ids of rows stood there as they are" in said_
+
+
+def test_what_is_wrong_with_a_log_ends_in_one_dot(made):
+    folder, _, _ = made
+    log = site_log.load(folder)
+    faults = ("Entry 3 is missing.", "The last line was cut in the middle.")
+    altered = replace(log, chain=replace(log.chain, faults=faults))
+    first = site_log.sentences(altered)[0]
+    assert first.endswith("Entry 3 is missing. The last line was cut in the middle.")
+
+
 def test_what_was_opened_is_told_in_the_words_of_what_left(made):
     folder, mode, _ = made
     log = site_log.load(folder)

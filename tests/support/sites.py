@@ -98,6 +98,8 @@ class Desk:
     def enter(self, call):
         pass
 
+    told = ()
+
     def stage(self, name, state, message):
         key = RandomKey((self.seed, "init", self._client))
         made = self._algorithm.init_client(

@@ -99,11 +99,18 @@ def server(kit: Kit) -> None:
 @app.command()
 def site(kit: Kit) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
-    from intarsia.deployment.client_folder import ENTRY_POINTS, check_files, read_settings
+    from intarsia.deployment.client_folder import (
+        ENTRY_POINTS,
+        check_files,
+        check_log,
+        read_settings,
+    )
     from intarsia.deployment.process import KitProcess
 
     nvflare = _nvflare()
     settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
+    if found := check_log(kit / "local"):
+        say(f"warning: {found}")
     if settings.name != kit.name:
         raise ExperimentError(
             f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
@@ -304,9 +311,20 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     """Show what a job asks for."""
     asked = one.asked
     noise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}" if asked.epsilon else "no noise"
+    tree = asked.experiment
+    sealed, part = tree.get("privacy", {}), tree.get("experiment", {}).get("participation", 1.0)
+    keys = {
+        "pairs": f"of each two clients, safe from the server with {sealed.get('colluders')} clients",
+        "clients": "one of all clients, any of which opens all together with the server",
+    }
+    trust = f'{keys.get(sealed.get("trust"), "not said")} (trust = "{sealed.get("trust")}")'
+    waits = tree.get("absent", "wait") == "wait"
     for name, words in {
         "algorithm": f"{asked.algorithm}, {asked.rounds} rounds at most",
         "sums": f"{asked.mode}, least_clients {asked.least_clients}",
+        "keys of sums": trust if asked.mode != "plain" else "none, the server reads all parts",
+        "clients in a round": "all" if part == 1.0 else f"{part:g} of all (participation)",
+        "clients that are away": "are waited for" if waits else "are left out of rounds",
         "privacy of the model": noise,
         "clients": ", ".join(asked.clients),
         "ids of rows": asked.ids,

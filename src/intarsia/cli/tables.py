@@ -369,7 +369,7 @@ def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
         if one.row_count:
             console.print(one)
     for entry in log.of("refused")[-_MOST_REFUSED:]:
-        _print(console, f"refused {entry['at'][:19]}: {entry['error']}: {entry['sentence']}")
+        _print(console, f"refused {entry['at'][:19]}: {entry['sentence'] or entry['error']}")
     _print(console, f"head: {log.chain.head} (note it: --noted proves later what was before it)")
 
 

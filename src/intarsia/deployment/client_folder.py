@@ -20,10 +20,10 @@ from intarsia.data.source import Source
 from intarsia.deployment.policy import Policy, policy_of
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import ExperimentError, IntarsiaError, printable
+from intarsia.errors import CheckpointError, ExperimentError, IntarsiaError, printable
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.settings import Trust
-from intarsia.results.chained_log import ChainedLog
+from intarsia.results.chained_log import ChainedLog, read_chain
 from intarsia.results.lock import alone
 
 ERRORS: Final = "errors.log"
@@ -138,6 +138,29 @@ def _for_the_owner(path: str, flags: int) -> int:
 def log_of(folder: Path) -> ChainedLog:
     """Return the log of all calls at a site; its head lies apart from it."""
     return ChainedLog(folder / LOG, folder / HEAD)
+
+
+def check_log(folder: Path) -> str:
+    """Return in a sentence what is wrong with a site's log, and write it into errors.log; "": nothing.
+
+    The site goes on all the same: what was done to its log stays to be found.
+    """
+    log, head = folder / LOG, folder / HEAD
+    if not log.exists() and not head.exists():
+        return ""
+    try:
+        faults = read_chain(log, head).faults
+    except CheckpointError:
+        faults = (f"{HEAD} is there, and the log is not.",)
+    if not faults:
+        return ""
+    more = f" and {len(faults) - 1} more faults" if len(faults) > 1 else ""
+    said = (
+        f"The log {log} does not verify ({faults[0].rstrip('.')}{more}); see `intarsia audit`, and "
+        "ask who could write it: the site goes on."
+    )
+    errors_in(folder)(CheckpointError(said))
+    return said
 
 
 def refusals_in(folder: Path) -> Callable[[Exception], None]:

@@ -42,6 +42,7 @@ from intarsia.engines.sums.plain import Geometry
 from intarsia.errors import (
     ExperimentError,
     KeyMaterialError,
+    PolicyError,
     RefusedError,
     StaleError,
     VersionError,
@@ -118,6 +119,7 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
+        self._anchor: int | None = None  # of the calls before the first round, once training began
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
@@ -128,6 +130,7 @@ class Work:
         self.states: tuple[type, ...] = (preprocessing.Preparation, Greeted)
         self._drawn = b""  # for the run, in this process
         self.fingerprint = b""
+        self.told: tuple[str, ...] = ()
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
         self._declared: Declared | None = None
@@ -168,6 +171,11 @@ class Work:
                     f"A call is of round {call.round}, and the job was let in with "
                     f"{self._experiment.rounds} rounds; begin a new run for more."
                 )
+            if not call.round and self._anchor not in (None, call.anchor):
+                raise RefusedError(
+                    "A call begins a round that has no number after training began; run the "
+                    "algorithm as it is at the server."
+                )
             self._rounds.begin(call)
         if self._limit is not None:
             self._limit.set()
@@ -183,8 +191,11 @@ class Work:
                 f"The step {said!r} of the set-up came after {_ORDER[self._step]!r}, and a run is "
                 "set up once: totals of two would tell rows in which they differ; begin a new run."
             )
+        self.told = ()
         state, reply = self._steps[name](state, message)
         self._step = step
+        if name == BEGIN and self._call is not None:
+            self._anchor = self._call.anchor
         if name in (READ, DEAL, ENCODE):
             self._said[name] = message
         return state, codec.encode(reply)
@@ -205,33 +216,40 @@ class Work:
         own = {key: value for key, value in tree.items() if key in (*_TREE, *more)}
         privacy, names = dict(own.get("privacy", {})), dict(own.get("alignment", {}))
         if privacy.get("mode", "plain") == "plain" and not settings.plain:
-            raise ExperimentError(
-                "The run's sums are not sealed, and site.toml does not allow that; set "
-                'privacy.mode = "masked" in the experiment, or plain = true at the site.'
+            raise _forbidden(
+                "plain",
+                "takes no part in sums that are not sealed",
+                'privacy.mode = "masked" in the experiment, or plain = true at the site',
             )
         hidden = names.get("ids", "plain") != "plain"
         if settings.table is not None and not hidden and not settings.ids:
-            raise ExperimentError(
-                "The run shows the server the ids of rows, and site.toml does not allow that; set "
-                'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site.'
+            raise _forbidden(
+                "ids",
+                "shows the server no ids of rows",
+                'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site',
             )
         self._goes_on = tree.get("absent", "wait") != "wait"
         sealed = privacy.get("mode", "plain") != "plain"
         if sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs":
-            raise ExperimentError(
-                "The run's sums are sealed with one key that all clients have, and site.toml does "
-                'not allow that; set privacy.trust = "pairs" in the experiment, or trust = '
-                '"clients" at the site.'
+            raise _forbidden(
+                "trust",
+                "takes no part in sums that are sealed with one key of all clients",
+                'privacy.trust = "pairs" in the experiment, or trust = "clients" at the site',
             )
         privacy["key"] = settings.key if sealed else ""
         names["key"] = settings.key if hidden else None
         if (sealed or names["key"] == "") and not settings.key:
-            raise ExperimentError("The run needs the clients' shared key; set key in site.toml.")
+            raise _forbidden(
+                "key",
+                "has not named the clients' shared key, which the run needs",
+                "it to that file",
+            )
         if names.get("dictionary") is not None:
             if not settings.dictionary:
-                raise ExperimentError(
-                    "The run uses a dictionary of columns; set dictionary in site.toml to this "
-                    "site's copy of it."
+                raise _forbidden(
+                    "dictionary",
+                    "has not named the dictionary of columns that the run uses",
+                    "it to the site's copy of that file",
                 )
             names["dictionary"] = settings.dictionary
         own["privacy"] = privacy
@@ -267,6 +285,8 @@ class Work:
         own = self._settings.table
         said = describe(self._table, None if own is None else own.id, job.labels)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
+        more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
+        self.told = ("names of columns", *(words for words, there in more if there))
         return state, said
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
@@ -277,6 +297,7 @@ class Work:
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
         self._hold(found.train[name], found.test[name])
+        self.told = ("what a simulated client was dealt",)
         return state, Dealt(self._holdings(), found.labels, PROTOCOL)
 
     def _admit(self, message: bytes, columns: Sequence[str]) -> None:
@@ -294,6 +315,7 @@ class Work:
         block = encode(self._table, codec.decode(message, Encoding, Labels))
         self._table = None
         self._hold(*held_out(block, self._experiment.split))
+        self.told = ("which rows and columns the site holds",)
         return state, self._holdings()
 
     def _hold(self, train: Block, test: Block) -> None:
@@ -426,6 +448,7 @@ class Work:
         # where sums are not sealed the server can read them anyway
         given = settings.scales or self._experiment.privacy.mode == "plain"
         scaling = self._scaling
+        self.told = ("means and scales of columns",) if given else ()
         return state, Scales(scaling.mean, scaling.scale) if given else Scales()
 
     def _declare(self, clients: Sequence[ClientId]) -> Declared:
@@ -481,10 +504,16 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
         )
     for name in functions_in(tree.get("algorithm")):
         if name not in settings.modules:
-            raise ExperimentError(
-                f"The run uses {name[:80]!r}, and a site runs only functions that it names itself; "
-                "add it to modules in site.toml if you know what it does."
+            raise _forbidden(
+                "modules",
+                f"runs only functions that it names, and the run uses {name[:80]!r}",
+                "it to a list with that function if you know what it does",
             )
+
+
+def _forbidden(key: str, says: str, advice: str) -> PolicyError:
+    """Return the refusal of a job by a key of [site]: it goes to the server's people as it is."""
+    return PolicyError(f"the site {says} ([site] {key} in site.toml); set {advice}.")
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:

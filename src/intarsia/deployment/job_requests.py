@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from intarsia.core.algorithm import Algorithm, Sends
+from intarsia.core.algorithm import Algorithm, Sends, contents
 from intarsia.core.atomic_files import write_atomically
 from intarsia.deployment.policy import Policy, check_jobs, today
 from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
@@ -57,7 +57,7 @@ def asked_of(
     columns: Sequence[str],
 ) -> Asked:
     """Return what a job asks for; what is read and opened is told by the site's own code."""
-    sends, privacy = algorithm.disclosure.sends, job.privacy
+    sends, privacy = algorithm.disclosure.needed(options), job.privacy
     return Asked(
         *(job.name, job.algorithm, privacy.mode, job.alignment.ids, job.rounds),
         *(privacy.epsilon, privacy.delta, privacy.least_clients),
@@ -65,17 +65,23 @@ def asked_of(
         tuple(columns),
         tuple(sorted({one for sent in sends for one in _read(sent)})),
         algorithm.disclosure.server_reads(options),
-        tuple(sorted({f"{one.reply.__name__}.{name}" for one in sends for name in one.opens})),
+        tuple(sorted({_in_words(one.reply, name) for one in sends for name in one.opens})),
         tree,
     )
 
 
 def _read(one: Sends) -> Iterator[str]:
     """Yield what the server reads of a client function's replies."""
-    kind = one.reply.__name__
     if one.call == "ask":
-        yield f"{kind} (of each client)"
-    yield from (f"{kind}.{name}" for name in one.reveals)
+        words = " and ".join(dict.fromkeys(contents(one.reply).values()))
+        yield f"{words or 'that it is done'}, of each client ({one.reply.__name__})"
+    yield from (_in_words(one.reply, name) for name in one.reveals)
+
+
+def _in_words(reply: type, name: str) -> str:
+    """Return what a field of a reply holds, and its name."""
+    field, words = f"{reply.__name__}.{name}", contents(reply).get(name, "")
+    return f"{words} ({field})" if words else field
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,11 @@ class Requests:
             found = [one for one in found if one.state == "waiting"] or found
         if len(found) == 1:
             return found[0]
+        if not which and not waiting:
+            raise ExperimentError(
+                "No job waits for the owner's decision; to change one, give the digest or the name "
+                "that `intarsia federation requests` shows."
+            )
         named = ", ".join(f"{one.short} ({one.asked.name})" for one in (found or waiting)[:8])
         asked = f"{which[:80]!r} tells" if which else "the jobs that wait are"
         raise ExperimentError(

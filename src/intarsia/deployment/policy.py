@@ -98,7 +98,11 @@ def policy_of(table: Mapping[str, Any], where: str) -> Policy:
                 "of a job; remove epsilon_min."
             )
         given["epsilon_most"] = given.pop("epsilon_min")
-    return hyperparameters(Policy, given, where)
+    try:
+        return hyperparameters(Policy, given, where)
+    except ExperimentError as problem:  # the policy's own checks do not know the file
+        own = str(problem).removeprefix("[policy]")
+        raise ExperimentError(f"{where}{own}" if own != str(problem) else own) from None
 
 
 def check_job(

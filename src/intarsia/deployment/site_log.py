@@ -19,6 +19,7 @@ from intarsia.engines.remote.wire import shown
 from intarsia.errors import ExperimentError
 from intarsia.results.audit import (
     BY_ROW,
+    IDS,
     MASKS,
     counted,
     in_words,
@@ -30,14 +31,14 @@ from intarsia.results.chained_log import Chain, Head, read_chain
 
 Entry = Mapping[str, Any]
 _MOST = 5  # differences between two sites that are told
-# What leaves in the steps of the set-up, and at the end.
+# What leaves in the steps of the set-up, and at the end, where the log of an older version does not
+# say it.
 _STEPS = {
-    "read": "names of columns, levels of text columns and classes of labels",
+    "read": "names of columns, and levels and classes if the table has any",
     "deal": "what a simulated client was dealt",
     "encode": "which rows and columns the site holds",
     "keep": "means and scales of columns if the site allows it",
 }
-_IDS = {"plain": "as they are", "pseudonyms": "as pseudonyms"}
 
 
 def site_of(folder: Path) -> Path | None:
@@ -152,12 +153,21 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     let_in, asked = log.of("let in"), log.of("asked")
     entries = log.chain.entries
     span = f"from {entries[0]['at'][:10]} to {entries[-1]['at'][:10]}" if entries else "empty"
-    state = "no entry was altered and none is missing" if log.whole else " ".join(log.chain.faults)
+    state = (
+        "no entry was altered and none is missing"
+        if log.whole
+        else " ".join(log.chain.faults).rstrip(".")
+    )
     jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['mode']})" for one in let_in]
     calls = [one for one in answered if one["kind"] != "stage"]
-    steps = Counter(one["function"] for one in answered if one["kind"] == "stage")
-    told = [f"{words} ({counted(steps[name])})" for name, words in _STEPS.items() if steps[name]]
-    ids = {_IDS.get(one["ids"], str(one["ids"])) for one in let_in}
+    steps = [one for one in answered if one["kind"] == "stage"]
+    told = Counter(
+        words
+        for one in steps
+        for words in one.get("told", filter(None, [_STEPS.get(one["function"], "")]))
+    )
+    set_ups = [f"{words} ({counted(times)})" for words, times in told.items()]
+    ids = {IDS.get(one["ids"], str(one["ids"])) for one in let_in}
     left: dict[str, list[tuple[str, str, int]]] = {"sealed": [], "clear": [], "rows": []}
     protections: set[str] = set()
     for (field, function, layout, protection, _), times in log.left.items():
@@ -187,9 +197,9 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
         f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}.",
         f"All that left went to the server, in answers to {several(len(calls), 'call')} of jobs "
-        f"and {several(sum(steps.values()), 'step')} of their set-up; nothing went to another site "
+        f"and {several(len(steps), 'step')} of their set-up; nothing went to another site "
         "directly.",
-        f"Set-ups told the server: {in_words(told) or 'nothing'}; ids of rows stood there "
+        f"Set-ups told the server: {in_words(set_ups) or 'nothing'}; ids of rows stood there "
         f"{in_words(sorted(ids)) or 'in no job'}.",
         f"Under {sealed_by or 'no protection'} left, unreadable for the server: "
         f"{list_contents(left['sealed'])}.",

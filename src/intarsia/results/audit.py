@@ -41,6 +41,7 @@ _TRUST = {
     "pairs": "; masks of pairs of clients cancel only in the sum",
     "clients": "; with the one key of all, a client that saw another's part could read it",
 }
+IDS = {"plain": "as they are", "pseudonyms": "as pseudonyms", "psi": "as pseudonyms"}
 # layouts of fields with numbers of single rows
 BY_ROW = ("samples", "selected", "scores", "selected scores")
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
@@ -76,6 +77,7 @@ class Audit:
     undeclared: tuple[str, ...] = ()  # what crossed and the algorithm does not declare
     answers: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])  # that each sent
     trust: str = ""  # privacy.trust: whom masks protect from whom; "": it is not known
+    ids: str = ""  # alignment.ids: how rows are named; "": it is not known
     epsilon: float | None = None  # of differential privacy, 0: no noise; None: it is not known
 
     @property
@@ -150,8 +152,9 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"{_listed(opened)}.",
         f"Values of single rows that the server could read: {_listed(rows)}; the clients' noise "
         f"of differential privacy {noise}.",
-        f"{beyond} that the algorithm does not declare; names of columns, levels of text columns "
-        "and ids of rows, or pseudonyms, were public from the set-up on.",
+        f"{beyond} that the algorithm does not declare; names of columns, levels of text columns, "
+        f"if any, and ids of rows {IDS.get(audit.ids, 'or pseudonyms')} were public from the set-up "
+        "on.",
     )
 
 
@@ -295,13 +298,16 @@ def load(folder: Path) -> Audit:
 
 
 def _privacy(folder: Path) -> dict[str, Any]:
-    """Return ε and whom masks protect in the run in a folder; {} without its experiment."""
+    """Return ε, whom masks protect and how rows are named in a run; {} without its experiment."""
     path = folder / "experiment.json"
     tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     privacy = tree.get("privacy") if isinstance(tree, dict) else None
     if not isinstance(privacy, dict):
         return {}
-    return {"epsilon": float(privacy.get("epsilon", 0.0)), "trust": str(privacy.get("trust", ""))}
+    names = tree.get("alignment")
+    ids = str(names.get("ids", "plain")) if isinstance(names, dict) else ""
+    found = {"epsilon": float(privacy.get("epsilon", 0.0)), "trust": str(privacy.get("trust", ""))}
+    return {**found, "ids": ids}
 
 
 def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:

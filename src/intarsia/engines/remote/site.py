@@ -77,6 +77,7 @@ class Workplace(Protocol):
     sealing: Sealing | None
     states: tuple[type, ...]  # the dataclasses that its states may hold
     fingerprint: bytes  # of what the set-up has read so far; b"": nothing
+    told: tuple[str, ...]  # what the last step of the set-up told the server, in words
 
     def declared(self) -> Declared:
         """Return what the server may ask; StaleError before the set-up has come to that."""
@@ -379,6 +380,7 @@ class _Run:
         if call.kind == "stage":
             after, reply = place.stage(call.function, state, call.body)
             self._totals = None  # the schemas may be new
+            self._entry["told"] = list(place.told)
             return after, reply, len(call.body), len(reply)
         if call.kind in ("open", "seal"):
             return state, self._opened(call, place), 0, 0
