@@ -14,7 +14,7 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import site_log
-from intarsia.deployment.client_folder import HEAD, LOG, check_log, refusals_in
+from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call, SealedReply

@@ -314,7 +314,8 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     tree = asked.experiment
     sealed, part = tree.get("privacy", {}), tree.get("experiment", {}).get("participation", 1.0)
     keys = {
-        "pairs": f"of each two clients, safe from the server with {sealed.get('colluders')} clients",
+        "pairs": "of each two clients, safe from the server with "
+        f"{sealed.get('colluders')} clients",
         "clients": "one of all clients, any of which opens all together with the server",
     }
     trust = f'{keys.get(sealed.get("trust"), "not said")} (trust = "{sealed.get("trust")}")'

@@ -153,8 +153,8 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"Values of single rows that the server could read: {_listed(rows)}; the clients' noise "
         f"of differential privacy {noise}.",
         f"{beyond} that the algorithm does not declare; names of columns, levels of text columns, "
-        f"if any, and ids of rows {IDS.get(audit.ids, 'or pseudonyms')} were public from the set-up "
-        "on.",
+        f"if any, and ids of rows {IDS.get(audit.ids, 'or pseudonyms')} were public from the "
+        "set-up on.",
     )
 
 
