@@ -349,4 +349,4 @@ def test_a_site_whose_log_does_not_verify_says_so_when_it_starts(tmp_path):
         sentence = check_log(tmp_path)
         assert f"does not verify ({'site.head is there, ' * (fault[0] == 'a')}{fault}" in sentence
         assert sentence in (tmp_path / "errors.log").read_text()
-        path.unlink()
+        path.unlink(missing_ok=True)

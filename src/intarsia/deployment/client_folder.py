@@ -143,7 +143,7 @@ def log_of(folder: Path) -> ChainedLog:
 def check_log(folder: Path) -> str:
     """Return in a sentence what is wrong with a site's log; "": nothing.
 
-    It is written into errors.log, and the site goes on all the same: what was done to its log stays to be found.
+    It is written into errors.log, and the site goes on: what was done stays to be found.
     """
     log, head = folder / LOG, folder / HEAD
     if not log.exists() and not head.exists():
