@@ -65,7 +65,7 @@ def asked_for_a_share(made, **changes):
     outputs = 1
     words = np.zeros((outputs, len(other.features), len(own.features)), np.uint64)
     message = newton_shares.Factors(
-        *(0, 0, np.ones(outputs), np.ones(outputs), None, {FIRST: words}),
+        *(0, made.message(call).bounds, None, {FIRST: words}),
         first=sealed.fields["first"],
     )
     return made.ask(call, function="hyfdca.multiply_rows", body=codec.encode(message), **changes)
@@ -115,14 +115,15 @@ def test_a_site_goes_back_to_where_its_round_began_and_nowhere_else(complete):
     began, now = call.anchor, caller.versions[VICTIM]
     site = made.made.lines.sites[VICTIM]
 
-    def ask(base, anchor):
+    def ask(base, anchor, call=call):
         changed = dataclasses.replace(call, sequence=caller.sequence + 1, base=base, anchor=anchor)
         return codec.decode(site.handle(codec.encode(changed)), wire.Answer).error
 
     assert began < call.base < now
     assert ask(call.base, call.base) == "StaleError"  # before the last call, in the round
     assert ask(now, call.base) == "StaleError"  # to be able to go back there next time
-    refused = ask(began, began) in ("StaleError", "RefusedError")
+    first = next(c for name, c, _ in made.calls if name == VICTIM and c.base == began)
+    refused = ask(began, began, first) in ("StaleError", "RefusedError")
     assert refused is complete  # where all take part a round does not begin again
 
 
@@ -137,7 +138,7 @@ def test_masked_rows_of_an_earlier_exchange_are_not_multiplied():
         names=((made.made.caller.run, call.sequence - 1, "mask_rows", "first"),),
     )
     message = newton_shares.Factors(
-        *(0, 0, np.ones(1), np.ones(1), None, {FIRST: np.zeros((1, 2, 3), np.uint64)}),
+        *(0, made.message(call).bounds, None, {FIRST: np.zeros((1, 2, 3), np.uint64)}),
         first=dataclasses.replace(old.fields["first"], value=record),
     )
     answer = made.ask(call, function="hyfdca.multiply_rows", body=codec.encode(message))

@@ -110,7 +110,9 @@ def opened_rows(engine, attacker, other):
             if value is not None and len(value):
                 rows = value.view(np.int64).reshape(-1, width) * 2.0**-BITS
                 # the weights of rows are known to all owners
-                weights = np.sqrt(state.point.curvature[0] / (SAMPLES * message.scale[0]))
+                weights = np.sqrt(
+                    state.point.curvature[0] / (SAMPLES * state.point.system_scale[0])
+                )
                 step = np.zeros((SAMPLES, width))
                 step[state.point.selected] = rows / weights[:, None]
                 found.append(step)

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from intarsia.algorithms.hyfdca import newton_shares
-from intarsia.algorithms.hyfdca.newton_client import turn_basis
 from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask, mask_rows, multiply_rows
 from intarsia.core import algorithm as fl
 from intarsia.core.algorithm import SecretKey
-from intarsia.maths.linear.word_products import BITS, joined_words
+from intarsia.maths.linear.word_products import BITS, ROOM, joined_words
 from tests.attacks.test_shared_system import left, trained
 
 SEED, KEY = bytes(range(32)), SecretKey(bytes(32))
@@ -37,9 +36,14 @@ def sharing():
     return x, engine, server, point
 
 
+def bounds(scale):
+    """Return the total that gives a Hessian this scale, where samples have two owners."""
+    return np.array([[1.0, scale * 2**ROOM / 2]])
+
+
 def sent(engine, point, scale):
     """Return the words that a client sends, (samples, features), and what their rows weigh."""
-    mask = Mask(SEED, 1, np.array([scale]))
+    mask = Mask(SEED, bounds(scale))
     _, reply = mask_rows.call(point, engine.block("bank"), mask, KEY)
     field = next(one for one in newton_shares._TURNS if getattr(reply, one) is not None)
     words = getattr(reply, field).reshape(len(point.selected), -1)
@@ -72,15 +76,14 @@ def test_the_same_rows_have_the_same_words_so_that_a_step_can_be_done_again(shar
 def test_nonces_follow_from_secrets_and_from_what_they_hide(sharing):
     _, engine, _, point = sharing
     cells, number = point.overlap.all_cells, point.overlap.number
-    mask, block = Mask(SEED, 1, np.ones(1)), engine.block("bank")
+    mask, block = Mask(SEED, bounds(1.0)), engine.block("bank")
     found = set()
-    for state, key, step in (
-        (point, KEY, 1),
-        (goes_back(point), KEY, 1),
-        (point, SecretKey(bytes(range(32))), 1),
-        (point, KEY, 2),  # another basis
+    for state, key in (
+        (point, KEY),
+        (goes_back(point), KEY),
+        (point, SecretKey(bytes(range(32)))),
+        (fl.evolve(point, measured=point.measured + 1), KEY),  # another basis
     ):
-        mask = Mask(SEED, step, np.ones(1))
         _, reply = mask_rows.call(state, block, mask, key)
         nonces = reply.announced[cells:].reshape(-1, 4)
         assert not np.delete(nonces, number, axis=0).any()
@@ -92,9 +95,8 @@ def test_the_client_that_opens_the_system_cannot_subtract_two_attempts(works, sh
     _, engine, _, point = sharing
     found = []
     for state in (point, goes_back(point)):
-        turned = turn_basis(state, 1)
-        message = Factors(99, 1, np.ones(1) * 64, np.ones(1) * 64, SEED, {})
-        _, reply = multiply_rows.call(turned, engine.block("bank"), message, KEY)
+        message = Factors(99, np.array([[2.0**10, 64 * 2**ROOM / 2]]), SEED, {})
+        _, reply = multiply_rows.call(state, engine.block("bank"), message, KEY)
         found.append(joined_words(reply.system))
     own = np.flatnonzero(found[0])[: -2 if not works else None]
     difference = abs((found[0] - found[1])[own].view(np.int64).astype(float))
@@ -116,6 +118,6 @@ def test_words_over_a_pair_s_product_are_others_where_either_nonce_is(works, mon
     for change in (False, True):  # the same round, begun again
         engine.set_states({n: goes_back(one) if change else one for n, one in states.items()})
         engine.begin_round(2)
-        bounds = server.phase.bounds * 4
-        newton_shares.solve_shared(engine, server.phase.dealer, bounds, 1, engine.key())
+        phase = server.phase
+        newton_shares.solve_shared(engine, phase.dealer, phase.bounds, 1, engine.key())
     assert (found[0] == found[1]).all() if works else (found[0] != found[1]).all()

@@ -314,20 +314,24 @@ def test_what_provisioning_writes_is_a_policy(tmp_path):
 def test_a_damaged_count_of_rounds_is_said_in_a_sentence(tmp_path):
     (tmp_path / "rounds.json").write_text("{")
     with pytest.raises(ExperimentError, match="remove it to count anew"):
-        policies.RoundCount(tmp_path, 3).begin("ab", 1)
+        policies.RoundCount(tmp_path, 3).begin(called("ab", 1))
+
+
+def called(run, number, function="f"):
+    return Call(run, 10 * number, 3, 3, number, 1, "sum", function, "train", (), b"")
 
 
 def test_rounds_are_counted_once_whatever_process_counts(tmp_path, monkeypatch):
-    for number in (1, 1, 2, 2):
-        policies.RoundCount(tmp_path, 2).begin("ab", number)
+    for number, function in ((1, "f"), (1, "g"), (2, "f"), (2, "g")):
+        policies.RoundCount(tmp_path, 2).begin(called("ab", number, function))
     with pytest.raises(PolicyError):
-        policies.RoundCount(tmp_path, 2).begin("ab", 1)  # one that begins again is one more
+        policies.RoundCount(tmp_path, 2).begin(called("ab", 1))  # one that begins again is one more
     with pytest.raises(PolicyError):
-        policies.RoundCount(tmp_path, 2).begin("cd", 2)
+        policies.RoundCount(tmp_path, 2).begin(called("cd", 2))
     assert json.loads((tmp_path / "rounds.json").read_text())["count"] == 2
-    policies.RoundCount(tmp_path, 0).begin("cd", 3)  # nothing is counted
+    policies.RoundCount(tmp_path, 0).begin(called("cd", 3))  # nothing is counted
     monkeypatch.setattr(policies, "today", lambda: "2999-01-01")
-    policies.RoundCount(tmp_path, 2).begin("cd", 3)
+    policies.RoundCount(tmp_path, 2).begin(called("cd", 3))
 
 
 def test_the_log_of_a_site_is_its_owners_alone(tmp_path):

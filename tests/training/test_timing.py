@@ -72,7 +72,7 @@ def test_a_site_computes_with_the_threads_of_its_run_in_every_thread_that_calls_
         computed.set()
         begun.wait()
         seen.append(torch.get_num_threads())
-        called(2, TRANSFORM, codec.encode("as it is"))
+        called(2, TRANSFORM, codec.encode("counted once"))
         seen.append(torch.get_num_threads())
 
     thread = threading.Thread(target=another)

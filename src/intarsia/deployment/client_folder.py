@@ -141,9 +141,10 @@ def log_of(folder: Path) -> ChainedLog:
 
 
 def check_log(folder: Path) -> str:
-    """Return in a sentence what is wrong with a site's log; "": nothing.
+    """Return in a sentence what is wrong with a site's log, and write it into errors.log.
 
-    It is written into errors.log, and the site goes on: what was done stays to be found.
+    It is empty where nothing is wrong. The site goes on all the same: what was done to its log
+    stays to be found.
     """
     log, head = folder / LOG, folder / HEAD
     if not log.exists() and not head.exists():

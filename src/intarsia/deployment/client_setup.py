@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import functions_in
 from intarsia.core.schema import Holding, Schema
@@ -43,6 +43,7 @@ from intarsia.errors import (
     ExperimentError,
     KeyMaterialError,
     PolicyError,
+    RefusedError,
     StaleError,
     VersionError,
 )
@@ -55,6 +56,7 @@ from intarsia.protocols import preprocessing
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
+    TRANSFORMS,
     declare_exchanges,
     first_key,
     settle_block,
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from intarsia.privacy.keys.key_exchange import Card, Identity
     from intarsia.privacy.keys.pair_keys import PairKeys
 
+# each is done once in a run, in this order; those of TRANSFORM by their own names
+_ORDER: Final = (READ, DEAL, ENCODE, SETTLE, MEET, *TRANSFORMS, BEGIN, KEEP)
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
 
@@ -114,6 +118,10 @@ class Work:
         self._requests = Requests(folder, record)
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._call: Call | None = None  # that is being done
+        self._step = -1  # of the set-up, that was done last
+        self._anchor: int | None = None  # of the calls before the first round, once training began
+        self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
+        self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
         self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
         self.seed = 0
@@ -157,16 +165,39 @@ class Work:
                 raise StaleError("The job was not let in; nothing of it is done.")
             self._requests.check_goes_on(call.run, self._let_in)
         if call.kind in ("ask", "sum"):
-            self._rounds.begin(call.run, call.round)
+            most = self._experiment.rounds + 1  # in the last one, what training came to is told
+            if not 0 <= call.round <= most:
+                raise RefusedError(
+                    f"A call is of round {call.round}, and the job was let in with "
+                    f"{self._experiment.rounds} rounds; begin a new run for more."
+                )
+            if not call.round and self._anchor not in (None, call.anchor):
+                raise RefusedError(
+                    "A call begins a round that has no number after training began; run the "
+                    "algorithm as it is at the server."
+                )
+            self._rounds.begin(call)
         if self._limit is not None:
             self._limit.set()
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
-        if name not in self._steps:
-            raise StaleError(f"{name[:80]!r} is no step of a run's set-up.")
+        said = codec.decode(message) if name == TRANSFORM else name
+        if name not in self._steps or said not in _ORDER:
+            raise StaleError(f"{str(said)[:80]!r} is no step of a run's set-up.")
+        step = _ORDER.index(said)
+        if step <= self._step:
+            raise RefusedError(
+                f"The step {said!r} of the set-up came after {_ORDER[self._step]!r}, and a run is "
+                "set up once: totals of two would tell rows in which they differ; begin a new run."
+            )
         self.told = ()
         state, reply = self._steps[name](state, message)
+        self._step = step
+        if name == BEGIN and self._call is not None:
+            self._anchor = self._call.anchor
+        if name in (READ, DEAL, ENCODE):
+            self._said[name] = message
         return state, codec.encode(reply)
 
     def _take_experiment(self, message: bytes) -> Experiment:
@@ -276,9 +307,11 @@ class Work:
         asked = asked_of(*(job, self._algorithm, self._options, tree, self._call.asked, columns))
         policy = self._settings.policy
         self._let_in = self._requests.admit(self._call.run, asked, policy).digest
+        self._asked = asked.clients
 
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
-        assert self._table is not None
+        if self._table is None:
+            raise StaleError("An encoding came before the site's table was read.")
         block = encode(self._table, codec.decode(message, Encoding, Labels))
         self._table = None
         self._hold(*held_out(block, self._experiment.split))
@@ -296,6 +329,12 @@ class Work:
         settled = codec.decode(message, Settled, Schema, Holding, Labels)
         self.schemas, self.sealing, self._declared = settled.schemas, None, None
         settings, name = self._experiment, self._settings.name
+        if not self._blocks:
+            raise StaleError("Schemas came before the site's table was encoded.")
+        check_clients(self._settings.policy, len(self.schemas["train"].clients))
+        check_rows(self._settings.policy, int(np.sum(settled.kept)))
+        self._check_asked(settled.schemas)
+        _check_own(self._blocks, settled, name)
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
@@ -305,8 +344,6 @@ class Work:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
-        check_clients(self._settings.policy, len(schema.clients))
-        check_rows(self._settings.policy, len(self._blocks["train"].samples))
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         if release is not None and self._algorithm.private is not None:
@@ -321,6 +358,17 @@ class Work:
         me, cards, owner_sets, agreed = self._acquaintances()
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed)
         return Greeted(prepared, self._drawn), greetings
+
+    def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
+        """Refuse other clients than the job was let in with; fewer, where it may do without."""
+        for schema in schemas.values():
+            found = set(schema.clients)
+            without = set(self._asked) - found
+            if found - {*self._asked} or (without and not self._goes_on):
+                raise RefusedError(
+                    f"The job was let in with the clients {', '.join(self._asked)[:200]}, and is "
+                    f"set up with {', '.join(sorted(found))[:200]}; begin a new run."
+                )
 
     def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:
         if not isinstance(state, Greeted):
@@ -345,14 +393,34 @@ class Work:
                 f"The identity beside the key of site.toml is that of {me.name!r}, and the site is "
                 f"{self._settings.name!r}; name the key in the site's own folder of keys."
             )
-        seen = codec.encode({"schemas": dict(schemas), "colluders": settings.colluders})
         owner_sets = sorted(Geometry(schemas).owner_sets())
-        return me, cards, owner_sets, hashlib.sha256(seen).digest()
+        return me, cards, owner_sets, self._agreed()
+
+    def _agreed(self) -> bytes:
+        """Return a digest of what all sites must have been told alike: a site's own is not in it.
+
+        That is the experiment as the server sent it, the encoding, the schemas, who was asked, the
+        run and the version of its calls.
+        """
+        assert self._call is not None
+        told = {
+            "protocol": PROTOCOL,
+            "run": self._call.run,
+            "asked": self._asked,
+            "colluders": self._experiment.privacy.colluders,
+            "said": self._said,
+            "schemas": dict(self.schemas),
+        }
+        return hashlib.sha256(codec.encode(told)).digest()
 
     def _seal(self, pairs: PairKeys | None, *, fresh: bool = False) -> None:
         """Have what seals sums, where they are sealed, and take calls of client functions."""
         settings, clients = self._experiment, self.schemas["train"].clients
         keys = modes.keys(settings.privacy, clients, None, settings.name, pairs)
+        if keys is not None and settings.privacy.trust == "clients":
+            # sites that were told of different jobs have different keys, and nothing is opened
+            own = keys.shared.derive(f"run {self._agreed().hex()}")
+            keys = replace(keys, shared=replace(keys.shared, secret=own))
         if keys is not None:
             self.sealing = modes.sealing(settings.privacy, clients, keys, fresh=fresh)
         self._declared = self._declare(clients)
@@ -396,6 +464,33 @@ class Work:
             complete=settings.participation == 1.0 and not self._goes_on,
             allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
+
+
+def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) -> None:
+    """Refuse a set-up that leaves out rows of a client's own: totals would differ by them."""
+    kept, own = settled.kept, Holding.of(held["train"])
+    if not isinstance(kept, np.ndarray) or kept.dtype != bool or kept.shape != own.samples.shape:
+        raise RefusedError(
+            f"What says which training rows have a label is no {own.samples.shape} of truth "
+            "values; install the same version of intarsia at the server."
+        )
+    if (own.labelled & ~kept).any():
+        raise RefusedError(
+            "The set-up leaves out training rows whose labels this site has, and a total without "
+            "a row would tell it; run the algorithm as it is at the server."
+        )
+    for part, schema in settled.schemas.items():
+        own, told = Holding.of(held[part]), schema.holdings[client]
+        some = kept if part == "train" else np.ones(len(own.samples), bool)
+        if not (
+            np.array_equal(told.samples, own.samples[some])
+            and np.array_equal(told.labelled, own.labelled[some])
+            and told.features in (own.features, (*own.features, INTERCEPT))
+        ):
+            raise RefusedError(
+                f"The schema of the part {part[:80]!r} has other rows, labels or columns of this "
+                "site than it said; run the algorithm as it is at the server."
+            )
 
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:

@@ -25,6 +25,7 @@ from intarsia.core.settings import (
     hyperparameters,
     toml_text,
 )
+from intarsia.engines.remote.wire import Call
 from intarsia.errors import ExperimentError, PolicyError, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.training.registry import algorithm_names
@@ -205,14 +206,16 @@ def check_jobs(policy: Policy, begun: int) -> None:
 class RoundCount:
     """Counts the rounds of a day at a site, in a file that goes back with no run.
 
-    A round is what the server numbers as one: what it asks for in a round is not limited by it.
+    The server numbers rounds as it likes, so that a round is also begun where a function with which
+    one began is called again: in it, or after the site's state was marked anew, as it is for an
+    evaluation too. Before its first round a run may do so once with each function.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
         self._path, self._most = folder / _ROUNDS, most
 
-    def begin(self, run: str, number: int) -> None:
-        """Take note of a round of a run; the one that was noted last is noted once.
+    def begin(self, call: Call) -> None:
+        """Take note of a call; the round that it goes on with is counted already.
 
         Raises
         ------
@@ -221,17 +224,30 @@ class RoundCount:
         OSError
             If it cannot be written; then the round may not begin.
         """
-        if not self._most or not number:
+        if not self._most:
             return
         day, found = today(), _read(self._path)
         count = found["count"] if found.get("day") == day else 0
-        if found.get("last") == [run, number] and count:
+        last, begun = [call.run, call.round], list[str](found.get("begun", ()))
+        same = found.get("last") == last and (count > 0 or not call.round)
+        first = not same or found.get("anchor") != call.anchor
+        if same and not first and begun[-1:] != [call.function]:
             return
-        if count >= self._most:
+        if same and found.get("sequence") == call.sequence:  # it comes again after a restart
+            return
+        again = same and call.function in begun
+        if not again and not first:
+            return
+        new = again or (not same and call.round > 0)
+        if new and count >= self._most:
             raise _forbidden(
                 "rounds_a_day", f"allows no more than {self._most} a day, which are used up (UTC)"
             )
-        content = {"day": day, "count": count + 1, "last": [run, number]}
+        content = {
+            **{"day": day, "count": count + new, "last": last, "anchor": call.anchor},
+            **{"begun": [*(begun if same and not again else ()), call.function]},
+            "sequence": call.sequence,
+        }
         write_atomically(self._path, json.dumps(content).encode(), private=True)
 
 

@@ -38,7 +38,7 @@ from scipy.special import ndtri
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
-from intarsia.errors import ConvergenceError, SealedError
+from intarsia.errors import ConvergenceError, RefusedError, SealedError
 from intarsia.protocols.preprocessing import Preparation
 
 _function = partial(fl.client_function, protocol="differential_privacy")
@@ -126,6 +126,16 @@ def draw_noise(release: fl.Release, key: fl.NoiseKey, shape: tuple[int, ...]) ->
             "delta were measured for; one more would tell more than they promise: start a new run."
         )
     return normal_numbers(key.secret.stream(8 * int(np.prod(shape)))).reshape(shape)
+
+
+def noise_of(release: fl.Release | None) -> fl.Release:
+    """Return with what noise a client releases; RefusedError in a run without noise."""
+    if release is None:
+        raise RefusedError(
+            "The site was asked for a share with noise in a run that has none; run the algorithm "
+            "as it is at the server."
+        )
+    return release
 
 
 def clip_change(change: Array, clip: float) -> Array:

@@ -44,6 +44,10 @@ class Parties(Protocol):
         ...
 
 
+# what transforms the clients' blocks, in this order
+TRANSFORMS = ("prepared", "clipped", "counted once")
+
+
 def set_up(
     parties: Parties,
     settings: Preprocessing,

@@ -125,11 +125,11 @@ def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
     basis = whole_basis(engine)
     truth = basis.T @ truth @ basis
     (found, slope), *_ = seen.systems
-    bounds = server.phase.bounds
-    scale = newton_shares._power(bounds[:, 1] * server.dealer.holders / 2**10)
+    sizes = {(*state.system_scale, *state.system_slope) for state in engine.get_states().values()}
+    ((scale, size_of_slope),) = sizes  # all clients have the same
     size = np.sqrt(np.outer(np.diag(truth), np.diag(truth)))
     assert (abs(found * scale - truth) / size).max() < 5e-7
-    slope = slope * newton_shares._power(2 * np.sqrt(bounds[:, 0]))
+    slope = slope * size_of_slope
     np.testing.assert_allclose(slope, basis.T @ gradient, rtol=0, atol=1e-12 * abs(slope).max())
 
 

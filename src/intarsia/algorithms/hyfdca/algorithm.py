@@ -309,8 +309,8 @@ def add_noise(
 ) -> tuple[Client, NoisyWeights]:
     """Send this client's share of the weights with its share of the noise."""
     before: Client = client if isinstance(client, Client) else client.before
-    assert before.noise is not None
-    w = differential_privacy.add_to_weights(client.w, before.feature_share, before.noise, key)
+    noise = differential_privacy.noise_of(before.noise)
+    w = differential_privacy.add_to_weights(client.w, before.feature_share, noise, key)
     return fl.evolve(before, w=client.w), NoisyWeights(w)
 
 
@@ -355,6 +355,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Direction.total": "RowSum.total",
     "Enter.shares": ("Zeros.shares",),
     "Evaluate.z": "WalkerScores.z",
+    "Factors.bounds": "Measured.bounds",
     "Factors.first": "MaskedRows.first",
     "Factors.fourth": "MaskedRows.fourth",
     "Factors.second": "MaskedRows.second",
@@ -362,6 +363,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "OwnFrame.frame": "Frame.frame",
     "OwnFrame.squares": "Frame.squares",
     "Line.z": "Products.z",
+    "Mask.bounds": "Measured.bounds",
     "MeasurePoint.rows": "Gathered.rows",
     "ModelTotals.w": "Evaluated.w",
     "ModelTotals.z": "Evaluated.z",

@@ -122,7 +122,7 @@ class Newton:
     hessian: Any = None  # sealed, in the frame
     gram: Any = None  # sealed; None: the clients keep their preconditioner
     dealer: Dealer | None = None  # where the system is shared
-    bounds: Array = field(default_factory=lambda: np.zeros((1, 2)))  # of it, at the last point
+    bounds: Any = None  # sealed, of its size at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
 
@@ -152,19 +152,12 @@ def begin(
     dealer = dealer if framed else None
     size = features if framed else 0
     if dealer is not None:  # a basis for each cell of features
-        size = dealer.widest
+        size = next(iter(dealer.overlaps.values())).widest
     start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
-    if dealer is not None:
-        clients.ask(
-            keep_frame,
-            {
-                name: OwnFrame(drawn.frame, drawn.squares, one)
-                for name, one in dealer.overlaps.items()
-            },
-        )
-    elif framed:
-        clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(frame=drawn.frame)))
+    if framed:
+        squares = drawn.squares if dealer is not None else None
+        clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(drawn.frame, squares)))
     if warm:  # else the scores are 0
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
@@ -204,7 +197,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
-        found = solve_shared(clients, newton.dealer, newton.bounds, newton.steps, rng)
+        found = solve_shared(clients, newton.dealer, newton.bounds, len(newton.weight), rng)
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
@@ -312,8 +305,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     measured = clients.sum(
         measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
     )
-    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; of a system that is shared bounds of
-    # the gradient's square and of the Hessian's trace
+    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
     norms = clients.reveal(measured.norms)
     ridge = 0.5 * newton.regularisation
     primal = ridge * norms[:, 1] + sums[:, 0] / newton.samples
@@ -332,7 +324,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         dual_weights=dual_weights,
         gradient=measured.gradient,
         hessian=measured.hessian,
-        bounds=norms[:, 3:],
+        bounds=measured.bounds,
         gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,

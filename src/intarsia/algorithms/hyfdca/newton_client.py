@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.core.schema import Cell
+from intarsia.errors import RefusedError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
@@ -120,6 +121,8 @@ class Overlap:
     partners: tuple[Partner, ...]
     all_features: int
     all_cells: int
+    holders: int  # most of a sample in the federation
+    widest: int  # features of the federation's largest feature cell
 
 
 @dataclass(frozen=True)
@@ -154,18 +157,40 @@ class Point:
     preconditioner: Array  # (outputs, rows, features) inverse Gram matrices, cell by cell
     # where Newton's system is shared: `frame` is then (features, features), a secret basis for each
     # of the client's feature cells
-    overlap: Overlap | None = None
+    shared: bool = False
     scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
     reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
     # (outputs, samples) h, or a quarter of it for each step since it was there
     faded: Array = field(default_factory=lambda: np.zeros((1, 1)))
     basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
     turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
+    measured: int = 0  # how often a point was measured in this phase: it numbers the turns
+    system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
+    system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
+
+    retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
 
     @property
     def options(self) -> Any:
         """Return the hyperparameters."""
         return self.before.options
+
+    @property
+    def overlap(self) -> Overlap:
+        """Return where this client stands in the shared system, as its own schema says.
+
+        Raises
+        ------
+        RefusedError
+            If its system is not shared, or the run is of a version that took this of the server.
+        """
+        if not self.shared or self.before.overlap is None:
+            raise RefusedError(
+                "Newton's system was asked for in shares where this client's run does not share "
+                "it (or an earlier version began the run): begin the run again."
+            )
+        found: Overlap = self.before.overlap
+        return found
 
 
 @dataclass(frozen=True)
@@ -192,11 +217,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class OwnFrame:
-    """The totals of Frame for the owners of the features, and where the client stands."""
+    """The totals of Frame for the owners of the features."""
 
     frame: fl.PerFeature
     squares: fl.PerFeature | None = None
-    overlap: Overlap | None = None  # None: the system is not shared
 
 
 @dataclass(frozen=True)
@@ -258,15 +282,16 @@ class MeasurePoint:
     norms="terms of the training objective",
     gradient="gradient and curvature of the loss",
     hessian="gradient and curvature of the loss",
+    bounds="powers of 2 above the sizes of gradient and Hessian",
 )
 @dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; where the system is shared two more, see `_bounds`
-    norms: Array
+    norms: Array  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
+    bounds: Array | None = None  # (outputs, 2) where the system is shared, see `_bounds`
 
 
 @dataclass(frozen=True)
@@ -297,6 +322,11 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     """Leave dual ascent for Newton's method; draw a part of the frame.
 
     Rows in a frame that others know are rows: it comes from what this client alone has.
+
+    Raises
+    ------
+    RefusedError
+        If the frame of a shared system has another size than the client's index sets give.
     """
     samples, features = block.shape
     outputs = len(message.alpha)
@@ -306,6 +336,12 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         centre = np.where(held, y, 0.0) * message.alpha if message.warm else np.full(y.shape, 0.5)
     else:
         centre = np.zeros((outputs, samples))
+    if message.shared and (before.overlap is None or message.frame != before.overlap.widest):
+        raise RefusedError(
+            f"A secret basis of {message.frame} rows was asked for where this client's own index "
+            f"sets give {before.overlap.widest if before.overlap else 'no shared system'}; run the "
+            "algorithm as it is at the server, and begin a run of an earlier version again."
+        )
     frame = np.zeros((message.frame, features))
     if message.frame:
         frame = normal_numbers(rng.stream(8 * frame.size)).reshape(frame.shape)
@@ -338,6 +374,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         slot=np.full(samples, -1),
         framed=np.zeros((0, message.frame)),
         preconditioner=np.zeros((outputs, 0, features)),
+        shared=message.shared,
     )
     squares = None
     if message.shared:
@@ -354,7 +391,7 @@ def keep_frame(
     point: Point, block: Block, message: OwnFrame, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
-    if message.overlap is not None:
+    if point.shared:
         assert message.squares is not None
         scale = _column_scale(message.squares, point.regularisation)
         basis = _secret_basis(message.frame, point.feature_cells, scale)
@@ -367,7 +404,7 @@ def keep_frame(
             for start, stop in point.feature_cells
         )
         given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
-        return fl.evolve(point, overlap=message.overlap, **given), fl.Ready()
+        return fl.evolve(point, **given), fl.Ready()
     return _in_frame(point, message.frame), fl.Ready()
 
 
@@ -478,7 +515,7 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
-        if point.overlap is not None:
+        if point.shared:
             samples, curvature = telling_samples(
                 point.loss, alpha, message.weight, *given, point.before.norms
             )
@@ -508,12 +545,10 @@ def measure_point(
     if (kept := point.kept_features).any():
         norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
     residual = point.regularisation * away
-    point = fl.evolve(point, residual=residual)
-    if point.overlap is not None:
-        norms = np.concatenate([norms, _bounds(point)], axis=1)
+    point = fl.evolve(point, residual=residual, measured=point.measured + 1)
     size, outputs = len(point.frame), len(away)
     if message.rows is None:
-        return point, Measured(norms, None, None)
+        return point, Measured(norms, None, None, _bounds(point) if point.shared else None)
     point = _remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
     hessian = np.empty((outputs, size, size))
@@ -528,12 +563,19 @@ def measure_point(
 def _bounds(point: Point) -> Array:
     """Return this client's part of what bounds gradient and Hessian in the secret basis.
 
-    (outputs, 2): the gradient's square with columns of size one, the Hessian's trace.
+    (outputs, 2): the gradient's square with columns of size one, the Hessian's trace. Others open
+    the total: each part is a power of 2.
     """
     slope = (point.residual / point.scale) ** 2 @ point.kept_features
     trace = point.curvature @ point.reach[point.selected] / point.samples
     ridge = point.regularisation * _LARGEST**2 * (point.feature_share @ point.scale**-2.0)
-    return np.stack([slope, trace + ridge], axis=1)
+    parts = np.stack([slope, trace + ridge], axis=1)
+    return np.where(parts > 0, power_above(parts), 0.0)
+
+
+def power_above(bound: Array) -> Array:
+    """Return the least power of 2 that is not below each bound; 1 for a bound of 0."""
+    return np.asarray(np.exp2(np.ceil(np.log2(np.where(bound > 0, bound, 1.0)))))
 
 
 def _remember(point: Point, rows: Array) -> Point:

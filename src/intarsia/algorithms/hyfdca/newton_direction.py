@@ -63,7 +63,7 @@ class SmallSystem:
 class Coefficients:
     """The direction in the frame; none where conjugate gradients found it."""
 
-    y: Array | None  # (outputs, frame), or of the client's own features where it is shared
+    y: Array | None  # (outputs, frame); shared: of its own features, in units of the system's size
 
 
 @fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
@@ -266,7 +266,10 @@ def multiply(
     else:
         assert message.y is not None
         point = state.point if isinstance(state, Sharing) else state
-        direction = message.y @ point.frame
+        y = message.y
+        if point.shared:
+            y = y * (point.system_slope / point.system_scale)[:, None]
+        direction = y @ point.frame
     kept, line = point.kept_features, np.zeros((len(direction), 2))
     if kept.any():
         line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)

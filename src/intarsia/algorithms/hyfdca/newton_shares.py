@@ -15,10 +15,15 @@ The server deals what is random, and solves for d':
 3. The server opens the sum, which to the client that opens it for the server is random, takes off
    its words, and solves. Clients get the coefficients d' of their own features.
 
-The server sees H and the gradient in the secret basis of each feature group, which is turned at
-random in each step: totals over all samples, never a row. Clients see nothing but d. The words
-cancel modulo 2^64, so that the result has the same bits whatever they are. Turns are such that
-co-owners of a sample have different ones; of four turns the rows cross in one exchange.
+The server sees H and the gradient, in units of their size, in the secret basis of each feature
+group, which is turned at random in each step: totals over all samples, never a row. Clients see
+nothing but d. The words cancel modulo 2^64, so that the result has the same bits whatever they are.
+Turns are such that co-owners of a sample have different ones; of four turns the rows cross in one
+exchange.
+
+What would be a server's to choose is the client's own: its places and partners come of its own
+index sets, the number of a step of what it measured, and the size of the system of a total that it
+opens. Else shares would not cancel, or the parts of all but one be rounded away.
 
 No words hide two things. They come from the dealer's seed and from a nonce of the client, which it
 derives by its own secret from what they are to hide, and announces. So a step that is done again,
@@ -37,7 +42,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +52,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     Partner,
     Point,
     counts_by_cell,
+    power_above,
     turn_basis,
 )
 from intarsia.core import algorithm as fl
@@ -78,9 +84,9 @@ class Dealer:
     secret: bytes  # drawn from the system: the result does not depend on it
     features: int
     cells: int  # of samples
-    holders: int  # most of a sample
-    widest: int  # features of the largest feature cell
     overlaps: Mapping[ClientId, Overlap]
+
+    retired: ClassVar[frozenset[str]] = frozenset({"holders", "widest"})
 
 
 @dataclass(frozen=True)
@@ -102,11 +108,10 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Mask:
-    """The seed of the words that hide a client's rows, the step, and the size of the Hessian."""
+    """The seed of the words that hide a client's rows, and what the Hessian's size follows from."""
 
     seed: bytes
-    number: int  # of the step
-    scale: Array  # (outputs,)
+    bounds: Array  # (outputs, 2) the total, which each client opens for itself
     part: int = 0  # whose rows cross: those of four turns
 
 
@@ -134,9 +139,7 @@ class Factors:
     """Co-owners' masked rows by turn, and what the dealer has for the client."""
 
     part: int  # whose rows these are: those of four turns
-    number: int  # of the step
-    scale: Array  # (outputs,) of the Hessian
-    slope: Array  # (outputs,) size of the gradient
+    bounds: Array  # (outputs, 2) the total, which each client opens for itself
     blind: bytes | None  # seed of words over the client's own part; None: it sent that before
     shares: Mapping[str, NDArray[np.uint64]]  # by co-owner, (outputs, its features, own features)
     first: fl.PerSelected | None = None
@@ -159,55 +162,76 @@ class SystemShare:
 def deal_overlaps(schema: Schema) -> Dealer:
     """Return who has which samples in common with whom, and a secret of the dealer's own."""
     index = schema.samples
-    common: dict[ClientId, dict[ClientId, list[int]]] = {name: {} for name in schema.clients}
-    for number, cell in enumerate(index.cells):
-        for one in cell.owners:
-            for other in cell.owners:
-                if other != one:
-                    common[one].setdefault(other, []).append(number)
-    turns: dict[ClientId, int] = {}
-    for name in schema.clients:
-        taken = {turns[other] for other in common[name] if other in turns}
-        turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
-    features = {name: schema.features.own(name).astype(np.int64) for name in schema.clients}
-    overlaps: dict[ClientId, Overlap] = {}
-    for number, name in enumerate(schema.clients):
-        cells = np.array(list(index.cells_of[name]), np.int64)
-        partners = tuple(
-            Partner(other, turns[other], features[other], np.isin(cells, shared))
-            for other, shared in common[name].items()
-        )
-        sizes = len(schema.features), len(index.cells)
-        own = turns[name], features[name], cells, partners
-        overlaps[name] = Overlap(number, len(schema.clients), *own, *sizes)
+    turns = _assign_turns(schema)
     return Dealer(
         secret=fl.SecretKey.draw().to_file(),
         features=len(schema.features),
         cells=len(index.cells),
+        overlaps={name: find_overlap(schema, name, turns) for name in schema.clients},
+    )
+
+
+def _assign_turns(schema: Schema) -> dict[ClientId, int]:
+    """Return the turn of each client, another one than those of its co-owners of samples."""
+    met: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
+    for cell in schema.samples.cells:
+        for name in cell.owners:
+            met[name].update(cell.owners)
+    turns: dict[ClientId, int] = {}
+    for name in schema.clients:
+        taken = {turns[other] for other in met[name] if other in turns}
+        turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
+    return turns
+
+
+def find_overlap(
+    schema: Schema, name: ClientId, turns: Mapping[ClientId, int] | None = None
+) -> Overlap:
+    """Return who has which samples in common with a client, and where its columns lie."""
+    turns = turns or _assign_turns(schema)
+    index = schema.samples
+    cells = np.array(list(index.cells_of[name]), np.int64)
+    common: dict[ClientId, list[int]] = {}
+    for number in cells:
+        for other in index.cells[number].owners:
+            if other != name:
+                common.setdefault(other, []).append(number)
+    features = {one: schema.features.own(one).astype(np.int64) for one in (name, *common)}
+    return Overlap(
+        number=schema.clients.index(name),
+        all_clients=len(schema.clients),
+        turn=turns[name],
+        features=features[name],
+        cells=cells,
+        partners=tuple(
+            Partner(other, turns[other], features[other], np.isin(cells, shared))
+            for other, shared in common.items()
+        ),
+        all_features=len(schema.features),
+        all_cells=len(index.cells),
         holders=max((len(cell.owners) for cell in index.cells), default=1),
         widest=max((cell.stop - cell.start for cell in schema.features.cells), default=1),
-        overlaps=overlaps,
     )
 
 
 def solve_shared(
-    clients: fl.Clients, dealer: Dealer, bounds: Array, number: int, rng: fl.RandomKey
+    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
 ) -> dict[ClientId, Array]:
     """Return the Newton direction's coefficients for each client's features, (outputs, features).
+
+    They are in units of the system's size, which each client knows.
 
     Parameters
     ----------
     bounds
-        (outputs, 2) of the gradient's square, and of the Hessian's trace over the clients.
-    number
-        Of the step: the secret bases are turned by it.
+        The sealed total of Measured.bounds, for the clients.
+    outputs
+        Columns of the weights.
     rng
         The server's key of this round: it names the words, and makes none of them.
     """
     secret = fl.SecretKey(dealer.secret).fold_in(*rng.words)
-    slope = _power(2 * np.sqrt(bounds[:, 0]))
-    scale = _power(bounds[:, 1] * dealer.holders / 2**ROOM)
-    overlaps, outputs = dealer.overlaps, len(bounds)
+    overlaps = dealer.overlaps
     seeds = {name: secret.fold_in("rows", name).to_file() for name in overlaps}
     blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
     # step 1
@@ -218,7 +242,7 @@ def solve_shared(
     announced = np.zeros(dealer.cells + 4 * len(overlaps))
     for part in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
         if sharing:
-            masks = {name: Mask(seeds[name], number, scale, part) for name in sharing}
+            masks = {name: Mask(seeds[name], bounds, part) for name in sharing}
             rows = clients.sum(mask_rows, masks)
         if not part:
             if rows is not None:
@@ -240,7 +264,7 @@ def solve_shared(
             fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
             given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
             found = {field: getattr(rows, field) for field in fields}
-            messages[name] = Factors(part, number, scale, slope, blind, given, **found)
+            messages[name] = Factors(part, bounds, blind, given, **found)
         share = clients.sum(multiply_rows, messages).system
         total = share if total is None else total + share
     # step 3
@@ -254,13 +278,8 @@ def solve_shared(
     y = np.empty((outputs, dealer.features))
     for c, values in enumerate(product_values(words)):
         hessian, gradient = unpack(values, dealer.features)
-        y[c] = np.linalg.solve(hessian, gradient) * (slope[c] / scale[c])
+        y[c] = np.linalg.solve(hessian, gradient)
     return {name: np.ascontiguousarray(y[:, own.features]) for name, own in overlaps.items()}
-
-
-def _power(bound: Array) -> Array:
-    """Return the least power of 2 that is not below each bound; 1 for a bound of 0."""
-    return np.asarray(np.exp2(np.ceil(np.log2(np.where(bound > 0, bound, 1.0)))))
 
 
 def _deal_products(
@@ -350,12 +369,23 @@ def _cells_of(point: Point) -> Iterator[tuple[int, int, int, int]]:
     It comes as its place among the client's cells, its number, and where its samples start and
     stop among those with curvature.
     """
-    assert point.overlap is not None
     stops = np.cumsum(counts_by_cell(point, point.selected))
     for at in np.flatnonzero(_shared(point.overlap)):
         start, stop = int(stops[at - 1]) if at else 0, int(stops[at])
         if start < stop:
             yield int(at), int(point.overlap.cells[at]), start, stop
+
+
+def _begin(point: Point, bounds: Array) -> Point:
+    """Return the client in the secret basis of this step, with the sizes of the system.
+
+    Who is told other sizes than the others adds nothing: all take them from one total.
+    """
+    return fl.evolve(
+        turn_basis(point, point.measured),
+        system_slope=power_above(2 * np.sqrt(bounds[:, 0])),
+        system_scale=power_above(bounds[:, 1] * point.overlap.holders / 2**ROOM),
+    )
 
 
 def _basis_rows(point: Point, block: Block) -> Array:
@@ -384,7 +414,6 @@ def mask_rows(
         state = _draw_words(state, block, message, rng)
     state = fl.evolve(state, part=message.part)
     point = state.point
-    assert point.overlap is not None
     overlap, counts = point.overlap, counts_by_cell(point, point.selected)
     shared = _shared(overlap)
     announced = np.zeros(overlap.all_cells + 4 * overlap.all_clients)
@@ -395,19 +424,17 @@ def mask_rows(
     fields: dict[str, Any] = dict.fromkeys(_TURNS)
     if overlap.turn // len(_TURNS) == message.part:
         fields[_TURNS[overlap.turn % len(_TURNS)]] = state.own - state.drawn
-    entries = np.where(shared, counts, 0) * (len(message.scale) * len(overlap.features))
+    entries = np.where(shared, counts, 0) * (len(point.w) * len(overlap.features))
     return state, MaskedRows(**fields, counts=entries, announced=announced)
 
 
 def _draw_words(point: Point, block: Block, message: Mask, rng: fl.SecretKey) -> Sharing:
     """Return the client with its rows as words, and the words that hide them."""
-    assert point.overlap is not None
-    point = turn_basis(point, message.number)
-    overlap, outputs = point.overlap, len(message.scale)
-    assert overlap is not None
+    point = _begin(point, message.bounds)
+    overlap, outputs = point.overlap, len(point.w)
     counts = counts_by_cell(point, point.selected)
     rows = _basis_rows(point, block)
-    factors = np.sqrt(point.curvature / (point.samples * message.scale[:, None]))
+    factors = np.sqrt(point.curvature / (point.samples * point.system_scale[:, None]))
     shared = _shared(overlap)
     nonce = _nonce(rng, factors, point.selected, point.frame)
     seed = _bound(message.seed, nonce)
@@ -431,18 +458,23 @@ mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
 def multiply_rows(
     state: Point | Sharing, block: Block, message: Factors, rng: fl.SecretKey
 ) -> tuple[Point | Sharing, SystemShare]:
-    """Send this client's share of the system, from what its co-owners sent of their rows."""
+    """Send this client's share of the system, from what its co-owners sent of their rows.
+
+    Raises
+    ------
+    RefusedError
+        If the words are not for the partners and columns that the client's index sets give.
+    """
     if isinstance(state, Point):
-        state = turn_basis(state, message.number)
+        state = _begin(state, message.bounds)
     point = state.point if isinstance(state, Sharing) else state
-    overlap, outputs = point.overlap, len(message.scale)
-    assert overlap is not None
+    overlap, outputs = point.overlap, len(point.w)
     size = overlap.all_features
     whole = np.zeros(outputs * (size * (size + 3) // 2) + 2 * overlap.all_clients, np.uint64)
     total = whole[: -2 * overlap.all_clients].reshape(outputs, -1)
     if message.blind is not None:
         rows = state.rows if isinstance(state, Sharing) else _basis_rows(point, block)
-        own = _own_part(point, rows, message)
+        own = _own_part(point, rows)
         nonce = _nonce(rng, own)
         whole[len(whole) - 2 * (overlap.all_clients - overlap.number) :][:2] = np.frombuffer(
             nonce, "<u8"
@@ -464,8 +496,18 @@ def _pair_products(
     state: Sharing, message: Factors, met: Sequence[Partner]
 ) -> list[NDArray[np.uint64]]:
     """Return this client's share of the products with each partner, by their turns."""
-    overlap, outputs = state.point.overlap, len(message.scale)
-    assert overlap is not None
+    overlap, outputs = state.point.overlap, len(state.point.w)
+    shapes = {
+        one.name: (outputs, len(one.features), len(overlap.features))
+        for one in met
+        if one.turn < overlap.turn
+    }
+    if {name: words.shape for name, words in message.shares.items()} != shapes:
+        raise RefusedError(
+            f"Words came for products with {sorted(message.shares)} where this client's own index "
+            f"sets ask for {sorted(shapes)}, one for each two columns; run the algorithm as it is "
+            "at the server."
+        )
     products = [
         message.shares[one.name].copy()
         if one.turn < overlap.turn
@@ -494,14 +536,14 @@ def _pair_products(
     return products
 
 
-def _own_part(point: Point, rows: Array, message: Factors) -> NDArray[np.uint64]:
+def _own_part(point: Point, rows: Array) -> NDArray[np.uint64]:
     """Return what a client has of its own: products of its rows, its part of ridge and gradient."""
     gradient = point.residual @ (point.frame * point.feature_share).T
     parts: list[NDArray[np.uint64]] = []
-    for c, scale in enumerate(message.scale):
+    for c, scale in enumerate(point.system_scale):
         weighted = rows * np.sqrt(point.curvature[c] / (point.samples * scale))[:, None]
         gram = weighted.T @ weighted + point.ridge / scale
-        parts.append(product_words(pack(gram, gradient[c] / message.slope[c])))
+        parts.append(product_words(pack(gram, gradient[c] / point.system_slope[c])))
     return np.stack(parts)
 
 

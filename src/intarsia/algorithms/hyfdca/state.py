@@ -130,13 +130,13 @@ class Client:
     score_order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     score_stops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     readers: tuple[tuple[ClientId, ...], ...] | None = None  # None: an earlier version
+    overlap: newton_client.Overlap | None = None  # where a system can be shared
 
     retired: ClassVar[frozenset[str]] = frozenset({"counted_cells", "label_key"})
 
 
 def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
     """Return the server's state before the set-up."""
-    exact = newton.solves_exactly(options.frame, len(schema.features)) and options.system != "rows"
     return Server(
         options,
         len(schema.samples),
@@ -148,9 +148,14 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         labelled=schema.labelled.owners,
         counting=find_counting(schema.labelled),
         labellers=_find_labellers(schema),
-        dealer=newton_shares.deal_overlaps(schema) if exact else None,
+        dealer=newton_shares.deal_overlaps(schema) if _shares(options, schema) else None,
         readers=True,
     )
+
+
+def _shares(options: HyFDCA, schema: Schema) -> bool:
+    """Return whether Newton's system can be found by secret sharing."""
+    return newton.solves_exactly(options.frame, len(schema.features)) and options.system != "rows"
 
 
 def find_counting(labelled: Index) -> tuple[ClientId, ...]:
@@ -224,6 +229,7 @@ def init_client(
         noise=release,
         score_order=order,
         score_stops=stops,
+        overlap=newton_shares.find_overlap(schema, client) if _shares(options, schema) else None,
         readers=tuple(schema.score_cells[one].readers for one in schema.score_cells_of[client]),
     )
     return evolve(made, counted=find_read(made, find_counting(labelled)))

@@ -168,9 +168,9 @@ def add_noise(
     client: Client, block: Block, message: ShareOut, key: fl.NoiseKey
 ) -> tuple[Client, NoisyWeights]:
     """Send this client's share of the weights with its share of the noise."""
-    assert client.noise is not None
+    noise = differential_privacy.noise_of(client.noise)
     share = np.full(client.w.shape[1], 1 / client.clients)
-    w = differential_privacy.add_to_weights(client.w, share, client.noise, key)
+    w = differential_privacy.add_to_weights(client.w, share, noise, key)
     return client, NoisyWeights(w)
 
 

@@ -45,7 +45,7 @@ from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.sgd import descend
-from intarsia.protocols.differential_privacy import clip_change, draw_noise
+from intarsia.protocols.differential_privacy import clip_change, draw_noise, noise_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +169,12 @@ def noisy_descent(
 
     A client knows its own share: the others' alone must do, so that they split the variance.
     """
-    assert client.noise is not None
+    noise = noise_of(client.noise)
     counts = _counts(client, message)
     change = clip_change(_descend(client, block, message, key.public), client.clip)
     if client.label_share.any():
-        share = client.noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
-        change = change + share * draw_noise(client.noise, key, change.shape)
+        share = noise.deviation / np.sqrt(np.maximum(counts - 1, 1))
+        change = change + share * draw_noise(noise, key, change.shape)
     return replace(client, w=message.w), Change(change / counts)
 
 

@@ -28,7 +28,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.training.local_training import Learner, LocalTraining
 from intarsia.maths.training.torch_import import Tensor, torch
-from intarsia.protocols.differential_privacy import clip_change, draw_noise
+from intarsia.protocols.differential_privacy import clip_change, draw_noise, noise_of
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ def protect(client: Client, moved: Change, clients: int, key: fl.NoiseKey) -> Ch
     """
     if moved.shared is None:
         return moved
-    assert client.noise is not None
-    share = client.noise.deviation / math.sqrt(max(clients - 1, 1))
-    normal = draw_noise(client.noise, key, moved.shared.shape)
+    noise = noise_of(client.noise)
+    share = noise.deviation / math.sqrt(max(clients - 1, 1))
+    normal = draw_noise(noise, key, moved.shared.shape)
     return Change(clip_change(moved.shared, client.clip) + share * normal)
 
 

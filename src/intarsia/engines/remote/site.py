@@ -252,8 +252,14 @@ class _Run:
                 f"Call {call.sequence} says that its round began with exchange {call.anchor}, and "
                 f"the site knows {index.anchor}; run the algorithm as it is at the server."
             )
-        place = self._ready()
-        if call.base != index.sequence and call.kind != "stage" and place.declared().complete:
+        place, back = self._ready(), call.base != index.sequence
+        if back and call.kind == "stage" and call.function != wire.KEEP:
+            raise RefusedError(
+                f"Call {call.sequence} goes back to exchange {call.base} by the step "
+                f"{call.function[:80]!r} of the set-up, which comes before every round; resume the "
+                "run as it is at the server."
+            )
+        if back and place.declared().complete:
             raise RefusedError(
                 f"Call {call.sequence} goes back to exchange {call.base}, and a round in which all "
                 "clients take part does not begin again; resume the run as it is at the server."

@@ -1,0 +1,90 @@
+"""A server that has a run set up again: of two totals the difference is a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import four_sites
+import sites
+from departing_server import begin
+from intarsia.core.block import Labels
+from intarsia.core.schema import Holding, Schema
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import SETTLE, Settled, site_in
+from intarsia.engines import codec
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.errors import RefusedError
+
+FIRST = "hyfdca.mask_rows"
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """Return sites in a round, and the calls that the bank answered."""
+    made = begin(tmp_path_factory.mktemp("twice"), "hyfdca", FIRST, count=2)
+    return made, [call for name, call, answer in made.calls if name == "bank" and not answer.error]
+
+
+def asked(made, call):
+    return codec.decode(made.sites["bank"].handle(codec.encode(call)), Answer)
+
+
+@pytest.mark.parametrize("step", ["read", "encode", "settle", "meet", "transform", "begin"])
+@pytest.mark.parametrize("back", [False, True])
+def test_a_step_of_the_set_up_is_done_once_in_a_run(training, step, back):
+    made, calls = training
+    last = calls[-1]
+    again = next(call for call in calls if call.kind == "stage" and call.function == step)
+    base = last.anchor if back else last.sequence
+    assert base != last.sequence or not back
+    made.sequence += 1
+    answer = asked(made, replace(again, sequence=made.sequence, base=base, anchor=last.anchor))
+    assert answer.error == "RefusedError"
+    said = (made.folder / "bank" / "errors.log").read_text().splitlines()
+    assert any(f"'{step}' of the set-up" in one for one in said[-3:]) or not back
+    assert back or any("a run is set up once" in one for one in said[-3:])
+    # the last call comes again, and is answered as before
+    assert not asked(made, last).error
+
+
+@pytest.mark.parametrize("way", ["kept", "schema alone", "schema, one row twice"])
+def test_rows_whose_labels_a_site_has_are_not_left_out(tmp_path, way):
+    described = four_sites.write_tables("hyfdca", tmp_path)
+    for name, text in described.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
+    found, seen = {name: site_in(tmp_path / name) for name in described}, []
+
+    def line(client, number, data, deliver):
+        call = codec.decode(data, Call)
+        if call.function == SETTLE:
+            told = codec.decode(call.body, Settled, Schema, Holding, Labels)
+            call = replace(call, body=codec.encode(without_a_row(told, client, way)))
+        seen.append(call.function)
+        return deliver(codec.encode(call))
+
+    with pytest.raises(RefusedError, match="At client 'bank' in settle"):
+        remote_running.run_over(
+            *(four_sites.experiment_of("hyfdca", described, tmp_path), sites.Lines(found, line)),
+            *(four_sites.NAMES, tmp_path / "server"),
+            patience=sites.HASTY,
+        )
+    assert seen[-1] == SETTLE
+    said = (tmp_path / "bank" / "errors.log").read_text()
+    assert ("leaves out training rows" if way == "kept" else "has other rows") in said
+
+
+def without_a_row(told, client, way):
+    """Return a set-up of which all sites are told, without a row of the bank's."""
+    train = told.schemas["train"]
+    own = train.holdings["bank"]
+    kept = np.ones(len(own.samples), bool)
+    kept[7] = False
+    some = kept if way != "schema, one row twice" else np.where(kept, np.arange(len(kept)), 6)
+    one = replace(own, samples=own.samples[some], labelled=own.labelled[some])
+    schemas = {**told.schemas, "train": Schema({**train.holdings, "bank": one}, train.labels)}
+    mine = kept if way == "kept" and client == "bank" else told.kept
+    return Settled(schemas, mine)
