@@ -273,7 +273,7 @@ def test_only_what_the_options_need_is_asked_for(tmp_path):
     pytest.importorskip("torch")
     set_up(tmp_path)
     asked = {}
-    for start in ("random", "matched"):
+    for start in ("common", "matched"):
         description = job(tmp_path, algorithm={"name": "hyfem", "start": start})
         algorithm, options = choose(description)
         asked[start] = asked_of(description, algorithm, options, {}, NAMES, ())
@@ -283,7 +283,7 @@ def test_only_what_the_options_need_is_asked_for(tmp_path):
             one.rpartition("(")[2][:-1] for one in asked[start].server_reads if "of each" in one
         }
         assert found == kinds
-    assert {*asked["random"].server_reads} < {*asked["matched"].server_reads}
+    assert {*asked["common"].server_reads} < {*asked["matched"].server_reads}
 
 
 def job_asked(folder, **changes):
