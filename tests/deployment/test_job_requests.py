@@ -224,7 +224,7 @@ def test_a_second_set_up_in_a_run_that_was_let_in_is_refused(tmp_path):
     (answer,) = refused
     assert answer.error == "RefusedError"
     assert "a run is set up once" in (kit / "errors.log").read_text()
-    assert waiting(kit) == ()
+    assert list(waiting(kit)) == []
 
 
 def test_each_run_asks_for_itself_and_listed_ones_do_not(tmp_path):
