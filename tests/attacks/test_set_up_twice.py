@@ -88,3 +88,24 @@ def without_a_row(told, client, way):
     schemas = {**told.schemas, "train": Schema({**train.holdings, "bank": one}, train.labels)}
     mine = kept if way == "kept" and client == "bank" else told.kept
     return Settled(schemas, mine)
+
+
+@pytest.mark.parametrize("step", ["prepared", "clipped", "counted once"])
+def test_training_does_not_begin_on_rows_of_which_a_step_is_left_out(tmp_path, monkeypatch, step):
+    described = four_sites.write_tables("hyfdca", tmp_path)
+    for name, text in described.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
+    found = {name: site_in(tmp_path / name) for name in described}
+    whole = remote_running.AtSites.transform
+    monkeypatch.setattr(
+        remote_running.AtSites, "transform", lambda self, one: one == step or whole(self, one)
+    )
+    description = four_sites.experiment_of("hyfdca", described, tmp_path, tolerance=1e-6)
+    privacy = replace(description.privacy, epsilon=5.0, delta=1e-5)
+    as_they_are = replace(description.preprocessing, standardise=False)
+    description = replace(description, privacy=privacy, preprocessing=as_they_are)
+    given = description, sites.Lines(found), tuple(described)
+    with pytest.raises(RefusedError, match="in begin"):
+        remote_running.run_over(*given, tmp_path / "server", patience=sites.HASTY)
+    assert f"rows that are not {step}" in (tmp_path / "bank" / "errors.log").read_text()

@@ -119,6 +119,7 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
+        self._lacking: tuple[str, ...] = ()  # what is to be made of the blocks before training
         self._anchor: int | None = None  # of the calls before the first round, once training began
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
@@ -191,9 +192,15 @@ class Work:
                 f"The step {said!r} of the set-up came after {_ORDER[self._step]!r}, and a run is "
                 "set up once: totals of two would tell rows in which they differ; begin a new run."
             )
+        if name == BEGIN and self._lacking:
+            raise RefusedError(
+                f"Training was to begin on rows that are not {' and not '.join(self._lacking)}, "
+                "as the experiment has it; set the run up as the algorithm says."
+            )
         self.told = ()
         state, reply = self._steps[name](state, message)
         self._step = step
+        self._lacking = tuple(one for one in self._lacking if one != said)
         if name == BEGIN and self._call is not None:
             self._anchor = self._call.anchor
         if name in (READ, DEAL, ENCODE):
@@ -346,6 +353,9 @@ class Work:
         schema = self.schemas["train"]
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
+        clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
+        made = {"prepared": True, "clipped": clip, "counted once": self._algorithm.model.additive}
+        self._lacking = tuple(name for name, needed in made.items() if needed)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
         prepared = preprocessing.initial(name, self._blocks["train"])
