@@ -12,7 +12,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.deployment.table_metadata import TableMetadata
 from intarsia.engines import codec
-from intarsia.engines.remote.wire import Answer, Call
+from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
 from intarsia.errors import VersionError
 from intarsia.results import run_folder
 from tests.deployment.test_run import HASTY, NAMES, described, set_up
@@ -91,7 +91,7 @@ def test_a_run_that_an_older_version_began_is_begun_anew(tmp_path):
     # at the server
     path = tmp_path / "out" / run_folder.RUN
     known = json.loads(path.read_text())
-    assert known.pop("protocol") == 5
+    assert known.pop("protocol") == PROTOCOL
     path.write_text(json.dumps(known))
     with pytest.raises(VersionError, match=r"began with calls of version 1.* begin it anew with"):
         remote_running.resume_over(tmp_path / "out", again, patience=HASTY)
