@@ -410,8 +410,7 @@ MUTATIONS = [
         ),
         (
             "complete rounds begin again",
-            'if call.base != index.sequence and call.kind != "stage" '
-            "and place.declared().complete:",
+            "if back and place.declared().complete:",
             "if False:",
             WORDS,
         ),
@@ -680,8 +679,8 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "schemas not agreed on",
-            'codec.encode({"schemas": dict(schemas), ',
-            'codec.encode({"schemas": {}, ',
+            '"schemas": dict(self.schemas),',
+            '"schemas": {},',
             MEETING,
         ),
         (
