@@ -282,7 +282,7 @@ class MeasurePoint:
     norms="terms of the training objective",
     gradient="gradient and curvature of the loss",
     hessian="gradient and curvature of the loss",
-    bounds="powers of two above the sizes of first and second derivatives",
+    bounds="powers of two above sizes of first and second derivatives",
 )
 @dataclass(frozen=True)
 class Measured:
