@@ -28,7 +28,7 @@ from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from intarsia.training.loop import Progress
 
-_LABELS = ("task", "positive", "classes")
+_LABELS = ("task", "positive", "classes", "class_weight")
 _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
 _SPLIT = tuple(one.name for one in dataclasses.fields(Split))
 _EXPERIMENT = (
@@ -73,6 +73,7 @@ def run(
     tables: Mapping[ClientId, Any] | None = None,
     id: str | None = None,
     label: str | None = None,
+    weights: str | None = None,
     id_type: Literal["integer", "text"] | None = None,
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -98,6 +99,8 @@ def run(
         "row" for matrices: row i is the same sample at all clients.
     label
         The column with the labels; a DataFrame without it is a client without labels.
+    weights
+        The column with the weight of each row's loss, where labels are; None: all count alike.
     id_type, categorical, exclude, missing
         As in an experiment file, for all tables that have these columns.
     table_settings
@@ -139,7 +142,7 @@ def run(
     >>> intarsia.run("mine.toml", algorithm={"name": "flic", "alignment": "transport"})
     """
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
-    shared = _shared(**names, id_type=id_type, missing=missing)
+    shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if out == "" and tables is not None:
         out = None
@@ -187,6 +190,7 @@ def inspect(
     tables: Mapping[ClientId, Any] | None = None,
     id: str | None = None,
     label: str | None = None,
+    weights: str | None = None,
     id_type: Literal["integer", "text"] | None = None,
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -202,7 +206,7 @@ def inspect(
     picture
         Draw it as a PNG with this path; and beside it, with `-blocks` in its name, how many clients
         hold each named feature block of each class.
-    experiment, tables, id, label, id_type, categorical, exclude, missing, table_settings, settings
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, table_settings, settings
         As for `run`.
 
     Raises
@@ -211,7 +215,7 @@ def inspect(
         If a setting or a table is wrong.
     """
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
-    shared = _shared(**names, id_type=id_type, missing=missing)
+    shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels = federation.parties(described, read)

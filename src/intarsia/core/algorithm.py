@@ -577,6 +577,7 @@ class Model:
     # one linear model of all columns, linear models or networks of each client
     kind: Literal["linear", "client_linear", "networks"] = "networks"
     own_feature_space: bool = False  # whether each client may have columns of its own alone
+    row_weights: bool = False  # whether the weights of rows multiply their losses
     # state -> the parameters of the client's own network by name
     network: Callable[[Any], Mapping[str, NDArray[Any]]] = lambda state: {}
     # state -> weights, (features,), and intercept of the client's own linear model

@@ -36,6 +36,9 @@ class Labels:
     task: Task
     classes: tuple[str, ...] = ()  # empty for regression
     name: str = "label"
+    weighted: bool = False  # whether rows have weights, of their own or of their classes
+    # of the classes, in their order, or by their numbers of rows; None: all alike
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
 
     @property
     def outputs(self) -> int:
@@ -101,6 +104,7 @@ class Block:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     # (samples,) where they stand among the samples of the schema; None: it was not aligned
     places: NDArray[np.intp] | None = None
+    weights: Array | None = None  # (samples,) of their losses, above 0; None: 1 each
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -179,7 +183,12 @@ class Block:
         groups, shapes = held_groups(features, self.groups, self.shapes)
         copies = None if self.copies is None else self.copies.take(rows, columns)
         places = self.places if self.places is None or rows is None else self.places[rows]
-        return Block(samples, features, x, y, groups, copies, shapes, places)
+        weights = self.weights if self.weights is None or rows is None else self.weights[rows]
+        return Block(samples, features, x, y, groups, copies, shapes, places, weights)
+
+    def weights_of(self, rows: NDArray[Any]) -> Array | None:
+        """Return the weights of some rows, (rows,); None: 1 each."""
+        return None if self.weights is None else self.weights[rows]
 
     def counted_once(self) -> Block:
         """Return the block with each value divided by its number of holders.
@@ -204,6 +213,11 @@ def held_groups(
         if any(f in kept for f in names)
     }
     return found, {name: shape for name, shape in shapes.items() if found.get(name) == groups[name]}
+
+
+def row_weights(block: Block) -> Array:
+    """Return the weight of each sample's loss, (samples,)."""
+    return np.ones(block.shape[0]) if block.weights is None else block.weights
 
 
 def targets(block: Block, outputs: int) -> Array:

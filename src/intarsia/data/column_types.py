@@ -372,6 +372,27 @@ def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     return LabelColumn(name, values)
 
 
+def _row_weights(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:
+    """Return the weight of each row's loss, (samples,); 1 where there is no label."""
+    own = _Column.of(column, str(source.weights), source, "weights ")
+    if labels is None:
+        raise source.error(
+            f"{own.name} is set but no label", "weights are of labelled rows: set label too"
+        )
+    advice = "a weight is a finite number above 0: correct it, or leave the row out"
+    values = own.numbers(("text",), advice)
+    if values is None:
+        raise source.error(f"{own.name} has text", advice)
+    given = labels.values
+    known = ~np.isnan(given) if given.dtype.kind == "f" else given != ""
+    wrong = np.flatnonzero(known & ~(values > 0))
+    if len(wrong):
+        row = wrong[0]
+        said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"
+        raise source.error(f"{own.name} is {said} in row {row + 1}", advice)
+    return np.where(known, values, 1.0)
+
+
 def table_of_columns(columns: pa.Table, source: Source) -> Table:
     """Return the table that named columns make."""
     names = columns.column_names
@@ -398,7 +419,13 @@ def table_of_columns(columns: pa.Table, source: Source) -> Table:
         values[:, position] = numbers.pop(name)  # free each column when it has been copied
     labels = None if source.label is None else _label_column(column[source.label], source)
     groups = _feature_groups(chosen, source)
-    return Table(source.name, samples, chosen, values, categorical, labels, groups, ids is None)
+    weights = None
+    if source.weights is not None:
+        weights = _row_weights(column[source.weights], labels, source)
+    return Table(
+        *(source.name, samples, chosen, values, categorical, labels, groups, ids is None),
+        weights=weights,
+    )
 
 
 def table_of_matrix(
@@ -413,6 +440,11 @@ def table_of_matrix(
     _check_shapes(x, source, names, {"labels": y, "sample ids": samples})
     _check_names(names, source)
     # ids and labels of a matrix are no columns of it
+    if source.weights is not None:
+        raise source.error(
+            f"weights is {source.weights!r} but a matrix has no such column",
+            "give the table as a DataFrame, a csv or a parquet file",
+        )
     beside = replace(source, id=None, label=None)
     chosen = _feature_columns(names, beside, labelled=y is not None)
     if list(chosen) != list(names):
@@ -458,6 +490,7 @@ def _feature_columns(
     asked = {
         "id": () if source.id is None else (source.id,),
         "label": () if source.label is None else (source.label,),
+        "weights": () if source.weights is None else (source.weights,),
         "features": source.features or (),
         "exclude": source.exclude,
         "categorical": source.categorical,
@@ -475,13 +508,13 @@ def _feature_columns(
                     f"{key} names the column {name!r}, which the table does not have",
                     f"{nearest(name, names)}",
                 )
-            if key not in ("id", "label", "exclude") and name in (source.id, source.label):
-                role = "id" if name == source.id else "label"
+            roles = {source.id: "id", source.label: "label", source.weights: "weights"}
+            if key not in (*roles.values(), "exclude") and name in roles:
                 raise source.error(
-                    f"{key} names the {role} column {name!r}",
-                    f"a feature is neither id nor label: remove it from {key}",
+                    f"{key} names the {roles[name]} column {name!r}",
+                    f"a feature is neither id nor label nor weight: remove it from {key}",
                 )
-    left_out = {*source.exclude, source.id, source.label}
+    left_out = {*source.exclude, source.id, source.label, source.weights}
     wanted: Sequence[str] = names if source.features is None else source.features
     chosen = tuple(name for name in wanted if name not in left_out)
     if len(set(chosen)) < len(chosen):

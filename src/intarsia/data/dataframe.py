@@ -32,7 +32,7 @@ Settings = Mapping[str, Any]
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
 _OF_A_SOURCE = (
     *("categorical", "exclude", "features", "groups", "id"),
-    *("id_type", "label", "missing", "units"),
+    *("id_type", "label", "missing", "units", "weights"),
 )
 
 
@@ -43,8 +43,8 @@ def sources_of(
 ) -> tuple[Source, ...]:
     """Return the description of every client's table, without the values.
 
-    `shared` are settings for all clients: id, id_type, label, categorical, exclude, missing; `own`
-    those of each.
+    `shared` are settings for all clients: id, id_type, label, weights, categorical, exclude,
+    missing; `own` those of each.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise ExperimentError(
@@ -96,6 +96,7 @@ def _check_columns(
         for name, table in tables.items()
     )
     asked = [("label", shared.get("label"))] if not labelled else []
+    asked.append(("weights", shared.get("weights")))
     for key in ("categorical", "exclude"):
         some = shared.get(key) or ()
         asked += [(key, name) for name in ((some,) if isinstance(some, str) else some)]
@@ -148,6 +149,8 @@ def _fitting(shared: Settings, columns: list[str] | None, own: Settings) -> dict
         return {key: kept[key] for key in ("id", "missing") if key in kept}
     if kept.get("label") not in columns or "labels" in own:
         kept.pop("label", None)
+    if kept.get("weights") not in columns or not ({"label", "labels"} & {*kept, *own}):
+        kept.pop("weights", None)
     for key in ("categorical", "exclude"):
         if key in kept:
             some = (kept[key],) if isinstance(kept[key], str) else kept[key]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId, Labels
-from intarsia.data.labels import LabelSettings, encode_labels, meaning
+from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table
 from intarsia.errors import FederationError, TableError
@@ -60,7 +60,10 @@ def encoding_of(
                 "it in categorical at both, or correct the values of one."
             )
     labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
-    labels, codes = meaning(labelled, settings or LabelSettings(), tables)
+    settings = settings or LabelSettings()
+    labels, codes = meaning(labelled, settings, tables)
+    weighted = any(table.weights is not None for table in tables.values())
+    labels = with_weights(labels, settings, weighted=weighted)
     return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
 
 
@@ -107,6 +110,7 @@ def encode(table: Table, encoding: Encoding) -> Block:
         else encode_labels(table.labels, table.client, encoding.labels, encoding.codes),
         groups,
         shapes=table.shapes,
+        weights=table.weights,
     )
 
 

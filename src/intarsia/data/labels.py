@@ -7,9 +7,10 @@ task, anything else regression. Binary classes are -1 and +1 in ascending order,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,9 @@ class LabelSettings:
     task: Task | None = None  # None: by the values
     positive: str | int | tuple[str | int, ...] | None = None  # these classes are +1
     classes: tuple[str | int, ...] = ()  # anything else in a label column is an error
+    # "balanced": all classes count alike; a table: class -> the weight of its rows, 1 where it has
+    # none; they multiply the weights that rows have
+    class_weight: Literal["balanced"] | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.positive is not None and self.task in ("multiclass", "regression"):
@@ -66,6 +70,17 @@ class LabelSettings:
             raise ExperimentError(
                 "[labels] positive is an empty list; name at least one class that is +1."
             )
+        if self.class_weight is not None and self.task == "regression":
+            raise ExperimentError(
+                "[labels] class_weight is set but task is 'regression', which has no classes; "
+                "remove one of the two, or set weights at the clients with labels."
+            )
+        if isinstance(self.class_weight, Mapping):
+            for name, one in self.class_weight.items():
+                if not (one > 0 and math.isfinite(one)):
+                    raise ExperimentError(
+                        f"[labels] class_weight of {name!r} is {one:g}; set a number above 0."
+                    )
         wrong = [one for one in self.positives if self.named and one not in self.named]
         if wrong:
             raise ExperimentError(
@@ -178,6 +193,35 @@ def meaning(
         )
     values = (-1.0, 1.0) if task == "binary" else map(float, range(len(classes)))
     return Labels(task, classes, name), dict(zip(classes, values, strict=True))
+
+
+def with_weights(labels: Labels, settings: LabelSettings, *, weighted: bool) -> Labels:
+    """Return the labels with what is public about their weights.
+
+    Raises
+    ------
+    ExperimentError
+        If classes are weighted and there are none, or there is no such class.
+    """
+    given = settings.class_weight
+    if given is None:
+        return replace(labels, weighted=weighted)
+    if labels.task == "regression":
+        raise ExperimentError(
+            f"[labels] class_weight is set but the labels of column {labels.name!r} are numbers to "
+            "predict; remove it, or set weights at the clients with labels."
+        )
+    if isinstance(given, str):
+        return replace(labels, weighted=True, class_weights="balanced")
+    own = {canonical(name): float(one) for name, one in given.items()}
+    for name in own:
+        if name not in labels.classes:
+            raise ExperimentError(
+                f"[labels] class_weight names {name!r}, which is not a class; "
+                f"{nearest(name, labels.classes)}."
+            )
+    weights = tuple(own.get(name, 1.0) for name in labels.classes)
+    return replace(labels, weighted=True, class_weights=weights)
 
 
 def _regression(found: list[NDArray[Any]], settings: LabelSettings) -> bool:

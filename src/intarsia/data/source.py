@@ -31,6 +31,7 @@ class Source:
     id: str | None = None  # None: the rows belong to this client alone; libsvm, npz: "row"
     id_type: Literal["integer", "text"] | None = None  # None: integer if every id is a whole number
     label: str | None = None  # None: a client without labels (libsvm, npz: those of the file)
+    weights: str | None = None  # column with the weight of each row's loss, beside the label
     features: tuple[str, ...] | None = None  # None: every other column
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -49,6 +50,11 @@ class Source:
         if self.id is not None and self.id == self.label:
             raise ExperimentError(
                 f"{where}: id and label are both {self.id!r}; name two different columns."
+            )
+        if self.weights is not None and self.weights in (self.id, self.label):
+            raise ExperimentError(
+                f"{where}: weights is {self.weights!r}, which is the id or the label column; name "
+                "a column of its own."
             )
         if self.separator is not None and len(self.separator.encode()) != 1:
             raise ExperimentError(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Values
+from intarsia.core.block import Array, Block, ClientId, Values
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
@@ -51,6 +51,7 @@ class Table:
     generated: bool = False  # the ids were made from the client's name and the row
     # of a sample's values in the groups that are arrays, as a `Block` has them
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    weights: Array | None = None  # (samples,) of their losses, where a column says them
 
     @property
     def numeric(self) -> tuple[str, ...]:

@@ -101,6 +101,11 @@ def _arguments(name: str) -> tuple[str, ...]:
 
 def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
     """Return the data set in a file or a database, with encoded labels, and what they mean."""
+    if source.weights is not None:
+        raise source.error(
+            f"weights is {source.weights!r}, which a data set that is dealt to clients has not",
+            "remove it, or describe each client by a [[client]] table with weights",
+        )
     table = read(source)
     encoding = encoding_of({table.client: table}, settings)
     block = encode(table, encoding)

@@ -59,7 +59,7 @@ from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
 from intarsia.training import privacy_guarantee, timing
-from intarsia.training.checks import check_task
+from intarsia.training.checks import check_task, check_weights
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
@@ -268,6 +268,7 @@ class AtSites:
         description, options, schema = plan.description, plan.options, plan.schema
         assert plan.algorithm.federated
         check_task(description, schema, options)
+        check_weights(description, plan.algorithm, schema)
         plan.algorithm.init_server(options, schema, RandomKey((description.seed,)))
         patience = self._caller.patience
         quorum = patience.quorum if patience.absent == "continue" else None

@@ -38,6 +38,7 @@ class TableMetadata:
     sparse: bool  # whether an absent entry is 0, and not missing
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
+    weighted: bool = False  # whether rows have weights
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMeta
         not isinstance(table.values, np.ndarray),
         id,
         PROTOCOL,
+        table.weights is not None,
     )
 
 
@@ -113,4 +115,5 @@ def _table(client: ClientId, one: TableMetadata) -> Table:
         values,
         {name: Category(none, levels) for name, levels in one.levels.items()},
         labels,
+        weights=np.ones(1) if one.weighted else None,
     )

@@ -26,7 +26,7 @@ from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import assemble
-from intarsia.data.labels import notes_on_labels
+from intarsia.data.labels import notes_on_labels, with_weights
 from intarsia.data.reader import read
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
@@ -88,7 +88,7 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
         x = block.x
         parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
-        for array in (block.samples, *parts, block.y):
+        for array in (block.samples, *parts, block.y, block.weights):
             if array is not None:
                 total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
     return total
@@ -121,6 +121,7 @@ def build(
             f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
             "out for validation; the test part was not used."
         )
+    labels = with_weights(labels, experiment.labels, weighted=labels.weighted)
     checks.check_features(train)
     left = _drop_unlabelled(train)
     if left:

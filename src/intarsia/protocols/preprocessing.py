@@ -1,6 +1,6 @@
 """Prepare every client's table for training: copies counted once, features standardised, by sums.
 
-0. `add_labels`: labels of one sample that differ between clients are refused.
+0. `add_labels`: labels of one sample, or weights, that differ between clients are refused.
 1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
    hold, the clients that share a sample add up who has a value, and then random projections of
    the values that all of them have. A value with c copies counts 1/c at each of them; a projection
@@ -10,6 +10,10 @@
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
+
+3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
+   open the sum of the weights of each class over the federation. They multiply by the classes'
+   weights, and divide by the mean, so that λ means what it does without weights.
 
 What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
 and, where copies differ, three random combinations of the difference, modulo M; the server learns
@@ -44,7 +48,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
 from intarsia.core import algorithm as fl
-from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values, row_weights
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, TableError
 
@@ -63,9 +67,9 @@ class CompareLabels:
 @fl.describe("differences between two clients' labels on shared rows")
 @dataclass(frozen=True)
 class LabelDifferences:
-    """A client's part of what the labels of two differ by."""
+    """A client's part of what the labels of two differ by, and the weights where rows have some."""
 
-    totals: Array  # (pairs,)
+    totals: Array  # (pairs,); with weights (pairs, 2)
 
 
 def check_agreement(clients: fl.Clients, schema: Schema) -> None:
@@ -84,7 +88,15 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     messages = dict.fromkeys(clients.ids, CompareLabels())
     # discloses which two clients have labels that differ, and a random combination by how much
     totals = clients.reveal(clients.sum(_add_labels(schema), messages)).totals
-    wrong = [pairs[number] for number in np.flatnonzero(totals).tolist()]
+    totals = totals.reshape(len(pairs), -1)
+    wrong = [pairs[number] for number in np.flatnonzero(totals[:, 0]).tolist()]
+    if not wrong and totals[:, 1:].any():
+        first, second, shared = pairs[int(np.flatnonzero(totals[:, 1])[0])]
+        raise FederationError(
+            f"{first!r} and {second!r} have different weights of one or more of the {len(shared)} "
+            "samples that both label; give both the same column of weights, or only one of them "
+            "the labels."
+        )
     if wrong:
         first, second, shared = wrong[0]
         more = f", and so do {len(wrong) - 1} more pairs of clients" if len(wrong) > 1 else ""
@@ -114,7 +126,8 @@ def _add_labels(schema: Schema) -> fl.ClientFunction:
         state: Preparation, block: Block, message: CompareLabels, rng: fl.RandomKey
     ) -> tuple[Preparation, LabelDifferences]:
         pairs, own = known(), schema.samples.own(state.client)
-        totals = np.zeros(len(pairs))
+        weighted = schema.labels.weighted
+        totals = np.zeros((len(pairs), 2) if weighted else len(pairs))
         for number, (first, second, shared) in enumerate(pairs):
             if state.client not in (first, second):
                 continue
@@ -127,7 +140,12 @@ def _add_labels(schema: Schema) -> fl.ClientFunction:
                 )
             factors = fl.RandomKey(("labels", number)).generator().integers(1, _MOST, len(y))
             sign = 1 if state.client == first else -1
-            totals[number] = sign * math.fsum((factors * y).tolist())
+            total = sign * math.fsum((factors * y).tolist())
+            if weighted:
+                own_weights = row_weights(block)[np.searchsorted(own, shared)]
+                totals[number] = total, sign * math.fsum((factors * own_weights).tolist())
+            else:
+                totals[number] = total
         return state, LabelDifferences(totals)
 
     return _function(add_labels)
@@ -149,6 +167,7 @@ class Preparation:
     # part -> (samples, features): holders that have a value; only where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
     client: ClientId = ""  # whose it is
+    weights: Array | None = None  # (training samples,) with mean 1 over the federation
 
 
 @dataclass(frozen=True)
@@ -272,7 +291,69 @@ def prepare(
         names = [str(name) for name in schemas["train"].features.ids[zero]]
         if names:
             notes.append(f"Constant over all training samples, so left at 0: {_listed(names)}.")
+    # step 3: nobody but the clients with labels opens the totals of the classes
+    labels = schemas["train"].labels
+    if labels.weighted:
+        count_classes, settle_weights = _weighing(schemas["train"])
+        labellers = schemas["train"].labelled.owners
+        counted = clients.sum(count_classes, dict.fromkeys(labellers, CountClasses()))
+        clients.ask(settle_weights, dict.fromkeys(labellers, ClassTotals(counted.totals)))
     return tuple(notes)
+
+
+@dataclass(frozen=True)
+class CountClasses:
+    """Ask for the weights of the classes."""
+
+
+@fl.describe("summed weights of rows by class")
+@dataclass(frozen=True)
+class ClassWeights:
+    """A client's part of the weights of the classes; of numbers to predict all are one class."""
+
+    totals: Array  # (classes,)
+
+
+@dataclass(frozen=True)
+class ClassTotals:
+    """The weights of the classes over the federation, for the clients with labels."""
+
+    totals: Array  # (classes,)
+
+
+def _weighing(schema: Schema) -> tuple[fl.ClientFunction, ...]:
+    """Return the client functions of step 3."""
+    labels, count = schema.labels, max(len(schema.labels.classes), 1)
+
+    def class_of(block: Block) -> NDArray[np.intp]:
+        """Return the number of each sample's class; of those without a label the number 0."""
+        if block.y is None or labels.task == "regression":
+            return np.zeros(block.shape[0], np.intp)
+        y = np.nan_to_num(block.y, nan=-1.0)
+        return (np.maximum(y, 0) if labels.task == "multiclass" else y > 0).astype(np.intp)
+
+    def count_classes(
+        state: Preparation, block: Block, message: CountClasses, rng: fl.RandomKey
+    ) -> tuple[Preparation, ClassWeights]:
+        holders = schema.label_holders[schema.samples.own(state.client)]
+        labelled = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
+        each = np.where(labelled, row_weights(block) / np.maximum(holders, 1), 0.0)
+        return state, ClassWeights(np.bincount(class_of(block), each, count))
+
+    def settle_weights(
+        state: Preparation, block: Block, message: ClassTotals, rng: fl.RandomKey
+    ) -> tuple[Preparation, fl.Ready]:
+        totals, given = np.asarray(message.totals), labels.class_weights
+        factors = np.ones(count)
+        if given == "balanced":
+            factors = totals.sum() / (count * np.where(totals > 0, totals, np.inf))
+        elif given is not None:
+            factors = np.array(given)
+        mean = float(totals @ factors) / len(schema.samples)
+        weights = row_weights(block) * factors[class_of(block)] / mean
+        return replace(state, weights=weights), fl.Ready()
+
+    return tuple(_function(one) for one in (count_classes, settle_weights))
 
 
 def _shared_features(schema: Schema) -> list[int]:
@@ -472,8 +553,13 @@ def _row_shares(block: Block) -> Array:
 
 
 def prepared(state: Preparation, part: str, block: Block) -> Block:
-    """Return a client's block, standardised, missing values replaced by the mean (0)."""
+    """Return a client's block, standardised, missing values replaced by the mean (0).
+
+    Training rows have their weights of mean 1.
+    """
     block = _with_observed(state, part, block)
+    if state.weights is not None and part == "train":
+        block = replace(block, weights=state.weights)
     if block.sparse:
         inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
         if (inverse == 1).all():
@@ -504,6 +590,10 @@ def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
         *fl.sums(measure_features, centre),
         *fl.sums(settle_scale, reveals=("features",)),
     ]
+    if schemas["train"].labels.weighted:
+        count_classes, settle_weights = _weighing(schemas["train"])
+        weighing = (*fl.sums(count_classes), *fl.asks(settle_weights))
+        found += fl.each(weighing, parties=lambda schema, _: schema.labelled.owners)
     for part, schema in schemas.items():
         cells = schema.features.cells
         count_copies, project_copies, weigh_copies = _copies(schema, part)
@@ -522,6 +612,7 @@ def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
 
 
 _TOTALS: Mapping[str, fl.Origin] = {
+    "ClassTotals.totals": "ClassWeights.totals",
     "CopiedTotals.holders": "Copied.holders",
     "CopiedTotals.observed": "Copied.observed",
     "CopiedTotals.projections": "Projected.projections",

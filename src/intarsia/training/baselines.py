@@ -31,7 +31,7 @@ from scipy.sparse import csr_array
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId, Labels, Values, targets
+from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weights, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.settings import Count, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
@@ -86,6 +86,7 @@ def optimum(
         tolerance=tolerance,
         epochs=epochs,
         rng=np.random.default_rng(seed),
+        weights=block.weights,
     )
     first = Optimum(found.w, found.primal, found.dual)
     if found.converged:
@@ -125,6 +126,7 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
     schema = engine.schema(part)
     shape = (len(schema.samples), len(schema.features))
     y = np.full(shape[0], np.nan)
+    weights = np.ones(shape[0]) if schema.labels.weighted else None
     rows: list[Any] = []
     columns: list[Any] = []
     data: list[Any] = []
@@ -136,6 +138,8 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
         if block.y is not None:
             known = ~np.isnan(block.y)
             y[own[known]] = block.y[known]
+            if weights is not None:
+                weights[own[known]] = row_weights(block)[known]
         if sparse:
             entries = csr_array(block.x).tocoo()
             rows.append(own[entries.coords[0]])
@@ -146,7 +150,8 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
     if sparse:
         places = (np.concatenate(rows), np.concatenate(columns))
         x = sdca.as_rows(csr_array((np.concatenate(data), places), shape=shape))
-    return Block(schema.samples.ids, tuple(map(str, schema.features.ids)), x, y)
+    names = tuple(map(str, schema.features.ids))
+    return Block(schema.samples.ids, names, x, y, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -289,7 +294,9 @@ class Liblinear:
         check_ranges(self)
 
 
-_LINEAR = fl.Model(predict=lambda state, block: scores(block.x, state.w), kind="linear")
+_LINEAR = fl.Model(
+    predict=lambda state, block: scores(block.x, state.w), kind="linear", row_weights=True
+)
 _NOTHING = fl.Disclosure()  # crosses: the data is in one place
 
 
@@ -318,6 +325,7 @@ def _centralised(
         tolerance=description.tolerance,
         epochs=description.rounds,
         rng=np.random.default_rng(description.seed),
+        weights=table.weights,
     )
     del table
     info = fl.RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
@@ -332,9 +340,9 @@ def _liblinear(
 ) -> Outcome:
     table = pooled(engine)
     y = targets(table, engine.schema("train").labels.outputs)
-    solved = [_solve(table.x, own, options, description.seed) for own in y]
+    solved = [_solve(table.x, own, table.weights, options, description.seed) for own in y]
     w = np.stack([one.w for one in solved])
-    info = _bounds(table.x, y, w, options)
+    info = _bounds(table.x, y, w, table.weights, options)
     del table
     every, own = graded(engine, w, options.loss, part)
     said = dict.fromkeys(one.warning for one in solved if one.warning)
@@ -352,7 +360,7 @@ class _Solved:
     warning: str
 
 
-def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
+def _solve(x: Any, y: Array, weights: Array | None, options: Liblinear, seed: int) -> _Solved:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.svm import LinearSVC
@@ -373,7 +381,7 @@ def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
         solver = LinearSVC(C=1 / strength, loss=options.loss, dual=dual, random_state=seed, **known)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        solver.fit(x, y)
+        solver.fit(x, y, weights)
     said = [one for one in caught if issubclass(one.category, ConvergenceWarning)]
     iterations = 1 if solver.n_iter_ is None else int(np.max(solver.n_iter_))
     warning = (
@@ -383,17 +391,18 @@ def _solve(x: Any, y: Array, options: Liblinear, seed: int) -> _Solved:
     return _Solved(np.ravel(solver.coef_), iterations, warning if said else "")
 
 
-def _bounds(x: Any, y: Array, w: Array, options: Liblinear) -> fl.RoundMetrics:
+def _bounds(
+    x: Any, y: Array, w: Array, weights: Array | None, options: Liblinear
+) -> fl.RoundMetrics:
     """Return the objective, with a dual point for the losses where the scores give one."""
     loss, z = losses.loss_code(options.loss), scores(x, w)
     weight = options.regularisation
-    primal = sdca.primal_objective(z, y, w, regularisation=weight, loss=loss)
+    known: dict[str, Any] = {"regularisation": weight, "loss": loss, "weights": weights}
+    primal = sdca.primal_objective(z, y, w, **known)
     if loss == losses.HINGE:  # where a score of 1 tells nothing about its dual
         return fl.RoundMetrics(primal=primal)
-    alpha = losses.dual_from_scores(loss, z, y)
-    dual = sdca.dual_objective(
-        alpha, y, sdca.weights_from_duals(x, alpha, weight), regularisation=weight, loss=loss
-    )
+    alpha = losses.dual_from_scores(loss, z, y, weights)
+    dual = sdca.dual_objective(alpha, y, sdca.weights_from_duals(x, alpha, weight), **known)
     gap = Optimum(w, primal, dual).gap
     return fl.RoundMetrics(primal=primal, dual=dual, gap_relative=gap)
 

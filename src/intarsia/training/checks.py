@@ -101,11 +101,32 @@ def check_fit(
 ) -> None:
     """Refuse clients that the algorithm, its loss or the privacy settings are not for."""
     check_task(description, schema, options)
+    check_weights(description, algorithm, schema)
     if algorithm.federated:
         algorithm.init_server(options, schema, RandomKey((description.seed,)))
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)
     privacy_guarantee.check_summands(description, algorithm, options, schema)
+
+
+def check_weights(
+    description: Experiment, algorithm: Algorithm | Baseline, schema: Schema
+) -> None:
+    """Refuse weights of rows that the algorithm would leave aside, or no noise was measured for."""
+    if not schema.labels.weighted:
+        return
+    if not algorithm.model.row_weights:
+        raise ExperimentError(
+            f"Rows have weights (weights of a client, or class_weight of [labels]), which "
+            f'{algorithm.name} does not know; use "hyfdca", "centralised", "standalone" or '
+            '"liblinear", or remove them.'
+        )
+    if description.privacy.epsilon:
+        raise ExperimentError(
+            f"privacy.epsilon is {description.privacy.epsilon:g} and rows have weights: a row of a "
+            "large weight moves the model by more than the noise is measured for; remove the "
+            "weights, or set epsilon = 0."
+        )
 
 
 def check_task(description: Experiment, schema: Schema, options: Any) -> None:

@@ -214,6 +214,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         sparse=server.sparse,
         frame=server.options.frame,
         dealer=server.dealer if server.options.system == "shares" or clients.sealed else None,
+        told=server.weighted,
     )
     return replace(server, phase=phase)
 
@@ -362,6 +363,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Factors.third": "MaskedRows.third",
     "OwnFrame.frame": "Frame.frame",
     "OwnFrame.squares": "Frame.squares",
+    "Gather.curvature": "DualPoint.curvature",
     "Line.z": "Products.z",
     "Mask.bounds": "Measured.bounds",
     "MeasurePoint.rows": "Gathered.rows",
@@ -417,7 +419,7 @@ HYFDCA = fl.Algorithm(
         *newton.STATES,
         *partial_participation.STATES,
     ),
-    model=fl.Model(predict=predict, additive=True, kind="linear"),
+    model=fl.Model(predict=predict, additive=True, kind="linear", row_weights=True),
     disclosure=fl.Disclosure(
         sends=tuple(
             _with_parties(one)

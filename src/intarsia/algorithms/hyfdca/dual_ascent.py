@@ -186,10 +186,13 @@ def aggregate_primal(
 
 def _conjugates(client: Client, block: Block, change: Array) -> Array:
     loss, held = losses.loss_code(client.options.loss), client.label_share > 0
-    y = targets(block, len(change))[:, held]
+    y, weights = targets(block, len(change))[:, held], block.weights_of(held)
     share, start, move = client.label_share[held], client.alpha[:, held], change[:, held]
     duals = [start + step * move for step in _STEPS]
-    terms = [losses.minus_conjugate(loss, alpha, y, slack=losses.EDGE) @ share for alpha in duals]
+    terms = [
+        losses.minus_conjugate(loss, alpha, y, weights, slack=losses.EDGE) @ share
+        for alpha in duals
+    ]
     return np.array([float(term.sum()) for term in terms])
 
 
@@ -464,10 +467,11 @@ def local_dual_ascent(
         sigma=options.sigma,
         regularised_samples=regularised,
         loss=loss,
+        weights=block.weights,
     )
     if not local:
         # Algorithm 3: no further than c_k = N_k/N of the way to -l'(z)
-        reach = losses.dual_from_scores(loss, z, y) - message.alpha
+        reach = losses.dual_from_scores(loss, z, y, block.weights) - message.alpha
         reach = np.nan_to_num(reach) * (block.shape[0] / client.samples)
         steps = np.clip(steps, np.minimum(reach, 0), np.maximum(reach, 0))
     return client, Steps(steps, _at(client, block, message.alpha, z, mine))
@@ -485,9 +489,10 @@ def _find_scores(client: Client, block: Block, message: Ascend | Scores) -> tupl
 def _at(client: Client, block: Block, alpha: Array, z: Array, mine: NDArray[np.int64]) -> Array:
     """Return Σ l(z_i) and Σ -l*(-α_i) of some samples, and the client's share of ‖w‖²."""
     loss, y = losses.loss_code(client.options.loss), targets(block, len(z))[:, mine]
+    weights = block.weights_of(mine)
     terms = (
-        losses.value(loss, z[:, mine], y),
-        losses.minus_conjugate(loss, alpha[:, mine], y, slack=losses.EDGE),
+        losses.value(loss, z[:, mine], y, weights),
+        losses.minus_conjugate(loss, alpha[:, mine], y, weights, slack=losses.EDGE),
         client.w**2 @ client.feature_share,
     )
     return np.array([float(term.sum()) for term in terms])

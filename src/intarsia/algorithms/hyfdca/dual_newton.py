@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.core.block import Array, Block, ClientId, row_weights, targets
 from intarsia.maths.linear import dual_newton_system as system
 from intarsia.maths.linear import losses
 from intarsia.maths.linear import row_products as packed
@@ -206,7 +206,8 @@ def settle_down(
     centre = zeros.copy()
     if losses.loss_code(before.options.loss) == losses.HINGE:
         mine = before.counted
-        centre[:, mine] = targets(block, len(alpha))[:, mine] * alpha[:, mine]
+        signs = targets(block, len(alpha))[:, mine]
+        centre[:, mine] = signs * alpha[:, mine] / row_weights(block)[mine]
     anchor = Anchor(
         before=before,
         w=w,
@@ -245,7 +246,8 @@ def centre_duals(
         centre, last, reach, slack = system.move_centre(y, z, centre, last, reach, slack, *given)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     weight = reach if loss == losses.HINGE else message.weight
-    sums = dual_points(loss, y, z, centre, weight, before.counted, alpha, curvature)
+    given = (weight, before.counted, alpha, curvature, block.weights)
+    sums = dual_points(loss, y, z, centre, *given)
     anchor = fl.evolve(anchor, z=z, centre=centre, last=last, reach=reach, slack=slack)
     return anchor, CentredDuals(alpha, curvature, sums)
 
@@ -512,9 +514,10 @@ def slope_of_steps(
     y, steps = targets(block, len(z)), np.tile(_STEPS, (len(z), 1))
     loss = losses.loss_code(before.options.loss)
     if loss == losses.HINGE:
-        found = system.hinge_slopes(y, z, q, centre, anchor.reach, before.counted, steps)
+        found = system.hinge_slopes(y, z, q, centre, anchor.reach, before.counted, steps, block.weights)
     else:
-        found = slopes(loss, y, z, q, centre, message.weight, before.counted, steps)
+        given = (message.weight, before.counted, steps, block.weights)
+        found = slopes(loss, y, z, q, centre, *given)
     return anchor, TriedSlopes(found)
 
 

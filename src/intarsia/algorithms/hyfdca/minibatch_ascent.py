@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.core.block import Array, Block, ClientId, row_weights, targets
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import (
     add_at,
@@ -246,8 +246,9 @@ def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> t
     alpha = np.zeros_like(before.alpha)
     mine = before.counted
     if loss == losses.LOGISTIC:
-        alpha[:, mine] = _START * y[:, mine]
-    sums = losses.minus_conjugate(loss, alpha[:, mine], y[:, mine]).sum(axis=1)
+        alpha[:, mine] = _START * y[:, mine] * row_weights(block)[mine]
+    weights = block.weights_of(mine)
+    sums = losses.minus_conjugate(loss, alpha[:, mine], y[:, mine], weights).sum(axis=1)
     return before, RowSum(gather(block.x, np.ones((1, block.shape[0]))), alpha, sums)
 
 
@@ -379,6 +380,7 @@ def find_steps(
         1 / (before.options.regularisation * before.samples),
         walker.counted,
         walker.counted,
+        block.weights,
     )
     steps = np.zeros((len(found), len(rows)))
     steps[:, here] = found
@@ -412,7 +414,8 @@ def settle(
         w[:, start:stop] = walker.w[:, start:stop]
     y, own = targets(block, len(w))[:, mine], walker.alpha[:, mine]
     loss = losses.loss_code(walker.before.options.loss)
-    sums = [losses.minus_conjugate(loss, own, y).sum(axis=1), span_products(w, w, spans)]
+    conjugates = losses.minus_conjugate(loss, own, y, block.weights_of(mine))
+    sums = [conjugates.sum(axis=1), span_products(w, w, spans)]
     alpha = np.zeros_like(walker.alpha)
     alpha[:, mine] = own
     return walker, Settled(alpha, w, np.stack(sums, axis=1))
@@ -433,10 +436,10 @@ def evaluate(
     """Send the losses and the dual terms of the samples whose scores this client reads."""
     assert message.z is not None
     loss, mine = losses.loss_code(walker.before.options.loss), find_read(walker.before)
-    y = targets(block, len(message.z))[:, mine]
+    y, weights = targets(block, len(message.z))[:, mine], block.weights_of(mine)
     sums = [
-        losses.value(loss, message.z[:, mine], y).sum(),
-        losses.minus_conjugate(loss, walker.alpha[:, mine], y).sum(),
+        losses.value(loss, message.z[:, mine], y, weights).sum(),
+        losses.minus_conjugate(loss, walker.alpha[:, mine], y, weights).sum(),
     ]
     square = span_products(walker.w, walker.w, walker.before.feature_turn).sum()
     return walker, DataTerms(np.array(sums), np.array([square]))

@@ -123,6 +123,8 @@ class Newton:
     gram: Any = None  # sealed; None: the clients keep their preconditioner
     dealer: Dealer | None = None  # where the system is shared
     bounds: Any = None  # sealed, of its size at the last point
+    # whether samples' curvatures are sent beside their duals, as they do not follow from these
+    told: bool = False
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
 
@@ -143,10 +145,12 @@ def begin(
     sparse: bool,
     frame: bool = True,
     dealer: Dealer | None = None,
+    told: bool = False,
 ) -> Newton:
     """Start the phase from duals, w(α) and their scores; return the state at that point.
 
-    `dealer` is there where an exact solve is to be shared.
+    `dealer` is there where an exact solve is to be shared; `told` says that samples' curvatures
+    are to be sent.
     """
     framed = solves_exactly(frame, features)
     dealer = dealer if framed else None
@@ -183,6 +187,7 @@ def begin(
         alpha=alpha,
         dual_weights=w,
         dealer=dealer,
+        told=told,
     )
     return _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
 
@@ -282,7 +287,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     weight = np.where(moves & (centred_at <= 2), grown, weight)
     weight = np.where(moves & (centred_at >= 6), _fallen(newton), weight)
     centred_at = np.where(moves, 0, centred_at)
-    move = Move(length, weight, recentre)
+    move = Move(length, weight, recentre, newton.told)
     point = clients.sum(move_duals, dict.fromkeys(newton.labelled, move))
     # discloses for each output: losses, dual terms, the proximal term, the number of samples with
     # curvature
@@ -298,6 +303,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         framed=newton.framed and newton.dealer is None,
         gram=renew,
         faded=newton.faded,
+        curvature=point.curvature if newton.told else None,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w

@@ -19,7 +19,7 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId, Values, targets
+from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import losses
@@ -230,15 +230,21 @@ class Move:
     step: Array
     weight: Array
     recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
+    curvature: bool = False  # whether the owners of a sample cannot tell its curvature from its dual
 
 
-@fl.describe(alpha="each row's dual variable", sums="terms of the training objective")
+@fl.describe(
+    alpha="each row's dual variable",
+    sums="terms of the training objective",
+    curvature="each row's curvature of the loss",
+)
 @dataclass(frozen=True)
 class DualPoint:
     """Dual points of the samples whose label counts at the client."""
 
     alpha: fl.PerSample
     sums: Array  # (outputs, 4) as in dual_points
+    curvature: fl.PerSample | None = None
 
 
 @dataclass(frozen=True)
@@ -252,6 +258,7 @@ class Gather:
     framed: bool
     gram: bool  # whether to renew the preconditioner
     faded: bool = False  # whether samples count that had curvature some steps ago
+    curvature: fl.PerSample | None = None  # None: it follows from the dual point
 
 
 @fl.describe(
@@ -333,7 +340,9 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     y = targets(block, outputs)
     if before.options.loss == "hinge":
         held = ~np.isnan(y)
-        centre = np.where(held, y, 0.0) * message.alpha if message.warm else np.full(y.shape, 0.5)
+        centre = np.full(y.shape, 0.5)
+        if message.warm:
+            centre = np.where(held, y, 0.0) * message.alpha / row_weights(block)
     else:
         centre = np.zeros((outputs, samples))
     if message.shared and (before.overlap is None or message.frame != before.overlap.widest):
@@ -468,8 +477,10 @@ def move_duals(
         z, centre = z.copy(), centre.copy()
         move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
-    sums = dual_points(point.loss, y, z, centre, message.weight, point.mine, alpha, curvature)
-    return fl.evolve(point, z=z, centre=centre), DualPoint(alpha, sums)
+    given = (message.weight, point.mine, alpha, curvature, block.weights)
+    sums = dual_points(point.loss, y, z, centre, *given)
+    point = fl.evolve(point, z=z, centre=centre)
+    return point, DualPoint(alpha, sums, curvature if message.curvature else None)
 
 
 @fl.client_function
@@ -478,10 +489,13 @@ def gather_point(
 ) -> tuple[Point, Gathered]:
     """Count the dual point into w(α); select the samples of the Hessian."""
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
-    present = curvatures(point.loss, message.alpha, message.weight[:, None])
+    if message.curvature is None:
+        present = curvatures(point.loss, message.alpha, message.weight[:, None])
+    else:  # it came through a sealed sum
+        present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded = np.maximum(present, _FADING * point.faded)
     counted = faded if message.faded else present
-    selected, curvature = _select(point, message, counted)
+    selected, curvature = _select(point, message, counted, present)
     rows = counts = None
     if message.framed:
         new = selected[~point.known[selected]]
@@ -502,7 +516,9 @@ def gather_point(
     return point, Gathered(change, gram, rows, counts)
 
 
-def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.int64], Array]:
+def _select(
+    point: Point, message: Gather, counted: Array, present: Array
+) -> tuple[NDArray[np.int64], Array]:
     """Return samples with curvature (up to the budget, ascending), and their curvatures.
 
     The owners of a cell see the same curvatures and take them in the same order, so they select
@@ -511,14 +527,11 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
-    alpha = np.ascontiguousarray(message.alpha)
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
         if point.shared:
-            samples, curvature = telling_samples(
-                point.loss, alpha, message.weight, *given, point.before.norms
-            )
+            samples, curvature = telling_samples(present, *given, point.before.norms)
         else:
             samples, curvature = curved_samples(counted, *given)
         found.append(samples)

@@ -286,7 +286,8 @@ def slope_along(
     y = targets(block, len(point.z))
     return point, Slopes(
         slopes(
-            point.loss, y, point.z, point.q, point.centre, message.weight, point.mine, message.steps
+            *(point.loss, y, point.z, point.q, point.centre),
+            *(message.weight, point.mine, message.steps, block.weights),
         )
     )
 

@@ -322,10 +322,12 @@ def ascend_locally(
         sigma=before.options.sigma,
         samples=before.samples,
         loss=loss,
+        sample_weights=block.weights,
     )
     # every sample is stepped on by one of its owners, so that these sums count each step once
     change = steps[:, order]
-    along = _conjugates(loss, message.alpha[:, order], change, y[:, order])
+    weights = block.weights_of(order)
+    along = _conjugates(loss, message.alpha[:, order], change, y[:, order], weights)
     return place, StepsThere(steps, along - search_points(loss) * np.vdot(steps, message.z))
 
 
@@ -345,11 +347,18 @@ def _row_scale(place: Place, present: tuple[ClientId, ...]) -> Array:
     return np.asarray(np.sqrt(np.maximum(known * before.row_scale**2, before.row_scale > 0)))
 
 
-def _conjugates(loss: int, start: Array, change: Array, y: Array, share: Any = 1.0) -> Array:
+def _conjugates(
+    loss: int,
+    start: Array,
+    change: Array,
+    y: Array,
+    weights: Array | None,
+    share: Any = 1.0,
+) -> Array:
     """Return Σ -l*(-α_i) along a line of duals, (points,)."""
     duals = [start + step * change for step in search_points(loss)]
-    terms = [losses.minus_conjugate(loss, alpha, y, slack=losses.EDGE) * share for alpha in duals]
-    return np.array([float(term.sum()) for term in terms])
+    terms = [losses.minus_conjugate(loss, one, y, weights, slack=losses.EDGE) for one in duals]
+    return np.array([float((term * share).sum()) for term in terms])
 
 
 def _settle_trial(place: Place, taken: float) -> Place:
@@ -392,7 +401,7 @@ def keep_trial(
 
 def _loss(place: Place, block: Block, z: Array, mine: NDArray[np.int64]) -> float:
     y, code = targets(block, len(z))[:, mine], losses.loss_code(place.before.options.loss)
-    return float(losses.value(code, z[:, mine], y).sum())
+    return float(losses.value(code, z[:, mine], y, block.weights_of(mine)).sum())
 
 
 @fl.client_function
@@ -403,7 +412,8 @@ def part_of_dual(
     alpha, before = message.alpha, place.before
     held = before.label_share > 0
     y, loss = targets(block, len(alpha))[:, held], losses.loss_code(before.options.loss)
-    conjugates = _conjugates(loss, 0.0 * y, alpha[:, held], y, before.label_share[held])
+    weights, share = block.weights_of(held), before.label_share[held]
+    conjugates = _conjugates(loss, 0.0 * y, alpha[:, held], y, weights, share)
     w = gather(block.x, alpha) / _regularised(place)
     return place, Evaluated(w, scores(block.x, message.u), conjugates)
 

@@ -94,6 +94,7 @@ class Server:
     # for each client, the clients with labels among the owners of its samples
     dealer: newton_shares.Dealer | None = None
     readers: bool = False  # whether one client alone reads each score: False in an earlier version
+    weighted: bool = False  # whether rows have weights
 
     retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
 
@@ -150,6 +151,7 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         labellers=_find_labellers(schema),
         dealer=newton_shares.deal_overlaps(schema) if _shares(options, schema) else None,
         readers=True,
+        weighted=schema.labels.weighted,
     )
 
 

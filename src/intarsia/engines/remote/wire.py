@@ -29,7 +29,7 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # functions by their modules; 2 had sealed pieces without nonces; in 3 messages said which labels
 # and columns are compared, and what clients count for; 4 had sealed pieces without owners; in 5
 # sites agreed on schemas alone, not on the experiment.
-PROTOCOL = 6
+PROTOCOL = 7
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -135,14 +135,18 @@ def hinge_slopes(
     reach: Array,
     rows: NDArray[np.int64],
     steps: Array,
+    weights: Array | None = None,
 ) -> Array:
     """Do as `smoothed_losses.slopes` for the hinge, with an s (`reach`) of each sample."""
     total = np.zeros(steps.shape)
     for c in range(y.shape[0]):
         for i in rows:
             q = y[c, i] * direction[c, i]
+            factor = q
+            if weights is not None:
+                factor = weights[i] * q
             beta = centre[c, i] + reach[c, i] * (1.0 - y[c, i] * z[c, i])
             for k in range(steps.shape[1]):
                 tried = beta - steps[c, k] * reach[c, i] * q
-                total[c, k] += min(max(tried, 0.0), 1.0) * q
+                total[c, k] += min(max(tried, 0.0), 1.0) * factor
     return total

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import ask_for_row, reassociated
-from intarsia.maths.linear.losses import dual_step
+from intarsia.maths.linear.losses import dual_step, weighted_step
 from intarsia.maths.linear.products import Arrays, add_row, arrays, inlined_sum, multiply_row
 
 
@@ -44,6 +44,7 @@ def ascend_weighted(
     sigma: float,
     samples: int,
     loss: int,
+    sample_weights: Array | None = None,
 ) -> Array:
     """Return the steps Δα, (outputs, samples), that one client takes on its slices of the rows.
 
@@ -57,11 +58,12 @@ def ascend_weighted(
     weights : (features,), v
     sigma : σ, multiplies coupling and curvature
     samples : N, of all clients
+    sample_weights : (samples,), multiply the losses; None: 1
     """
     coupling = sigma / samples
     curvature = coupling * norms * row_scale**2
     given = (y, alpha, z, curvature, row_scale, order, coupling, loss)
-    return ascend_on_rows(arrays(x), *given, weights, x.shape[1])
+    return ascend_on_rows(arrays(x), *given, weights, x.shape[1], sample_weights)
 
 
 @reassociated
@@ -105,6 +107,7 @@ def ascend_on_rows(
     loss: int,
     weights: Array | None,
     features: int,
+    sample_weights: Array | None,
 ) -> Array:
     """Return the steps of `sdca.ascend_slice`, or with weights of `ascend_weighted`.
 
@@ -117,7 +120,11 @@ def ascend_on_rows(
         for c in range(y.shape[0]):
             own = multiply_row(x, i, move[c])
             score = z[c, i] + coupling * row_scale[i] * own
-            step = dual_step(loss, alpha[c, i] + steps[c, i], y[c, i], score, curvature[i])
+            now = alpha[c, i] + steps[c, i]
+            if sample_weights is None:
+                step = dual_step(loss, now, y[c, i], score, curvature[i])
+            else:
+                step = weighted_step(loss, now, y[c, i], score, curvature[i], sample_weights[i])
             if step != 0.0:
                 steps[c, i] += step
                 if weights is None:

@@ -1,8 +1,10 @@
-"""The four losses of the linear models, their conjugates, and the exact step on one dual variable.
+"""The losses of the linear models, their conjugates, and the exact step on one dual variable.
 
 A loss l(z, y) takes the score z = wᵀx of a sample and its label y: -1 or +1 for the losses of
-classification, a real number for the squared loss. The dual variable of a sample is α, and
+classification, a real number for the others. The dual variable of a sample is α, and
 β = yα for classification. Losses are integer codes, so that compiled kernels branch on them.
+A sample's weight s multiplies its loss: its dual is sα with α in the box, and -(sl)*(-sα) is
+-s l*(-α).
 
 =============  ==============  ====================================  =========
 loss           l(z, y)         -l*(-α)                               box
@@ -59,8 +61,13 @@ def _unknown(loss: int) -> ExperimentError:
     return ExperimentError(f"The loss code is {loss}; it must be one of {LOSSES}.")
 
 
-def value(loss: int, z: Array, y: Array) -> Array:
-    """Return l(z, y), elementwise."""
+def value(loss: int, z: Array, y: Array, weights: Array | None = None) -> Array:
+    """Return l(z, y), elementwise, times the samples' weights, (samples,)."""
+    found = _value(loss, z, y)
+    return found if weights is None else found * weights
+
+
+def _value(loss: int, z: Array, y: Array) -> Array:
     if loss == HINGE:
         return np.maximum(1.0 - y * z, 0.0)
     if loss == SQUARED_HINGE:
@@ -98,16 +105,25 @@ def curvature(loss: int, z: Array, y: Array) -> Array:
     raise _unknown(loss)
 
 
-def minus_conjugate(loss: int, alpha: Array, y: Array, *, slack: float = 0.0) -> Array:
+def minus_conjugate(
+    loss: int, alpha: Array, y: Array, weights: Array | None = None, *, slack: float = 0.0
+) -> Array:
     """Return -l*(-α), a sample's term of N·D(α), elementwise; -inf outside the box.
 
     Duals that are at most `slack` outside count as those at the edge: sealed sums are as exact as
-    their mode.
+    their mode. `weights`, (samples,), multiply the losses.
     """
+    if weights is None:
+        return _minus_conjugate(loss, alpha, y, slack)
+    # steps of a weighted dual are rounded: its edge is met to a few bits
+    return weights * _minus_conjugate(loss, alpha / weights, y, slack / weights + 1e-12)
+
+
+def _minus_conjugate(loss: int, alpha: Array, y: Array, slack: float | Array) -> Array:
     if loss == SQUARED:
         return alpha * y - 0.5 * alpha**2
     beta = y * alpha
-    if slack > 0.0:
+    if np.any(slack > 0.0):
         edge = project(loss, alpha, y) * y
         beta = np.where(np.abs(beta - edge) <= slack, edge, beta)
     if loss == HINGE:
@@ -149,13 +165,14 @@ def project(loss: int, alpha: Array, y: Array) -> Array:
     raise _unknown(loss)
 
 
-def dual_from_scores(loss: int, z: Array, y: Array) -> Array:
+def dual_from_scores(loss: int, z: Array, y: Array, weights: Array | None = None) -> Array:
     """Return α = -l'(z), the duals that belong to the scores, elementwise.
 
     At the optimum of a smooth loss they are the optimal duals; for the hinge they are one choice
-    among the subgradients. They are in the box for any score.
+    among the subgradients. They are in the box for any score. `weights`, (samples,), multiply.
     """
-    return -derivative(loss, z, y)
+    found = -derivative(loss, z, y)
+    return found if weights is None else found * weights
 
 
 def _logistic_root(score: float, q: float, beta: float) -> float:
@@ -223,3 +240,11 @@ def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
     if loss == LOGISTIC:
         return y * (_logistic_root(y * z, q, beta) - beta)
     return math.nan
+
+
+@inlined
+def weighted_step(
+    loss: int, alpha: float, y: float, z: float, q: float, weight: float
+) -> float:
+    """Return `dual_step` for a loss that is multiplied by a weight above 0."""
+    return weight * dual_step(loss, alpha / weight, y, z, q * weight)

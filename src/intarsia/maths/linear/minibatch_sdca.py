@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, reassociated
-from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE, dual_step
+from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE, dual_step, weighted_step
 
 
 @compiled
@@ -52,6 +52,7 @@ def coupled_steps(
     scale: float,
     active: NDArray[np.bool_],
     counted: NDArray[np.bool_],
+    weights: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the steps Δα, (outputs, rows), and Σ slope and Σ bend of the dual, (outputs, 2).
 
@@ -67,6 +68,7 @@ def coupled_steps(
     scale : 1/(λN)
     active : (samples,), whether to step on a sample
     counted : (samples,), whether a sample counts in the sums
+    weights : (samples,), multiply the losses; None: 1
     """
     outputs = alpha.shape[0]
     steps = np.zeros((outputs, len(rows)))
@@ -85,13 +87,18 @@ def coupled_steps(
                 t = along[i]
                 q = (norms[i] + (others - 1.0) * t * t) * scale
                 score = z[c, k] + others * run * t
-                step = dual_step(loss, alpha[c, i], y, score, q)
+                weight = 1.0
+                if weights is None:
+                    step = dual_step(loss, alpha[c, i], y, score, q)
+                else:
+                    weight = weights[i]
+                    step = weighted_step(loss, alpha[c, i], y, score, q, weight)
                 steps[c, k] = step
                 run += step * scale * t
                 if counted[i] and step != 0.0:
-                    slope, bend = _rise(loss, alpha[c, i], y, step)
-                    sums[c, 0] += slope
-                    sums[c, 1] += bend
+                    slope, bend = _rise(loss, alpha[c, i] / weight, y, step / weight)
+                    sums[c, 0] += slope * weight
+                    sums[c, 1] += bend * weight
     return steps, sums
 
 

@@ -27,7 +27,7 @@ from scipy.sparse import csr_array, issparse
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.jit import ask_for_row, reassociated
 from intarsia.maths.linear.local_sdca import ascend_on_rows
-from intarsia.maths.linear.losses import dual_step, minus_conjugate, value
+from intarsia.maths.linear.losses import dual_step, minus_conjugate, value, weighted_step
 from intarsia.maths.linear.products import (
     Arrays,
     add_row,
@@ -103,15 +103,37 @@ def weights_from_duals(x: Rows, alpha: Array, regularisation: float) -> Array:
     return gather(x, np.atleast_2d(alpha)) / (regularisation * int(alpha.shape[-1]))
 
 
-def primal_objective(z: Array, y: Array, w: Array, *, regularisation: float, loss: int) -> float:
-    """Return P(w) from the scores z_i = wᵀx_i, (outputs, samples), summed over the outputs."""
-    data = float(value(loss, z, y).sum()) / int(y.shape[-1])
+def primal_objective(
+    z: Array,
+    y: Array,
+    w: Array,
+    *,
+    regularisation: float,
+    loss: int,
+    weights: Array | None = None,
+) -> float:
+    """Return P(w) from the scores z_i = wᵀx_i, (outputs, samples), summed over the outputs.
+
+    `weights`, (samples,), multiply the losses.
+    """
+    data = float(value(loss, z, y, weights).sum()) / int(y.shape[-1])
     return data + 0.5 * regularisation * float(np.vdot(w, w))
 
 
-def dual_objective(alpha: Array, y: Array, w: Array, *, regularisation: float, loss: int) -> float:
-    """Return D(α), summed over the outputs; `w` must be w(α)."""
-    data = float(minus_conjugate(loss, alpha, y).sum()) / int(y.shape[-1])
+def dual_objective(
+    alpha: Array,
+    y: Array,
+    w: Array,
+    *,
+    regularisation: float,
+    loss: int,
+    weights: Array | None = None,
+) -> float:
+    """Return D(α), summed over the outputs; `w` must be w(α).
+
+    `weights`, (samples,), multiply the losses.
+    """
+    data = float(minus_conjugate(loss, alpha, y, weights).sum()) / int(y.shape[-1])
     return data - 0.5 * regularisation * float(np.vdot(w, w))
 
 
@@ -125,15 +147,17 @@ def ascend(
     *,
     regularisation: float,
     loss: int,
+    weights: Array | None = None,
 ) -> None:
     """Take one exact dual step on each row of `order`, updating `alpha` and `w` in place.
 
     `norms` are the squared norms of the rows. On entry and on return w = w(α). One output may be
-    given without its axis: y, alpha (samples,), w (features,).
+    given without its axis: y, alpha (samples,), w (features,). `weights`, (samples,), multiply the
+    losses.
     """
     y, alpha, w = np.atleast_2d(y, alpha, w)
     scale = 1.0 / (regularisation * y.shape[1])
-    _ascend(arrays(x), y, norms, alpha, w, order, scale, loss)
+    _ascend(arrays(x), y, norms, alpha, w, order, scale, loss, weights)
 
 
 def ascend_slice(
@@ -148,6 +172,7 @@ def ascend_slice(
     sigma: float,
     regularised_samples: float,
     loss: int,
+    weights: Array | None = None,
 ) -> Array:
     """Return the steps Δα, (outputs, samples), that one client takes on its slices of the rows.
 
@@ -165,11 +190,12 @@ def ascend_slice(
     sigma : σ ≥ 1 damps the steps against those that others take at the same time; with 1, one
         client and row scale 1 this is `ascend`
     regularised_samples : λN, N counting the samples of all clients
+    weights : (samples,), multiply the losses; None: 1
     """
     y, alpha, z = np.atleast_2d(y, alpha, z)
     coupling = sigma / regularised_samples
     given = (y, alpha, z, sigma * curvature, row_scale, order, coupling, loss)
-    return ascend_on_rows(arrays(x), *given, None, x.shape[1])
+    return ascend_on_rows(arrays(x), *given, None, x.shape[1], weights)
 
 
 def fit(
@@ -181,11 +207,13 @@ def fit(
     tolerance: float = 1e-6,
     epochs: int = 1000,
     rng: np.random.Generator,
+    weights: Array | None = None,
 ) -> Fit:
     """Return the optimum for all outputs, to the relative duality gap `tolerance`.
 
     Stops after `epochs` passes at the latest; `Fit.converged` tells which. y is (outputs, samples)
-    or (samples,), -1 and +1 for the losses of classification.
+    or (samples,), -1 and +1 for the losses of classification. `weights`, (samples,), above 0,
+    multiply the losses, whose sum is divided by N all the same.
 
     Raises
     ------
@@ -204,14 +232,15 @@ def fit(
     outputs, samples = y.shape
     if samples == 0:
         raise TableError("The table has 0 rows; training needs at least one labelled sample.")
-    objective = partial(_objectives, x, y, regularisation=regularisation, loss=loss)
+    problem: dict[str, Any] = {"regularisation": regularisation, "loss": loss, "weights": weights}
+    objective = partial(_objectives, x, y, **problem)
     norms = row_norms(x)
     alpha, w = np.zeros((outputs, samples)), np.zeros((outputs, x.shape[1]))
     primal, dual = objective(alpha, w)
     done, check = 0, 1
     while done < epochs:
         order = rng.permutation(samples)
-        ascend(x, y, norms, alpha, w, order, regularisation=regularisation, loss=loss)
+        ascend(x, y, norms, alpha, w, order, **problem)
         done += 1
         if done in (check, epochs):
             primal, dual = objective(alpha, w)
@@ -227,10 +256,9 @@ def fit(
 
 
 def _objectives(
-    x: Rows, y: Array, alpha: Array, w: Array, *, regularisation: float, loss: int
+    x: Rows, y: Array, alpha: Array, w: Array, **problem: Any
 ) -> tuple[float, float]:
-    primal = primal_objective(scores(x, w), y, w, regularisation=regularisation, loss=loss)
-    return primal, dual_objective(alpha, y, w, regularisation=regularisation, loss=loss)
+    return primal_objective(scores(x, w), y, w, **problem), dual_objective(alpha, y, w, **problem)
 
 
 @reassociated
@@ -243,13 +271,19 @@ def _ascend(
     order: Order,
     scale: float,
     loss: int,
+    weights: Array | None,
 ) -> None:
     for turn in range(len(order)):
         ask_for_row(x, order, turn)
         i = order[turn]
         for c in range(y.shape[0]):
             z = multiply_row(x, i, w[c])
-            step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
+            if weights is None:
+                step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
+            else:
+                step = weighted_step(
+                    loss, alpha[c, i], y[c, i], z, norms[i] * scale, weights[i]
+                )
             if step != 0.0:
                 alpha[c, i] += step
                 add_row(x, i, step * scale, w[c])

@@ -85,6 +85,7 @@ def dual_points(
     rows: NDArray[np.int64],
     alpha: Array,
     curvature: Array,
+    weights: Array | None = None,
 ) -> Array:
     """Fill the dual points and curvatures of some rows; return sums over them, (outputs, 4).
 
@@ -97,18 +98,22 @@ def dual_points(
     weight : (outputs,), of the smoothing; or (outputs, samples), of each sample's
     rows : positions of the samples to look at
     alpha, curvature : (outputs, samples), overwritten at `rows`
+    weights : (samples,), multiply the losses, their duals and curvatures; None: 1
     """
     sums = np.zeros((y.shape[0], 4))
     for c in range(y.shape[0]):
         for i in rows:
             s = weight[c] if weight.ndim == 1 else weight[c, i]
             a, h = dual_point(loss, z[c, i], y[c, i], centre[c, i], s)
-            alpha[c, i] = a
-            curvature[c, i] = h
-            sums[c, 0] += _value(loss, z[c, i], y[c, i])
-            sums[c, 1] += _minus_conjugate(loss, a, y[c, i])
+            factor = 1.0
+            if weights is not None:
+                factor = weights[i]
+            alpha[c, i] = factor * a
+            curvature[c, i] = factor * h
+            sums[c, 0] += factor * _value(loss, z[c, i], y[c, i])
+            sums[c, 1] += factor * _minus_conjugate(loss, a, y[c, i])
             if loss == HINGE:
-                sums[c, 2] += (y[c, i] * a - centre[c, i]) ** 2
+                sums[c, 2] += factor * (y[c, i] * a - centre[c, i]) ** 2
             if h > 0.0:
                 sums[c, 3] += 1.0
     return sums
@@ -200,9 +205,7 @@ def curved_samples(
 
 @compiled
 def telling_samples(
-    loss: int,
-    alpha: Array,
-    weight: Array,
+    curvature: Array,
     start: int,
     stop: int,
     order: NDArray[np.int64],
@@ -217,16 +220,16 @@ def telling_samples(
 
     Parameters
     ----------
-    alpha, weight, start, stop, order
+    curvature, start, stop, order
         As for `curved_samples`.
     norms : (samples,)
         Squared norms, the same at all owners of a sample.
     """
-    outputs, size = len(alpha), stop - start
+    outputs, size = len(curvature), stop - start
     tells = np.zeros(size)
     for c in range(outputs):
         for i in range(size):
-            h = _curvature(loss, alpha[c, start + i], weight[c])
+            h = curvature[c, start + i]
             tells[i] = max(tells[i], h * max(norms[start + i], 1e-300))
     level = 0.0  # above it all are taken
     curved = tells[tells > 0.0]
@@ -255,7 +258,7 @@ def telling_samples(
     for k in range(len(selected)):
         i = selected[k]
         for c in range(outputs):
-            found[c, k] = _curvature(loss, alpha[c, start + i], weight[c]) / share[i]
+            found[c, k] = curvature[c, start + i] / share[i]
     return selected + start, found
 
 
@@ -292,16 +295,21 @@ def slopes(
     weight: Array,
     rows: NDArray[np.int64],
     steps: Array,
+    weights: Array | None = None,
 ) -> Array:
     """Return Σ α(z + t·direction)·direction over some rows for each step t, (outputs, steps).
 
     It is minus the derivative of the smoothed losses along the direction; `steps` (outputs, steps).
+    `weights`, (samples,), multiply the losses.
     """
     total = np.zeros(steps.shape)
     for c in range(y.shape[0]):
         for i in rows:
             q = direction[c, i]
+            factor = q
+            if weights is not None:
+                factor = weights[i] * q
             for k in range(steps.shape[1]):
                 a, _ = dual_point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
-                total[c, k] += a * q
+                total[c, k] += a * factor
     return total
