@@ -109,9 +109,7 @@ def check_fit(
     privacy_guarantee.check_summands(description, algorithm, options, schema)
 
 
-def check_weights(
-    description: Experiment, algorithm: Algorithm | Baseline, schema: Schema
-) -> None:
+def check_weights(description: Experiment, algorithm: Algorithm | Baseline, schema: Schema) -> None:
     """Refuse weights of rows that the algorithm would leave aside, or no noise was measured for."""
     if not schema.labels.weighted:
         return

@@ -514,7 +514,9 @@ def slope_of_steps(
     y, steps = targets(block, len(z)), np.tile(_STEPS, (len(z), 1))
     loss = losses.loss_code(before.options.loss)
     if loss == losses.HINGE:
-        found = system.hinge_slopes(y, z, q, centre, anchor.reach, before.counted, steps, block.weights)
+        found = system.hinge_slopes(
+            y, z, q, centre, anchor.reach, before.counted, steps, block.weights
+        )
     else:
         given = (message.weight, before.counted, steps, block.weights)
         found = slopes(loss, y, z, q, centre, *given)

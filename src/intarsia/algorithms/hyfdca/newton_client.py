@@ -230,7 +230,9 @@ class Move:
     step: Array
     weight: Array
     recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
-    curvature: bool = False  # whether the owners of a sample cannot tell its curvature from its dual
+    curvature: bool = (
+        False  # whether the owners of a sample cannot tell its curvature from its dual
+    )
 
 
 @fl.describe(

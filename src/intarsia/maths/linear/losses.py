@@ -243,8 +243,6 @@ def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
 
 
 @inlined
-def weighted_step(
-    loss: int, alpha: float, y: float, z: float, q: float, weight: float
-) -> float:
+def weighted_step(loss: int, alpha: float, y: float, z: float, q: float, weight: float) -> float:
     """Return `dual_step` for a loss that is multiplied by a weight above 0."""
     return weight * dual_step(loss, alpha / weight, y, z, q * weight)

@@ -255,9 +255,7 @@ def fit(
     return Fit(w, alpha, primal, dual, done, tolerance)
 
 
-def _objectives(
-    x: Rows, y: Array, alpha: Array, w: Array, **problem: Any
-) -> tuple[float, float]:
+def _objectives(x: Rows, y: Array, alpha: Array, w: Array, **problem: Any) -> tuple[float, float]:
     return primal_objective(scores(x, w), y, w, **problem), dual_objective(alpha, y, w, **problem)
 
 
@@ -281,9 +279,7 @@ def _ascend(
             if weights is None:
                 step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
             else:
-                step = weighted_step(
-                    loss, alpha[c, i], y[c, i], z, norms[i] * scale, weights[i]
-                )
+                step = weighted_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale, weights[i])
             if step != 0.0:
                 alpha[c, i] += step
                 add_row(x, i, step * scale, w[c])
