@@ -206,7 +206,9 @@ def inspect(
     picture
         Draw it as a PNG with this path; and beside it, with `-blocks` in its name, how many clients
         hold each named feature block of each class.
-    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, table_settings, settings
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing
+        As for `run`.
+    table_settings, settings
         As for `run`.
 
     Raises

@@ -48,7 +48,11 @@ def grid(kind):
     if kind in ("columns", "five"):
         return rectangles(x, y, 1, 5 if kind == "five" else 3), labels
     some = "first" if kind == "unlabelled" else "all"
-    return rectangles(x, y, 2, 2, shared_rows=3, shared_columns=1, labels=some), labels
+    made = rectangles(x, y, 2, 2, shared_rows=3, shared_columns=1, labels=some)
+    if kind == "weights":
+        labels = dataclasses.replace(labels, weighted=True)
+        made = {n: dataclasses.replace(b, weights=1.0 + b.samples % 3) for n, b in made.items()}
+    return made, labels
 
 
 def rows(kind):
@@ -85,6 +89,7 @@ RUNS = {
             Run(kind="classes"),
             Run(kind="text", rounds=30),
             Run(kind="unlabelled"),
+            Run(kind="weights"),
             Run(away=(2, 3)),
             Run(kind="text", away=(5, 6)),
             Run({"frame": False}),
@@ -261,7 +266,7 @@ def test_sites_refuse_nothing_of_a_run_as_it_is_declared(name):
 
 def test_what_all_runs_share_is_declared():
     found, declared = set(), set()
-    for intercept, (make, kind) in enumerate([(grid, ""), (networks, "")]):
+    for intercept, (make, kind) in enumerate([(grid, "weights"), (networks, "")]):
         blocks, labels = make(kind)
         schema = Schema.of(blocks, labels)
         engine = Simulation({"train": (schema, blocks)}, 0)

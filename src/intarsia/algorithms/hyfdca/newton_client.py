@@ -230,9 +230,7 @@ class Move:
     step: Array
     weight: Array
     recentre: Array  # weight of the smoothing whose dual point becomes the centre; 0 = keep
-    curvature: bool = (
-        False  # whether the owners of a sample cannot tell its curvature from its dual
-    )
+    curvature: bool = False  # whether curvatures are sent, as they do not follow from the duals
 
 
 @fl.describe(

@@ -1,0 +1,138 @@
+"""Weights of rows in HyFDCA: optimum and certificate of the weighted objective."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import intarsia
+from federations import BINARY, optimum, rectangles, solved, table
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.state import HyFDCA
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
+from intarsia.engines.simulation import Simulation
+from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.maths.linear import losses, sdca
+from intarsia.protocols import preprocessing
+
+WEIGHTED = replace(BINARY, weighted=True)
+
+
+def weighted(blocks, weights):
+    """Return the blocks with the weights of their samples in a pooled table."""
+    return {name: replace(one, weights=weights[one.samples]) for name, one in blocks.items()}
+
+
+@pytest.mark.parametrize("frame", [True, False])
+@pytest.mark.parametrize("loss", losses.LOSSES)
+def test_rows_of_weight_two_count_as_two_rows(loss, frame):
+    x, y = table(40, 5)
+    twice = np.arange(40) % 3 == 0
+    rows = np.repeat(np.arange(40), 1 + twice)
+    best = optimum(x[rows], y[rows], loss=losses.loss_code(loss), regularisation=1e-2)
+    weights = (1.0 + twice) / (1.0 + twice).mean()
+    blocks = weighted(rectangles(x, y, 2, 2, shared_rows=4, shared_columns=1), weights)
+    options = HyFDCA(loss=loss, regularisation=1e-2, frame=frame)
+    conclusion, found = solved(HYFDCA, options, blocks, WEIGHTED, tolerance=1e-10)
+    w = np.array([found[f"f{at:04d}"][0] for at in range(5)])
+    assert w == pytest.approx(best, abs=2e-4)
+    each = losses.value(losses.loss_code(loss), x @ w, y) * weights
+    primal = each.mean() + 0.5 * 1e-2 * w @ w
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert 0 <= conclusion.info.gap_relative + 1e-12 <= 1e-7
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+def test_dual_ascent_and_rounds_with_clients_away_certify_the_weighted_optimum(loss):
+    x, y = table(60, 4)
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, 60)
+    weights /= weights.mean()
+    code = losses.loss_code(loss)
+    fit = sdca.fit(
+        *(x, y),
+        loss=code,
+        regularisation=0.1,
+        tolerance=1e-9,
+        epochs=5000,
+        rng=np.random.default_rng(0),
+        weights=weights,
+    )
+    assert fit.converged
+    blocks = weighted(rectangles(x, y, 3, 1), weights)
+    options = HyFDCA(loss=loss, regularisation=0.1, method="ascent")
+    conclusion, _ = solved(HYFDCA, options, blocks, WEIGHTED, tolerance=1e-3, rounds=60)
+    assert conclusion.info.dual <= fit.primal * (1 + 1e-9)
+    assert fit.dual * (1 - 1e-9) <= conclusion.info.primal <= fit.primal * 1.01
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize("class_weight", [None, "balanced", {"1": 3.0}])
+def test_a_run_finds_the_weights_of_scikit_learn(mode, class_weight):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4))
+    y = (x @ rng.normal(size=4) + rng.normal(size=120) > 1).astype(int)
+    own = rng.uniform(0.1, 4.0, 120)
+    first = pd.DataFrame(x[:, :2], columns=["a", "b"]).assign(id=range(120), y=y, s=own)
+    second = pd.DataFrame(x[:, 2:], columns=["c", "d"]).assign(id=range(120))
+    result = intarsia.run(
+        tables={"first": first, "second": second},
+        id="id",
+        label="y",
+        weights="s",
+        loss="logistic",
+        regularisation=1e-2,
+        test=0,
+        privacy=mode,
+        tolerance=1e-9,
+        yardsticks=False,
+        **({} if class_weight is None else {"class_weight": class_weight}),
+    )
+    totals = np.bincount(y, own)
+    factors = {"balanced": totals.sum() / (2 * totals)}.get(str(class_weight), np.ones(2))
+    weights = own * (np.array([1.0, 3.0]) if isinstance(class_weight, dict) else factors)[y]
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    theirs = LogisticRegression(
+        C=1 / (1e-2 * 120), fit_intercept=False, tol=1e-10, max_iter=1000
+    ).fit(np.column_stack([z, np.ones(120)]), y, weights / weights.mean())
+    expected = theirs.coef_[0, :4] / x.std(axis=0)
+    assert result.model.coef_[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_weights_of_one_sample_that_differ_are_refused():
+    x, y = np.ones((4, 1)), np.array([1.0, -1.0, 1.0, -1.0])
+    blocks = {
+        name: Block(np.arange(4), (name,), x, y, weights=np.array([1.0, 2.0, 3.0, last]))
+        for name, last in (("a", 1.0), ("b", 1.5))
+    }
+    schema = Schema.of(blocks, WEIGHTED)
+    engine = Simulation({"train": (schema, blocks)}, 0)
+    engine.make_states(lambda name: preprocessing.initial(name, engine.block(name)))
+    with pytest.raises(FederationError, match="'a' and 'b' have different weights"):
+        preprocessing.check_agreement(engine, schema)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(0.0, "0"), (np.nan, "empty"), (-1.0, "-1")])
+def test_a_weight_that_is_not_above_0_is_refused_with_its_row(wrong, said):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0, 1, 0], "s": [1.0, wrong, 2.0]})
+    with pytest.raises(TableError, match=f"weights column 's' is {said} in row 2"):
+        intarsia.run(tables={"one": frame}, label="y", weights="s", test=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"class_weight": {"2": 3.0}}, "class_weight names '2'"),
+        ({"class_weight": {"1": 0.0}}, "class_weight of '1' is 0"),
+        ({"class_weight": "balanced", "algorithm": "fedavg"}, "which fedavg does not know"),
+        ({"class_weight": "balanced", "task": "regression"}, "has no classes"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(settings, said):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 0.5], "y": [0, 1, 0, 1]})
+    with pytest.raises(ExperimentError, match=said):
+        intarsia.run(tables={"one": frame}, label="y", test=0, **settings)
