@@ -246,8 +246,8 @@ def centre_duals(
         centre, last, reach, slack = system.move_centre(y, z, centre, last, reach, slack, *given)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     weight = reach if loss == losses.HINGE else message.weight
-    given = (weight, before.counted, alpha, curvature, block.weights)
-    sums = dual_points(loss, y, z, centre, *given)
+    placed = (weight, before.counted, alpha, curvature, block.weights)
+    sums = dual_points(loss, y, z, centre, *placed)
     anchor = fl.evolve(anchor, z=z, centre=centre, last=last, reach=reach, slack=slack)
     return anchor, CentredDuals(alpha, curvature, sums)
 
