@@ -338,7 +338,7 @@ def _weighing(schema: Schema) -> tuple[fl.ClientFunction, ...]:
         holders = schema.label_holders[schema.samples.own(state.client)]
         labelled = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
         each = np.where(labelled, row_weights(block) / np.maximum(holders, 1), 0.0)
-        return state, ClassWeights(np.bincount(class_of(block), each, count))
+        return state, ClassWeights(np.bincount(class_of(block), each, count).astype(np.float64))
 
     def settle_weights(
         state: Preparation, block: Block, message: ClassTotals, rng: fl.RandomKey

@@ -233,7 +233,7 @@ def fit(
     if samples == 0:
         raise TableError("The table has 0 rows; training needs at least one labelled sample.")
     problem: dict[str, Any] = {"regularisation": regularisation, "loss": loss, "weights": weights}
-    objective = partial(_objectives, x, y, **problem)
+    objective = partial(_objectives, problem, x, y)
     norms = row_norms(x)
     alpha, w = np.zeros((outputs, samples)), np.zeros((outputs, x.shape[1]))
     primal, dual = objective(alpha, w)
@@ -255,7 +255,9 @@ def fit(
     return Fit(w, alpha, primal, dual, done, tolerance)
 
 
-def _objectives(x: Rows, y: Array, alpha: Array, w: Array, **problem: Any) -> tuple[float, float]:
+def _objectives(
+    problem: dict[str, Any], x: Rows, y: Array, alpha: Array, w: Array
+) -> tuple[float, float]:
     return primal_objective(scores(x, w), y, w, **problem), dual_objective(alpha, y, w, **problem)
 
 
