@@ -78,7 +78,7 @@ def split(
     TableError
         If no row is left to train on.
     """
-    if not 0 <= test < 1:
+    if not 0 <= test - start < 1:
         raise ExperimentError(
             f"[split] test is {test}; expected a fraction of at least 0 and below 1: set e.g. 0.2."
         )

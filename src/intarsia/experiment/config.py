@@ -125,8 +125,8 @@ class Split:
         settings.check_ranges(self, "[split] ")
         if self.folds == 1 or self.fold >= max(self.folds, 1):
             raise ExperimentError(
-                f"[split] folds is {self.folds} and fold is {self.fold}; set folds to 0 or at least "
-                "2, and fold to a number from 0 that is below it."
+                f"[split] folds is {self.folds} and fold is {self.fold}; set folds to 0 or at "
+                "least 2, and fold to a number from 0 that is below it."
             )
         if self.folds and self.validation:
             raise ExperimentError(
@@ -376,6 +376,32 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     if experiment.tune is not None:
         tree["tune"] = search.to_table(experiment.tune)
     return tree
+
+
+def to_toml(experiment: Experiment) -> str:
+    """Return the text of a file that describes the experiment, without keys at their defaults.
+
+    Needs the library tomli-w, of the extra `intarsia[tune]`.
+    """
+    import tomli_w
+
+    plain = to_dict(Experiment(name="", algorithm="", clients=(Source(name="", path=""),)))
+    tree = to_dict(experiment)
+    default = {**plain, "client": plain["client"][0]}
+    kept = {
+        table: [_without(one, default["client"]) for one in own]
+        if table == "client"
+        else _without(own, default.get(table, {}))
+        if isinstance(own, Mapping)
+        else own
+        for table, own in tree.items()
+    }
+    return tomli_w.dumps({table: own for table, own in kept.items() if own})
+
+
+def _without(table: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a table that are not as in another."""
+    return {key: own for key, own in table.items() if key not in default or default[key] != own}
 
 
 def _plain(value: Any) -> Any:

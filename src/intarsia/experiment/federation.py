@@ -119,8 +119,8 @@ def build(
     start, end = experiment.split.graded
     if end:
         notes.append(
-            f"Scores are of {100 * (end - start):g} % of the training samples, held out for validation; the "
-            "test part was not used."
+            f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
+            "validation; the test part was not used."
         )
     checks.check_features(train)
     left = _drop_unlabelled(train)

@@ -12,8 +12,13 @@ from annotated_types import Ge
 from intarsia.core.settings import Count, check_ranges, hyperparameters, toml_text
 from intarsia.errors import ExperimentError, nearest
 
-# objective → whether more of it is better; the first are scores on held-out samples, the others costs
-SCORES: Final = {"loss": False, "accuracy": True, "macro_f1": True, "r2": True}
+# objective → whether more of it is better
+SCORES: Final = {  # on held-out samples
+    "loss": False,
+    "accuracy": True,
+    "macro_f1": True,
+    "r2": True,
+}
 COSTS: Final = {"rounds": False, "exchanges": False, "bytes": False, "seconds": False}
 OBJECTIVES: Final[Mapping[str, bool]] = {**SCORES, **COSTS}
 
@@ -54,8 +59,8 @@ class Range:
             )
         if self.log and self.low <= 0:
             raise ExperimentError(
-                f"low is {self.low} with log = true, and there is no logarithm of it; set low above "
-                "0, or log = false."
+                f"low is {self.low} with log = true, and there is no logarithm of it; set low "
+                "above 0, or log = false."
             )
 
     @property

@@ -28,7 +28,8 @@ def pareto_front(values: ArrayLike, better: Sequence[bool]) -> NDArray[np.bool_]
     worse = _to_minimise(values, better)
     no_worse = (worse[:, None, :] <= worse[None, :, :]).all(axis=2)
     less = (worse[:, None, :] < worse[None, :, :]).any(axis=2)
-    return ~(no_worse & less).any(axis=0)
+    dominated: NDArray[np.bool_] = np.any(no_worse & less, axis=0)
+    return np.logical_not(dominated)
 
 
 def grey_relational(values: ArrayLike, better: Sequence[bool]) -> NDArray[np.float64]:

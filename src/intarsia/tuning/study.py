@@ -84,6 +84,7 @@ class Tuned:
 def tune(
     description: Experiment | str | Path,
     *,
+    tables: federation.Tables | None = None,
     objective: Sequence[str] = (),
     trials: int | None = None,
     out: str | Path | None = None,
@@ -100,6 +101,9 @@ def tune(
     description
         An experiment with tables in this process, or its file. Its table [tune] says which keys
         vary; without ranges they are the regularisation, or the rate of networks.
+    tables
+        What a function makes, instead of the sources that the experiment names; best.toml is not
+        written then.
     objective, trials
         In place of those of [tune].
     out
@@ -112,29 +116,36 @@ def tune(
     Raises
     ------
     UserError
-        If optuna is not installed, a range does not fit the algorithm, or the folder has the
+        If there is no output folder, optuna is not installed, a range does not fit the algorithm, or the folder has the
         search of another experiment.
     ConvergenceError
         If training diverges in every trial.
     """
     described = config.load(description) if not isinstance(description, Experiment) else description
     how = described.tune or Search()
-    how = replace(how, **({"objective": tuple(objective)} if objective else {}))
-    how = replace(how, **({} if trials is None else {"trials": trials}))
+    how = replace(
+        how,
+        objective=tuple(objective) or how.objective,
+        trials=how.trials if trials is None else trials,
+    )
     described, how = _settled(described, how)
+    if out is None and not described.out:
+        raise ExperimentError("A search needs an output folder to go on from; give out.")
     folder = Path(f"{described.out}-tuning" if out is None else out).resolve()
     _check_folder(folder)
     _check_ranges(described, how)
-    tables = federation.build(described).fingerprint()  # reads and checks them
+    _optuna()
+    checksum = federation.build(described, tables).fingerprint()  # reads and checks them
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on the search in {folder}; wait until it is done."
     with alone(folder / "tuning.lock", busy):
         if overwrite:
             _clear(folder)
-        study = _opened(folder, described, how, tables)
-        found = _tried(study, described, how, folder, progress)
+        study = _opened(folder, described, how, checksum)
+        work = _Work(study, described, how, folder, tables, progress)
+        found = _tried(work)
         shutil.rmtree(folder / _RUNNING, ignore_errors=True)
-        return _finished(found, described, how, folder)
+        return _finished(found, work)
 
 
 def _settled(described: Experiment, how: Search) -> tuple[Experiment, Search]:
@@ -153,9 +164,7 @@ def _settled(described: Experiment, how: Search) -> tuple[Experiment, Search]:
     ranges = how.ranges
     if not ranges:
         known = {one.name for one in fields(choose(described)[0].hyperparameters)}
-        ranges = {
-            f"algorithm.{key}": one for key, one in _DEFAULTS.items() if key in known
-        }
+        ranges = {f"algorithm.{key}": one for key, one in _DEFAULTS.items() if key in known}
     if not ranges:
         raise ExperimentError(
             f"[tune] names no ranges, and {described.algorithm} has no regularisation and no rate; "
@@ -240,7 +249,11 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
         study.set_user_attr("of", own)
     elif before != own:
         differ = [key for key in own if own[key] != before.get(key)]
-        words = {"experiment": "another experiment", "tune": "another [tune]", "tables": "other tables"}
+        words = {
+            "experiment": "another experiment",
+            "tune": "another [tune]",
+            "tables": "other tables",
+        }
         raise CheckpointError(
             f"{folder} holds a search over {' and '.join(words[one] for one in differ)}; choose "
             "another folder with --out, or replace it with --overwrite."
@@ -248,15 +261,21 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     return study
 
 
-def _tried(
-    study: Any,
-    described: Experiment,
-    how: Search,
-    folder: Path,
-    progress: Callable[[Progress], None] | None,
-) -> tuple[Trial, ...]:
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A search under way."""
+
+    study: Any  # optuna's
+    described: Experiment
+    how: Search
+    folder: Path
+    tables: federation.Tables | None
+    progress: Callable[[Progress], None] | None
+
+
+def _tried(work: _Work) -> tuple[Trial, ...]:
     """Run the trials that are left; return all."""
-    optuna = _optuna()
+    optuna, study, how = _optuna(), work.study, work.how
     states = optuna.trial.TrialState
     over = (states.COMPLETE, states.FAIL)
     while sum(one.state in over for one in study.trials) < how.trials:
@@ -264,20 +283,19 @@ def _tried(
         if left:  # a process was ended in it
             trial = optuna.trial.Trial(study, left[0]._trial_id)
         else:
-            count = len(study.trials)
-            if count == 0:
-                study.enqueue_trial(_own_values(described, how))
+            if not study.trials:
+                study.enqueue_trial(_own_values(work.described, how))
             # a sampler of its own for each trial: the values depend on those before alone
-            drawn = np.random.SeedSequence([described.seed, count]).generate_state(1)[0]
+            entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
+            drawn = np.random.SeedSequence(entropy).generate_state(1)[0]
             study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
             trial = study.ask()
         values = {key: _value(trial, key, one) for key, one in how.ranges.items()}
-        at = f"trial {trial.number + 1}/{how.trials}"
         try:
-            rows = _folds(trial, _with(described, values), how, folder, at, progress)
+            rows = _folds(work, trial, _with(work.described, values))
         except ConvergenceError as problem:
             trial.set_user_attr("note", str(problem))
-            shutil.rmtree(folder / _RUNNING, ignore_errors=True)
+            shutil.rmtree(work.folder / _RUNNING, ignore_errors=True)
             study.tell(trial, state=states.FAIL)
             continue
         study.tell(trial, [_mean(rows, one) for one in how.objectives])
@@ -298,8 +316,8 @@ def _own_values(described: Experiment, how: Search) -> dict[str, Any]:
             if value in one.choices:
                 found[key] = value
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            assert one.low is not None and one.high is not None
-            inside = min(max(value, one.low), one.high)
+            low, high = one.ends
+            inside = min(max(value, low), high)
             found[key] = round(inside) if one.whole else float(inside)
     return found
 
@@ -313,33 +331,26 @@ def _value(trial: Any, key: str, one: Range) -> Any:
     return trial.suggest_float(key, one.low, one.high, log=one.log)
 
 
-def _folds(
-    trial: Any,
-    described: Experiment,
-    how: Search,
-    folder: Path,
-    at: str,
-    progress: Callable[[Progress], None] | None,
-) -> list[dict[str, float]]:
+def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, float]]:
     """Train once for each fold that is left; return what each came to."""
     rows: list[dict[str, float]] = list(trial.user_attrs.get("folds", ()))
-    assert how.folds is not None
-    for fold in range(len(rows), max(how.folds, 1)):
-        one, place = described, at
-        if how.folds:
-            part = replace(described.split, folds=how.folds, fold=fold)
-            one, place = replace(described, split=part), f"{at}, fold {fold + 1}/{how.folds}"
+    folds = work.how.folds or 0
+    for fold in range(len(rows), max(folds, 1)):
+        one, at = described, f"trial {trial.number + 1}/{work.how.trials}"
+        if folds:
+            part = replace(described.split, folds=folds, fold=fold)
+            one, at = replace(described, split=part), f"{at}, fold {fold + 1}/{folds}"
 
-        def shown(now: Progress, place: str = place) -> None:
-            if progress is not None:
-                progress(replace(now, phase=place))
+        def show(now: Progress, at: str = at) -> None:
+            if work.progress is not None:
+                work.progress(replace(now, phase=at))
 
-        run = folder / _RUNNING / f"{trial.number}-{fold}"
+        run = work.folder / _RUNNING / f"{trial.number}-{fold}"
         if (run / "experiment.json").is_file():
-            result = running.resume(run, progress=shown)
+            result = running.resume(run, tables=work.tables, progress=show)
         else:
-            result = running.run(one, out=run, overwrite=True, progress=shown)
-        rows = [*rows, _figures(result, how)]
+            result = running.run(one, tables=work.tables, out=run, overwrite=True, progress=show)
+        rows = [*rows, _figures(result, work.how)]
         trial.set_user_attr("folds", rows)  # from here on it is not run again
         shutil.rmtree(run)
     return rows
@@ -350,8 +361,8 @@ def _figures(result: Result, how: Search) -> dict[str, float]:
     score = result.metrics.server or result.metrics.clients_mean
     if score is None:
         raise ExperimentError(
-            "A run has no score on the held-out samples: no client has enough of them with a label; "
-            "set folds lower in [tune], or validation higher in [split]."
+            "A run has no score on the held-out samples: no client has enough of them with a "
+            "label; set folds lower in [tune], or validation higher in [split]."
         )
     found = {one: _figure(result, score, one) for one in how.objectives}
     return found | {"samples": float(score.samples or 1)}
@@ -376,9 +387,7 @@ def _figure(result: Result, score: Score, objective: str) -> float:
 
 def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
     if objective in SCORES:
-        return statistics.fmean(
-            [one[objective] for one in rows], [one["samples"] for one in rows]
-        )
+        return statistics.fmean([one[objective] for one in rows], [one["samples"] for one in rows])
     return statistics.fmean(one[objective] for one in rows)
 
 
@@ -389,10 +398,9 @@ def _trial(one: Any, how: Search) -> Trial:
     return Trial(one.number, dict(one.params), scores, folds, attributes.get("note", ""))
 
 
-def _finished(
-    trials: tuple[Trial, ...], described: Experiment, how: Search, folder: Path
-) -> Tuned:
+def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     """Choose, and write what the search came to."""
+    described, how, folder = work.described, work.how, work.folder
     done = [one for one in trials if one.scores]
     if not done:
         raise ConvergenceError(
@@ -403,13 +411,13 @@ def _finished(
     table = [[one.scores[name] for name in how.objectives] for one in done]
     best = done[chosen(table, better)]
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
-    assert how.folds is not None
     tuned = Tuned(
-        *(described.name, described.algorithm, how.objectives, how.folds, trials, best.number),
+        *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),
         *(tuple(front), folder),
     )
     tuning_picture(tuned, folder / "tuning.png")
-    write_atomically(folder / "best.toml", _best_toml(described, tuned).encode())
+    if work.tables is None:
+        write_atomically(folder / "best.toml", _best_toml(described, tuned).encode())
     text = json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(folder / "tuning.json", f"{text}\n".encode())
     return tuned
@@ -417,14 +425,12 @@ def _finished(
 
 def _best_toml(described: Experiment, tuned: Tuned) -> str:
     """Return the experiment with the chosen values, as a file that can be run."""
-    import tomli_w
-
-    tree = config.to_dict(replace(_with(described, tuned.chosen.values), yardsticks=True))
-    tree["experiment"]["out"] = str(tuned.folder / "best")
-    tree["split"] = {k: v for k, v in tree["split"].items() if k in ("test", "salt")}
+    best = _with(described, tuned.chosen.values)
+    split = replace(best.split, validation=0.0)
+    best = replace(best, yardsticks=True, out=str(tuned.folder / "best"), split=split)
     came = ", ".join(f"{name} {value:.6g}" for name, value in tuned.chosen.scores.items())
     values = ", ".join(f"{key} = {toml_text(one)}" for key, one in tuned.chosen.values.items())
     return (
         f"# The best of {len(tuned.trials)} trials: {values}\n# On held-out training samples: "
-        f"{came}\n\n{tomli_w.dumps(tree)}"
+        f"{came}\n\n{config.to_toml(best)}"
     )
