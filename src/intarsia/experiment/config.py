@@ -385,7 +385,7 @@ def to_toml(experiment: Experiment) -> str:
     """
     import tomli_w
 
-    plain = to_dict(Experiment(name="", algorithm="", clients=(Source(name="", path=""),)))
+    plain = to_dict(Experiment(name="", algorithm="", clients=(Source(name="x", path=""),)))
     tree = to_dict(experiment)
     default = {**plain, "client": plain["client"][0]}
     kept = {

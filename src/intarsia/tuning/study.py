@@ -5,14 +5,13 @@ experiment's seed and the number of the trial, so that a search that was stopped
 trials. The first trial has the values of the file, so that what is chosen is never worse than they
 are on the samples that it is chosen by.
 
-The folder has study.db (SQLite: all trials), running/ (the run of a trial that is not over),
-tuning.json, tuning.png and best.toml.
+The folder has study.db (SQLite: all trials, with each fold that is done), tuning.json, tuning.png
+and best.toml.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -37,7 +36,6 @@ from intarsia.tuning.choice import chosen, pareto_front
 
 _STUDY: Final = "study.db"
 _FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml")
-_RUNNING: Final = "running"
 # what is tried of an algorithm where the file names no ranges
 _DEFAULTS: Final[Mapping[str, Range]] = {
     "regularisation": Range(low=1e-6, high=1.0, log=True),
@@ -93,8 +91,8 @@ def tune(
 ) -> Tuned:
     """Look for the hyperparameters that are best on held-out training samples.
 
-    The test part is not used. Called again on the same folder it goes on where it was stopped, in
-    the middle of a trial too, or with more trials.
+    The test part is not used. Called again on the same folder it goes on with the fold in which it
+    was stopped, or with more trials.
 
     Parameters
     ----------
@@ -116,8 +114,8 @@ def tune(
     Raises
     ------
     UserError
-        If there is no output folder, optuna is not installed, a range does not fit the algorithm, or the folder has the
-        search of another experiment.
+        If there is no output folder, optuna is not installed, a range does not fit the algorithm,
+        or the folder has the search of another experiment.
     ConvergenceError
         If training diverges in every trial.
     """
@@ -144,7 +142,6 @@ def tune(
         study = _opened(folder, described, how, checksum)
         work = _Work(study, described, how, folder, tables, progress)
         found = _tried(work)
-        shutil.rmtree(folder / _RUNNING, ignore_errors=True)
         return _finished(found, work)
 
 
@@ -214,7 +211,6 @@ def _check_folder(folder: Path) -> None:
 def _clear(folder: Path) -> None:
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / _RUNNING, ignore_errors=True)
 
 
 def _optuna() -> Any:
@@ -295,7 +291,6 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
             rows = _folds(work, trial, _with(work.described, values))
         except ConvergenceError as problem:
             trial.set_user_attr("note", str(problem))
-            shutil.rmtree(work.folder / _RUNNING, ignore_errors=True)
             study.tell(trial, state=states.FAIL)
             continue
         study.tell(trial, [_mean(rows, one) for one in how.objectives])
@@ -345,14 +340,9 @@ def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, flo
             if work.progress is not None:
                 work.progress(replace(now, phase=at))
 
-        run = work.folder / _RUNNING / f"{trial.number}-{fold}"
-        if (run / "experiment.json").is_file():
-            result = running.resume(run, tables=work.tables, progress=show)
-        else:
-            result = running.run(one, tables=work.tables, out=run, overwrite=True, progress=show)
+        result = running.run(one, tables=work.tables, out=None, progress=show)
         rows = [*rows, _figures(result, work.how)]
         trial.set_user_attr("folds", rows)  # from here on it is not run again
-        shutil.rmtree(run)
     return rows
 
 
