@@ -19,6 +19,7 @@ from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.policy import Policy
 from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split
 from intarsia.experiment.published import Published
+from intarsia.experiment.search import Search
 from intarsia.inference import new_client
 from intarsia.privacy.settings import Privacy
 from intarsia.training import registry as catalogue
@@ -96,13 +97,14 @@ KEYS = {
     "experiment-file.md": {
         "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "clients", "dataset",
                                         "partition", "published", "split", "preprocessing",
-                                        "labels", "alignment", "privacy"}),
+                                        "labels", "alignment", "privacy", "tune"}),
         "`[split]`": (Split, set()),
         "`[preprocessing]`": (Preprocessing, set()),
         "`[labels]`": (LabelSettings, set()),
         "`[alignment]`": (Alignment, set()),
         "`[privacy]`": (Privacy, set()),
         "`[[client]]`": (Source, set()),
+        "`[tune]`": (Search, {"ranges"}),
         "`[[published]]`": (Published, set()),
     },
     "owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},

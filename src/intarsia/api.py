@@ -238,6 +238,8 @@ def tune(
     if search is not None:
         known = {} if described.tune is None else to_table(described.tune)
         described = dataclasses.replace(described, tune=of_table({**known, **search}))
+    if out is None and tables is not None:
+        raise ExperimentError("A search over tables in memory has no output folder; give out.")
     return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
 
 

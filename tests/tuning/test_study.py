@@ -225,7 +225,7 @@ def test_tables_in_memory_are_searched_with_the_default_range(tmp_path):
     a = pd.DataFrame({"id": range(90), "p": x[:90, 0], "q": x[:90, 1], "out": y[:90]})
     b = pd.DataFrame({"id": range(30, 120), "r": x[30:, 2], "s": x[30:, 3]})
     how = {"tables": {"a": a, "b": b}, "id": "id", "label": "out", "loss": "logistic"}
-    with pytest.raises(ExperimentError, match="needs an output folder"):
+    with pytest.raises(ExperimentError, match="has no output folder; give out"):
         intarsia.tune(**how)
     found = intarsia.tune(**how, search={"trials": 2, "folds": 2}, out=tmp_path / "mem")
     assert list(found.chosen.values) == ["algorithm.regularisation"]
@@ -274,6 +274,12 @@ def test_a_wrong_search_is_one_sentence(folder, tmp_path, settings, sentence):
         intarsia.tune(folder / "two.toml", search=settings, out=tmp_path / "out")
     assert sentence in str(found.value)
     assert str(found.value).count("\n") == 0
+
+
+def test_a_search_that_would_spend_epsilon_each_time_is_refused(folder, tmp_path):
+    described = config.load(folder / "two.toml", ["privacy.epsilon=1.0"])
+    with pytest.raises(ExperimentError, match=r"epsilon is 1, which each fold of each trial would"):
+        tune(described, out=tmp_path / "noisy")
 
 
 def test_without_optuna_the_remedy_is_said(folder, tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def tune(
     Raises
     ------
     UserError
-        If there is no output folder, optuna is not installed, a range does not fit the algorithm,
+        If optuna is not installed, a range does not fit the algorithm,
         or the folder has the search of another experiment.
     ConvergenceError
         If training diverges in every trial.
@@ -127,8 +127,6 @@ def tune(
         trials=how.trials if trials is None else trials,
     )
     described, how = _settled(described, how)
-    if out is None and not described.out:
-        raise ExperimentError("A search needs an output folder to go on from; give out.")
     folder = Path(f"{described.out}-tuning" if out is None else out).resolve()
     _check_folder(folder)
     _check_ranges(described, how)
@@ -157,6 +155,11 @@ def _settled(described: Experiment, how: Search) -> tuple[Experiment, Search]:
         raise ExperimentError(
             "[tune] folds is 0 and [split] validation is 0, which leaves no samples to choose by; "
             "set one of them, such as folds = 5."
+        )
+    if described.privacy.epsilon:
+        raise ExperimentError(
+            f"[privacy] epsilon is {described.privacy.epsilon:g}, which each fold of each trial "
+            "would spend again; search with epsilon = 0 on samples that need no such protection."
         )
     ranges = how.ranges
     if not ranges:
