@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from intarsia.results.result import Score as Score
     from intarsia.training.loop import Progress as Progress
     from intarsia.training.run import load as load
-    from intarsia.tuning.study import Trial as Trial
     from intarsia.tuning.study import Tuned as Tuned
 else:
     from intarsia.core.lazy_names import lazy_names
