@@ -147,6 +147,7 @@ class Listening:
 
     def __init__(self, engine):
         self._engine, self.reveal, self.opened = engine, engine.reveal, set()
+        self.called = []
 
     @property
     def ids(self):
@@ -157,9 +158,11 @@ class Listening:
         return self._engine.sealed
 
     def ask(self, fn, messages):
+        self.called.append(fn.name)
         return self._engine.ask(fn, self._heard(messages))
 
     def sum(self, fn, messages):
+        self.called.append(fn.name)
         return self._engine.sum(fn, self._heard(messages))
 
     def _heard(self, messages):
@@ -176,9 +179,13 @@ def used_by(name, noise):
 
 @cache
 def crossed(name, noise=False):
-    """Return all that crosses in the runs of an algorithm, with noise or without."""
+    """Return all that crosses in the runs of an algorithm, with noise or without.
+
+    In each round a function is called again only where that is declared: sites count by the others.
+    """
     used, (make, runs) = used_by(name, noise), RUNS[name]
     found = set()
+    repeated = {one.function.name for one in used.disclosure.sends if one.repeats}
     for run in (one for one in runs if one.noise is noise):
         blocks, labels = make(run.kind)
         schema = Schema.of(blocks, labels)
@@ -187,7 +194,11 @@ def crossed(name, noise=False):
         server = initialise(used, used.hyperparameters(**run.options), engine, clients)
         for number in range(1, run.rounds + 1):
             engine.begin_round(number, schema.clients[1:] if number in run.away else None)
+            clients.called.clear()
             server, info = used.round(server, clients, engine.key())
+            once = [one for one in clients.called if one not in repeated]
+            assert len(once) == len(set(once)), "comes again, and is not declared to"
+            assert once or not clients.called, "a site could not count this round"
             if info.finished:
                 break
         engine.begin_round(run.rounds + 1)

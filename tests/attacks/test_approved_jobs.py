@@ -90,5 +90,24 @@ def test_what_began_a_round_counts_as_one_more_when_it_is_called_again(tmp_path)
         called(8, "descend", anchor=6)
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_rounds_are_counted_where_what_began_the_first_does_not_come_again(tmp_path, marked):
+    """A server that begins one round by another function, and trains in it for ever."""
+    trained = 0
+
+    def called(sequence, function, repeats=False):
+        at = sequence if marked else 3
+        call = Call("ab", sequence, 3, at, 1, 1, "sum", function, "train", (), b"")
+        RoundCount(tmp_path, 2).begin(call, repeats=repeats)
+
+    called(4, "scores")
+    with pytest.raises(PolicyError, match="rounds_a_day"):
+        for number in range(5, 20):
+            called(number, f"search {number}", repeats=True)
+            called(30 + number, "descend" if not marked else f"descend {number}")
+            trained += 1
+    assert trained <= (2 if not marked else 3)
+
+
 def test_an_honest_run_uses_up_its_rounds_and_the_end(tmp_path):
     assert run(tmp_path, policy="rounds_a_day = 5\n").rounds == 4

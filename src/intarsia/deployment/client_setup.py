@@ -177,7 +177,7 @@ class Work:
                     "A call begins a round that has no number after training began; run the "
                     "algorithm as it is at the server."
                 )
-            self._rounds.begin(call)
+            self._rounds.begin(call, repeats=self.declared().sends(call).repeats)
         if self._limit is not None:
             self._limit.set()
 
