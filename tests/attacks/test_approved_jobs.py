@@ -93,7 +93,6 @@ def test_what_began_a_round_counts_as_one_more_when_it_is_called_again(tmp_path)
 @pytest.mark.parametrize("marked", [False, True])
 def test_rounds_are_counted_where_what_began_the_first_does_not_come_again(tmp_path, marked):
     """A server that begins one round by another function, and trains in it for ever."""
-    trained = 0
 
     def called(sequence, function, repeats=False):
         at = sequence if marked else 3
@@ -101,12 +100,12 @@ def test_rounds_are_counted_where_what_began_the_first_does_not_come_again(tmp_p
         RoundCount(tmp_path, 2).begin(call, repeats=repeats)
 
     called(4, "scores")
+    for number in (5, 6) if not marked else (5, 6, 7, 8, 9):
+        if not marked:
+            called(10 * number, "search", repeats=True)
+        called(10 * number + 1, "descend" if not marked else f"descend {number}")
     with pytest.raises(PolicyError, match="rounds_a_day"):
-        for number in range(5, 20):
-            called(number, f"search {number}", repeats=True)
-            called(30 + number, "descend" if not marked else f"descend {number}")
-            trained += 1
-    assert trained <= (2 if not marked else 3)
+        called(101, "descend")
 
 
 def test_an_honest_run_uses_up_its_rounds_and_the_end(tmp_path):

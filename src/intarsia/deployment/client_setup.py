@@ -358,6 +358,8 @@ class Work:
         self._lacking = tuple(name for name, needed in made.items() if needed)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
+        assert self._call is not None
+        self._requests.begin(self._call.run, self._let_in, self._settings.policy)
         prepared = preprocessing.initial(name, self._blocks["train"])
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._seal(None)

@@ -50,6 +50,7 @@ class Policy:
     # a job must add noise: its epsilon is above 0 and at most this; 0: noise is not asked for
     epsilon_most: NotNegative = 0.0
     delta_most: FractionBelowOne = 1e-5  # of a job, where epsilon_most is set
+    epsilon_total: NotNegative = 0.0  # of all jobs that ever began, added up; 0: any
     # whether the server may read a model of this site alone; None: where plain sums are allowed
     models_readable: bool | None = None
     columns: tuple[str, ...] = ()  # names, or patterns such as "lab_*", that may take part; (): all
@@ -149,6 +150,12 @@ def check_job(
             "delta_most",
             f"asks for a delta of at most {policy.delta_most:g}, and the job has {asked.delta:g}",
         )
+    if policy.epsilon_total and not asked.epsilon:
+        raise _forbidden(
+            "epsilon_total",
+            f"asks that the epsilons of all jobs come to {policy.epsilon_total:g} at most, and the "
+            "job adds no noise",
+        )
     readable = plain if policy.models_readable is None else policy.models_readable
     told = algorithm.disclosure.server_reads(options)
     if not readable and (told or asked.mode == "plain"):
@@ -201,6 +208,17 @@ def check_jobs(policy: Policy, begun: int) -> None:
         raise _forbidden(
             "jobs_a_day",
             f"allows no more than {policy.jobs_a_day} a day, and {begun} began today (UTC)",
+        )
+
+
+def check_spent(policy: Policy, spent: float, epsilon: float) -> None:
+    """Refuse a job whose epsilon, with those of all that began before, is more than is allowed."""
+    most = policy.epsilon_total
+    if most and spent + epsilon > most * (1 + 1e-12):  # sums of decimals are not exact
+        raise _forbidden(
+            "epsilon_total",
+            f"asks that the epsilons of all jobs come to {most:g} at most; those before have spent "
+            f"{spent:g}, and the job has epsilon = {epsilon:g}",
         )
 
 

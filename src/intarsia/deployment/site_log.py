@@ -150,7 +150,7 @@ def load(folder: Path, noted: str = "") -> SiteLog:
 def sentences(log: SiteLog) -> tuple[str, ...]:
     """Return ten sentences about what left a site, for whoever answers for its data."""
     answered, refused = log.of("answered"), log.of("refused")
-    let_in, asked = log.of("let in"), log.of("asked")
+    let_in, asked, denied = log.of("let in"), log.of("asked"), log.of("denied")
     entries = log.chain.entries
     span = f"from {entries[0]['at'][:10]} to {entries[-1]['at'][:10]}" if entries else "empty"
     state = (
@@ -195,7 +195,11 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     return (
         f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
-        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}.",
+        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}"
+        + (
+            f"; the owner denied {in_words([shown(one['job']) for one in denied])}." * bool(denied)
+            or "."
+        ),
         f"All that left went to the server, in answers to {several(len(calls), 'call')} of jobs "
         f"and {several(len(steps), 'step')} of their set-up; nothing went to another site "
         "directly.",
