@@ -313,6 +313,21 @@ def test_only_what_the_options_need_is_asked_for(tmp_path):
     assert {*asked["common"].server_reads} < {*asked["matched"].server_reads}
 
 
+def test_in_the_mode_plain_the_server_reads_each_clients_part_of_what_is_added_up(tmp_path):
+    set_up(tmp_path)
+    read = {}
+    for mode in ("plain", "masked"):
+        description = job(tmp_path, mode)
+        algorithm, options = choose(description)
+        read[mode] = asked_of(description, algorithm, options, {}, NAMES, ()).server_reads
+    for one in algorithm.disclosure.needed(options):
+        words = f"of each client ({one.reply.__name__})"
+        assert any(line.endswith(words) for line in read["plain"])
+        assert any(line.endswith(words) for line in read["masked"]) == (one.call == "ask")
+        for field in one.reveals:
+            assert any(f"({one.reply.__name__}.{field})" in line for line in read["masked"])
+
+
 def job_asked(folder, **changes):
     set_up(folder)
     description = job(folder)

@@ -65,18 +65,19 @@ def asked_of(
         *(privacy.epsilon, privacy.delta, privacy.least_clients),
         tuple(sorted(clients)),
         tuple(columns),
-        tuple(sorted({one for sent in sends for one in _read(sent)})),
+        tuple(sorted({one for sent in sends for one in _read(sent, privacy.mode)})),
         algorithm.disclosure.server_reads(options),
         tuple(sorted({_in_words(one.reply, name) for one in sends for name in one.opens})),
         tree,
     )
 
 
-def _read(one: Sends) -> Iterator[str]:
-    """Yield what the server reads of a client function's replies."""
-    if one.call == "ask":
+def _read(one: Sends, mode: str) -> Iterator[str]:
+    """Yield what the server reads of a client function's replies in a mode of sums."""
+    if one.call == "ask" or mode == "plain":  # sums that are not sealed are read part by part
         words = " and ".join(dict.fromkeys(contents(one.reply).values()))
         yield f"{words or 'that it is done'}, of each client ({one.reply.__name__})"
+        return
     yield from (_in_words(one.reply, name) for name in one.reveals)
 
 
