@@ -295,6 +295,10 @@ def test_a_round_begins_again_without_a_site_whose_rounds_are_used_up(tmp_path):
         run_over(tmp_path, found, job(tmp_path, rounds=4), patience)
     gaps = [one["gap_relative"] for one in history(tmp_path / "sites")]
     assert [one is None for one in gaps] == [False, False, True, True]
+    # the server asked before each round whether the site is there, which is no error
+    said = (tmp_path / "bank" / "errors.log").read_text().splitlines()
+    assert len(said) >= 2
+    assert all("PolicyError: the owner allows no more than 2 a day" in line for line in said)
 
 
 # -- what is wrong in a policy is said in a sentence

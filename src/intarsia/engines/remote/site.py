@@ -160,8 +160,8 @@ class Site:
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 name, sentence = wire.sentence_of(error)
                 if name != "PendingError":  # it is asked again every second
-                    self._report(error)
-                    if data:  # nothing asks whether the site is there
+                    if data:  # nothing asks whether the site is there: no call was cut
+                        self._report(error)
                         self._refuse(call, data, error)
                 if name not in _HARMLESS:
                     self._run = None  # a call that was broken off may have changed it in part
