@@ -184,7 +184,9 @@ def test_ten_sentences_say_what_left_a_site(made):
         said_ = site_log.sentences(log)
         assert len(said_) == 10
         assert "no entry was altered and none is missing" in said_[0]
-        assert "four (hyfdca, " in said_[1]
+        assert f"four (hyfdca, {mode}" in said_[1]
+        assert ("with keys of pairs" in said_[1]) == (mode == "masked")
+        assert [one["trust"] for one in log.of("let in")] == ["pairs"]
         if mode == "masked":
             assert "Under random masks" in said_[4]
         else:
@@ -246,6 +248,36 @@ def test_logs_of_sites_agree(copies, capfd):
     assert site_log.differences(logs(copies)) == []
     assert main(["audit", *(str(copies / name) for name in NAMES)]) == 0
     assert "The logs of bank, telecom, retailer, post agree." in said(capfd)[1]
+
+
+def test_a_copy_of_two_files_beside_each_other_is_a_log_and_none_counts_twice(copies, capfd):
+    for name in NAMES[1:]:
+        (copies / name / LOG).rename(copies / name / "site.log")
+        (copies / name / "site.toml").unlink()
+    given = [str(copies / name) for name in (*NAMES, NAMES[0], NAMES[1])]
+    assert main(["audit", "--json", *given]) == 0
+    out, err = said(capfd)
+    assert [one["site"] for one in json.loads(out)["sites"]] == [*NAMES]
+    assert "The logs of bank, telecom, retailer, post agree." in err
+    path = copies / "telecom" / "site.log"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    assert main(["audit", *given]) == 1
+    assert "the last 3 are missing" in " ".join(said(capfd)[1].split())
+
+
+def test_two_logs_of_one_site_that_differ_are_told(copies, tmp_path, capfd):
+    other = tmp_path / "copy" / "telecom"
+    shutil.copytree(copies / "telecom", other)
+    rewritten(other, lambda one: one if one.get("exchange", 0) < 20 else None)
+    given = [str(copies / "telecom"), str(other)]
+    assert main(["audit", *given]) == 2
+    assert "Two logs of 'telecom'" in one_error(said(capfd)[1])
+    shutil.rmtree(other)
+    shutil.copytree(copies / "telecom", other)  # as it was before more calls came
+    log_of(copies / "telecom").append({"event": "refused", "error": "CodecError", "sentence": ""})
+    assert main(["audit", "--json", *given]) == 0
+    (one,) = json.loads(said(capfd)[0])["sites"]
+    assert one["entries"] == len(read_chain(copies / "telecom" / LOG).entries)
 
 
 def rewritten(folder, change):

@@ -155,6 +155,7 @@ class Requests:
                 "job": asked.name,
                 "algorithm": asked.algorithm,
                 "mode": asked.mode,
+                "trust": asked.experiment.get("privacy", {}).get("trust", "pairs"),
             }
             told |= {"ids": asked.ids, "epsilon": asked.epsilon, "digest": digest, "why": why}
             self._record({"event": "let in" if why else "asked", "run": run, **told})

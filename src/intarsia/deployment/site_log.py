@@ -42,11 +42,43 @@ _STEPS = {
 
 
 def site_of(folder: Path) -> Path | None:
-    """Return the folder of a site where a path leads: to its kit, or the folder; None: to none."""
+    """Return the folder of a site where a path leads: to its kit, or the folder; None: to none.
+
+    A folder with a copy of the log and its head, one beside the other, is one too.
+    """
     for one in (folder, folder / "local"):
-        if (one / "site.toml").is_file() or (one / LOG).is_file():
+        if (one / "site.toml").is_file() or _log_in(one).is_file():
             return one
     return None
+
+
+def _log_in(folder: Path) -> Path:
+    """Return the log in a site's folder, or in a folder with a copy of it."""
+    flat = folder / Path(LOG).name
+    return flat if flat.is_file() and not (folder / LOG).is_file() else folder / LOG
+
+
+def each_once(logs: Sequence[SiteLog]) -> list[SiteLog]:
+    """Return the logs without copies: of two of one site the one that goes on longer.
+
+    Raises
+    ------
+    ExperimentError
+        If two of one site are not the same as far as both go.
+    """
+    found: dict[str, SiteLog] = {}
+    for log in logs:
+        known = found.setdefault(log.name, log)
+        short, long = sorted((known, log), key=lambda one: len(one.chain.entries))
+        if short.chain.entries != long.chain.entries[: len(short.chain.entries)]:
+            raise ExperimentError(
+                f"Two logs of {log.name!r} are given that differ, and a site has one; give the "
+                "site's own, or name the folder of a copy as its site."
+            )
+        # of two that are equal the one with a fault: a head that does not fit stays to be seen
+        same = len(short.chain.entries) == len(long.chain.entries)
+        found[log.name] = known if same and not known.whole else long
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -144,7 +176,7 @@ def load(folder: Path, noted: str = "") -> SiteLog:
             "number of an entry, a colon and 64 hex digits."
         ) from None
     name = folder.parent.name if folder.name == "local" else folder.name
-    return SiteLog(name, read_chain(folder / LOG, folder / HEAD, head))
+    return SiteLog(name, read_chain(_log_in(folder), folder / HEAD, head))
 
 
 def sentences(log: SiteLog) -> tuple[str, ...]:
@@ -158,7 +190,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         if log.whole
         else " ".join(log.chain.faults).rstrip(".")
     )
-    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['mode']})" for one in let_in]
+    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {_sealing(one)})" for one in let_in]
     calls = [one for one in answered if one["kind"] != "stage"]
     steps = [one for one in answered if one["kind"] == "stage"]
     told = Counter(
@@ -216,6 +248,12 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"Values of single rows that left in the clear: {list_contents(left['rows'])}; what left "
         "protected nobody reads without the clients' keys.",
     )
+
+
+def _sealing(job: Entry) -> str:
+    """Return how a job's sums are sealed, and with whose keys; older logs do not say that."""
+    keys = {"pairs": " with keys of pairs", "clients": " with one key of all clients"}
+    return job["mode"] + (keys.get(job.get("trust", ""), "") if job["mode"] != "plain" else "")
 
 
 def differences(logs: Sequence[SiteLog]) -> list[str]:
