@@ -1,4 +1,4 @@
-"""The table of docs/privacy.md that says who opens what, against declarations and transcripts."""
+"""The table of docs/privacy/who-opens-what.md that says who opens what, against declarations and transcripts."""
 
 from __future__ import annotations
 
