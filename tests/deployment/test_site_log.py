@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shutil
 from collections import Counter
@@ -15,12 +17,12 @@ from intarsia.cli.main import main
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import site_log
 from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
-from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.client_setup import READ, site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call, SealedReply
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.engines.sums.secure import CombinationRecord, PieceRecord
-from intarsia.errors import SiteError
+from intarsia.errors import IntarsiaError, SiteError
 from intarsia.results.chained_log import START, ChainedLog, read_chain
 from tests.deployment.test_policy import job
 from tests.deployment.test_run import HASTY, NAMES, set_up
@@ -317,6 +319,27 @@ def test_sites_that_were_told_of_other_clients_are_found(copies):
 
     rewritten(copies / "telecom", change)
     assert any("were told different things" in one for one in site_log.differences(logs(copies)))
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_sites_that_were_told_of_another_experiment_are_found(tmp_path, mode):
+    """In the mode plain no key keeps their sums apart."""
+    found = set_up(tmp_path, plain=mode == "plain")
+
+    def line(client, number, data, deliver):
+        call = codec.decode(data, Call)
+        if client == "bank" and call.function == READ:
+            tree = json.loads(call.body)
+            tree["experiment"]["rounds"] = 900
+            data = codec.encode(dataclasses.replace(call, body=json.dumps(tree).encode()))
+        return deliver(data)
+
+    given = job(tmp_path, mode, rounds=1), sites.Lines(found, line), NAMES, tmp_path / "out"
+    with contextlib.nullcontext() if mode == "plain" else pytest.raises(IntarsiaError):
+        remote_running.run_over(*given, patience=HASTY)
+    said = [one for one in site_log.differences(logs(tmp_path)) if "another experiment" in one]
+    assert len(said) == 3
+    assert all(one.startswith("bank and ") for one in said)
 
 
 def test_a_log_whose_end_was_cut_off_with_its_head_is_missed_by_the_others(copies):

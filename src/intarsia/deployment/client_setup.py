@@ -359,7 +359,8 @@ class Work:
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
         assert self._call is not None
-        self._requests.begin(self._call.run, self._let_in, self._settings.policy)
+        job = self._call.run, self._let_in, self._settings.policy
+        self._requests.begin(*job, self._agreed().hex())
         prepared = preprocessing.initial(name, self._blocks["train"])
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._seal(None)

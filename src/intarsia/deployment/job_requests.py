@@ -121,7 +121,7 @@ class Requests:
     folder
         The site's own.
     record
-        Writes into the site's log that a job asked, was let in, or was denied.
+        Writes into the site's log that a job asked, was let in, began or was denied.
     """
 
     def __init__(
@@ -167,8 +167,10 @@ class Requests:
             )
         return one
 
-    def begin(self, run: str, digest: str, policy: Policy) -> None:
+    def begin(self, run: str, digest: str, policy: Policy, agreed: str = "") -> None:
         """Count a job that was let in and that no site refused; it counts once.
+
+        `agreed` tells what all sites are to be told alike, so that their logs can be compared.
 
         Raises
         ------
@@ -178,6 +180,8 @@ class Requests:
         one = self._load(self._path(run, digest))
         if one is not None and not one.begun:
             self._check_before(one, policy)
+            told = {"run": run, "job": one.asked.name, "digest": digest, "agreed": agreed}
+            self._record({"event": "began", **told})
             self._write(replace(one, begun=datetime.now(UTC).isoformat(timespec="seconds")))
 
     def _check_before(self, one: JobRequest, policy: Policy) -> None:

@@ -259,8 +259,8 @@ def _sealing(job: Entry) -> str:
 def differences(logs: Sequence[SiteLog]) -> list[str]:
     """Return in what the logs of several sites do not agree, in sentences.
 
-    Of one exchange all were told the same; a total that two opened is the same, by the same
-    contributors; and each contributor's own log has the sum to which it contributed.
+    Of one job and of one exchange all were told the same; a total that two opened is the same, by
+    the same contributors; and each contributor's own log has the sum to which it contributed.
     """
     found: list[str] = []
     for one, other in combinations(logs, 2):
@@ -272,6 +272,13 @@ def differences(logs: Sequence[SiteLog]) -> list[str]:
 
 
 def _between(one: SiteLog, other: SiteLog) -> Iterator[str]:
+    jobs, others = ({it["run"]: it["agreed"] for it in log.of("began")} for log in (one, other))
+    for run in sorted(jobs.keys() & others.keys()):
+        if jobs[run] != others[run]:
+            yield (
+                f"{one.name} and {other.name} were told different things in the set-up of run "
+                f"{run[:8]}: another experiment, encoding or schema."
+            )
     calls, theirs = _calls(one), _calls(other)
     for key, entry in calls.items():
         place = f"exchange {key[1]} of run {key[0][:8]}"
