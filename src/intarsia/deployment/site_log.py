@@ -253,7 +253,8 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
 def _sealing(job: Entry) -> str:
     """Return how a job's sums are sealed, and with whose keys; older logs do not say that."""
     keys = {"pairs": " with keys of pairs", "clients": " with one key of all clients"}
-    return job["mode"] + (keys.get(job.get("trust", ""), "") if job["mode"] != "plain" else "")
+    mode = str(job["mode"])
+    return mode if mode == "plain" else mode + keys.get(job.get("trust", ""), "")
 
 
 def differences(logs: Sequence[SiteLog]) -> list[str]:
