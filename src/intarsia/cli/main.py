@@ -537,7 +537,7 @@ def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: boo
 
     if client is not None or (noted and len(sites) > 1):
         raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
-    logs = [site_log.load(site, noted) for site in sites]
+    logs = site_log.each_once([site_log.load(site, noted) for site in sites])
     apart = site_log.differences(logs)
     for log in logs:
         display.show_site_log(console(), log, site_log.sentences(log))
