@@ -402,6 +402,8 @@ def _frame(frame: Any, source: Source) -> pa.Table:
 def _series(series: Any) -> Any:
     if series.dtype == object:
         return series.tolist()
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert(None)  # to UTC
     try:
         return pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError):
