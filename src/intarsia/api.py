@@ -128,7 +128,8 @@ def run(
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
         (loss, regularisation, …). `privacy` is a mode ("plain", "masked", "ckks") or the keys of
         [privacy] as a mapping, `alignment` those of [alignment]. They go before those of
-        `experiment`.
+        `experiment`. For `tables` also decimal, thousands, dates and label_map, as in an experiment
+        file.
 
     Raises
     ------
@@ -321,6 +322,7 @@ def join(
     out: str | Path | None = "",
     overwrite: bool = False,
     allow_modules: Collection[str] = (),
+    **reading: Any,
 ) -> Result:
     """Let a new client join a finished run of flic, hetfedrep or hyfem.
 
@@ -354,6 +356,9 @@ def join(
         Replace a result in the output folder, once the table was found good.
     allow_modules
         Those that networks may be made of, where the run's folder names some.
+    reading
+        decimal, thousands, encoding, dates and label_map, as in an experiment file; not given: what
+        all the run's clients have alike.
 
     Raises
     ------
@@ -367,7 +372,7 @@ def join(
     """
     folder = Path(folder)
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
-    shared = _shared(**names, id_type=id_type, missing=missing)
+    shared = _shared(**names, **reading, id_type=id_type, missing=missing)
     source, read = new_client.described(folder, table, name, shared)
     if out == "":
         out = folder / "joined" / source.name
@@ -389,7 +394,17 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
 
 
 def _shared(**given: Any) -> dict[str, Any]:
-    """Return the settings that are given for all tables; an empty list of names is none."""
+    """Return the settings that are given for all tables; an empty list of names is none.
+
+    ExperimentError if id or label is no text, such as a mapping from tables to columns.
+    """
+    for key in ("id", "label"):
+        if not isinstance(given[key], str | None):
+            raise ExperimentError(
+                f"{key} is {given[key]!r}; expected the name of one column: where tables have "
+                "different ones, set it for each in table_settings, as in "
+                f'table_settings={{"bank": {{"{key}": "balance"}}}}.'
+            )
     return {
         key: value
         for key, value in given.items()
@@ -412,6 +427,8 @@ def _described(
             f"There {there} an experiment and tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
+    shared = {**shared, **{key: settings[key] for key in dataframe.READING if key in settings}}
+    settings = {key: value for key, value in settings.items() if key not in dataframe.READING}
     if tables is None:
         if shared or own:
             key = next(iter(shared), "table_settings")

@@ -189,10 +189,10 @@ def listed(names: Iterable[str], most: int = 12) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return the advice that ends an error about `name`: the nearest valid name, or all of them.
 
-    All are up to 16, as many as a table of the experiment file has keys.
+    All are up to 21, as many as a table of the experiment file has keys.
     """
     known = [str(one) for one in valid]
-    shown = listed(known, 16)
+    shown = listed(known, 21)
     if not known:
         return "remove it"
     lowered = {one.lower(): one for one in reversed(known)}

@@ -326,6 +326,11 @@ def wrong_value(
     advice = f"expected {expected}"
     if isinstance(value, str) and options:
         advice = nearest(value, options)
+    elif expected == "a list of texts" and isinstance(value, str):
+        advice += f", such as [{toml_text(value)}]"
+    elif expected == "text" and isinstance(value, Mapping | list | tuple):
+        held = value.values() if isinstance(value, Mapping) else value
+        advice += "".join(f", such as {toml_text(one)}" for one in [*held][:1])
     return ExperimentError(f"{where.strip()} {key} is {toml_text(value)}; {advice}.")
 
 

@@ -1,8 +1,10 @@
 """Make a `Table` of columns or of a matrix: ids, labels, numbers and categories told apart.
 
 Rules: a column is numeric if all its values are numbers, categorical if none is (a mixture is an
-error, unless the column is listed as categorical); booleans are 0 and 1; dates are an error; blanks
-around a text do not count; an empty text, "nan", "null" and NaN are missing everywhere.
+error, unless the column is listed as categorical); booleans are 0 and 1; dates are an error unless
+`dates` says what they are; blanks around a text do not count; an empty text, "nan", "null" and NaN
+are missing everywhere; ids that are whole numbers are such however they are written (7, 7.0, -0);
+what a float64 does not hold exactly is refused.
 
 The levels of a categorical column become known to the others. So a text column that says something
 of single rows (names, notes, addresses, codes, dates) is refused unless it is listed as
@@ -20,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as arrow
 from numpy.typing import NDArray
 from pyarrow import types
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array
 from intarsia.data.labels import LabelColumn
-from intarsia.data.parsing import canonical, number
+from intarsia.data.parsing import canonical, day, number, spellings_of, unit_of
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
 from intarsia.errors import TableError, listed, nearest
@@ -41,7 +44,10 @@ LONGEST_LEVEL = 60
 MOST_WORDS = 8
 
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
-_WHOLE = re.compile(r"-?(0|[1-9]\d*)")
+_EXACT = 2**53  # up to here a float64 holds every whole number
+_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
+_WITH_ZEROS = re.compile(r"([+-]?\d+)(?:\.0+)?")
+_SHORTENED = re.compile(r"\d(\.\d+)?E[+-]?\d+", re.IGNORECASE)  # as spreadsheets show long numbers
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
     r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-./]\d\d?[-./]\d{2}(\d{2}.*)?"
@@ -49,7 +55,6 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\S+@\S+\.\w+|\w+://\S+|www\.\S+")  # of mail, or of a page
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 # what pyarrow raises for values that have no common type
 _NO_COLUMN = (
@@ -150,6 +155,37 @@ class _Column:
             texts.append(None if text in missing or text.lower() in _ALWAYS_MISSING else text)
         return codes, texts
 
+    def number(self, text: str) -> float | None:
+        """Return the number that a text says as the source writes numbers, or None."""
+        return number(text, self.source.decimal, self.source.thousands)
+
+    def _check_exact(self, text: str, figure: float | None) -> None:
+        """Raise if a text is a whole number that is another one as a float64."""
+        whole = re.sub(r"\D", "", text)
+        fraction = self.source.decimal in text or "e" in text.lower()
+        if not fraction and figure is not None and int(whole) != abs(figure):
+            raise self._inexact(text, self.row(text))
+
+    def _check_whole(self) -> None:
+        """Raise if one of 64-bit whole numbers is another one as a float64."""
+        span = arrow.min_max(self.values).as_py()
+        if max(abs(span["min"] or 0), abs(span["max"] or 0)) <= _EXACT:
+            return
+        back = self.values.cast(pa.float64(), safe=False).cast(self.values.type, safe=False)
+        changed = arrow.fill_null(arrow.not_equal(back, self.values), False)
+        row = arrow.index(changed, True).as_py()
+        if row >= 0:
+            raise self._inexact(str(self.values[row].as_py()), row + 1)
+
+    def _inexact(self, text: str, row: int) -> TableError:
+        advice = "a feature of so many digits is mostly a code: list the column in "
+        return self.source.error(
+            f"{self.name} has {text} in row {row}, beyond the whole numbers that a float64 holds "
+            f"exactly (up to 2^53 = {_EXACT})",
+            advice + "exclude or in categorical, or divide it by a power of ten",
+            "divide it by a power of ten, or leave the column out of the table",
+        )
+
     def row(self, text: str) -> int:
         """Return the first row, from 1, that has a text."""
         codes, texts = self.texts
@@ -164,11 +200,16 @@ class _Column:
             return np.full(len(self.values), np.nan)
         if self.kind in by_text:
             codes, texts = self.texts
-            figures = [np.nan if text is None else number(text) for text in texts]
+            figures = [np.nan if text is None else self.number(text) for text in texts]
             if None in figures:
                 return None
+            for text, figure in zip(texts, figures, strict=True):
+                if text is not None and _EXACT <= abs(figure or 0.0) < np.inf:
+                    self._check_exact(text, figure)
             values = np.array([*figures, np.nan], np.float64)[codes]
         else:
+            if self.kind == "whole":
+                self._check_whole()
             # a copy: Arrow's memory is read-only
             values = np.array(self.values.cast(pa.float64(), safe=False).to_numpy(), np.float64)
             values[np.isin(values, _sentinels(self.source))] = np.nan
@@ -195,20 +236,75 @@ _FINITE = "expected a finite number: replace it by a number or by an empty cell 
 
 def _sentinels(source: Source) -> list[float]:
     """Return the numbers that stand for a missing value."""
-    return [value for value in map(number, source.missing) if value is not None]
+    read = (number(text, source.decimal, source.thousands) for text in source.missing)
+    return [value for value in read if value is not None]
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why columns are no features, and what to do: of one, of several, without settings."""
+
+    several: str
+    advice: str
+    advice_for_several: str
+    without_settings: str
+
+
+class _UnfitError(Exception):
+    """A column is no feature; those of a table for one reason are told together."""
+
+    def __init__(self, own: _Column, said: str, reason: _Reason, detail: str = "") -> None:
+        super().__init__(said)
+        self.own, self.said, self.reason, self.detail = own, said, reason, detail
+
+
+def _features(
+    columns: Mapping[str, pa.ChunkedArray], source: Source
+) -> dict[str, Array | Category]:
+    """Return columns as features; TableError names all that are none for the reason of the first.
+
+    A column is float64 (samples,) with NaN, or a category.
+    """
+    found: dict[str, Array | Category] = {}
+    refused: list[_UnfitError] = []
+    for name, column in columns.items():
+        try:
+            found[name] = _feature_values(column, name, source)
+        except _UnfitError as one:
+            refused.append(one)
+    if not refused:
+        return found
+    first = refused[0]
+    same = [one for one in refused if one.reason.several == first.reason.several]
+    if len(same) == 1:
+        problem, advice = f"{first.own.name} {first.said}", first.reason.advice
+    else:
+        told = [one.own.name.removeprefix("column ") + one.detail for one in same[:_MOST_TOLD]]
+        more = f" and {len(same) - _MOST_TOLD} more" if len(same) > _MOST_TOLD else ""
+        problem = f"{len(same)} columns {first.reason.several}: {', '.join(told)}{more}"
+        advice = first.reason.advice_for_several
+    raise source.error(problem, advice, first.reason.without_settings)
+
+
+_MOST_TOLD = 12  # columns of which an error says what is wrong
 
 
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
     """Return a feature column as float64 (samples,) with NaN, or as a category."""
     own = _Column.of(column, name, source)
     if (own.category or own.listed) and own.kind != "nothing":
+        given = [text for text in own.texts[1] if text is not None]
+        if not own.listed and source.dates is not None and _are_dates(given):
+            return _days(own)
         if not own.listed:
-            _check_public(own, [text for text in own.texts[1] if text is not None])
+            _check_public(own, given)
         encoded = own.levels()
         # without levels the other clients say what kind it is
         return encoded if encoded.levels else np.full(len(column), np.nan)
+    if own.kind == "time" and source.dates is None:
+        raise _unfit_dates(own)
     if own.kind == "time":
-        raise _date(own)
+        return _days(own)
     values = own.numbers(("text",), _FINITE)
     if values is not None:
         return values + 0.0 if own.kind == "text" else values  # "-0" is 0
@@ -217,43 +313,119 @@ def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array
     if all(text.lower() in ("true", "false") for text in given):
         lookup = [np.nan if t is None else float(t.lower() == "true") for t in texts]
         return np.array([*lookup, np.nan])[codes]
+    if source.dates is not None and _are_dates(given):
+        return _days(own)
     _check_category(own, given)
     return own.levels()
 
 
-def _date(own: _Column) -> TableError:
-    advice = (
-        "a feature is a number or a category: convert it to a number such as days since a fixed "
-        "day, or "
+def _days(own: _Column) -> Array:
+    """Return dates as days since 1970-01-01 (samples,), NaN where missing; times count in UTC."""
+    if own.kind == "time" and not _dated(own):
+        raise _unfit_dates(own)
+    if own.kind == "time":
+        microseconds = own.values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        return np.array(microseconds.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
+    codes, texts = own.texts
+    days = [np.nan if text is None else day(text) for text in texts]
+    if None in days:
+        text = texts[days.index(None)] or ""
+        raise own.source.error(
+            f"{own.name} has {text!r} in row {own.row(text)}, which is no date with the year "
+            "first: day and month could be taken for each other",
+            "write dates as 2026-01-31, or list the column in exclude",
+            "write dates as 2026-01-31",
+        )
+    return np.array([*days, np.nan], np.float64)[codes]
+
+
+def _dated(own: _Column) -> bool:
+    return bool(types.is_date(own.values.type) or types.is_timestamp(own.values.type))
+
+
+def _are_dates(given: Sequence[str]) -> bool:
+    return 2 * sum(bool(_DATE.fullmatch(one)) for one in given) > len(given)
+
+
+def _unfit_dates(own: _Column) -> _UnfitError:
+    start = "a feature is a number or a category: "
+    if own.kind == "time" and not _dated(own):
+        start += "convert it to a number, or "
+    elif own.kind != "time" and None in [day(text) for text in own.texts[1] if text is not None]:
+        start += 'write dates as 2026-01-31 and set dates = "days" (since 1970-01-01), or '
+    else:
+        start += 'set dates = "days" (since 1970-01-01), or '
+    reason = _Reason(
+        "have dates or times",
+        start + "list it in exclude",
+        start + "list them in exclude",
+        "a feature is a number or a category: convert it to a number such as days since "
+        "1970-01-01, or leave it out of the table",
     )
-    return own.source.error(
-        f"{own.name} has dates or times",
-        advice + "list it in exclude",
-        advice + "leave it out of the table",
+    return _UnfitError(own, "has dates or times", reason)
+
+
+def _check_spelling(own: _Column, given: Sequence[str]) -> None:
+    """Raise if texts are numbers, all of them, that another country or a spreadsheet wrote."""
+    point, between = own.source.decimal, own.source.thousands
+    every = [one for one in spellings_of(given) if one != (point, between)]
+    fits = [one for one in every if one[0] == point or (point, one[1]) not in every]
+    if not fits:
+        return
+    words, keys = [], []
+    for decimal, mark in fits:
+        word = f"a decimal {'comma' if decimal == ',' else 'point'}"
+        apart = [] if mark is None else [f"{mark!r} between thousands"]
+        alone = decimal == point or len(fits) > 1
+        words.append(" and ".join(apart if apart and alone else [word, *apart]))
+        setting = [] if decimal == point else [f'decimal = "{decimal}"']
+        setting += [] if mark is None else [f'thousands = "{mark}"']
+        keys.append(" and ".join(setting))
+    example = next(one for one in given if own.number(one) is None)
+    advice = f"set {' or '.join(keys)}" + (", whichever it is" if len(keys) > 1 else "")
+    plain = "write them with a decimal point, and nothing between thousands"
+    said = f"numbers with {' or with '.join(words)}"
+    reason = _Reason(f"have {said}", advice, advice, plain)
+    raise _UnfitError(own, f"has {said} (such as {example!r})", reason, f" ({example!r})")
+
+
+def _check_unit(own: _Column, given: Sequence[str]) -> None:
+    """Raise if every text is a number with the same sign of a currency, or "%"."""
+    unit = unit_of(given)
+    if not unit:
+        return
+    advice = f"write the numbers without {unit!r}, or list {{}} in exclude or in categorical"
+    reason = _Reason(
+        f"have numbers with {unit!r}, which are text",
+        advice.format("the column"),
+        advice.format("the columns"),
+        f"write the numbers without {unit!r}",
     )
+    said = f"has numbers with {unit!r} (such as {given[0]!r}), which are text"
+    raise _UnfitError(own, said, reason, f" ({given[0]!r})")
 
 
 def _check_category(own: _Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical is not plainly a category."""
-    figures = [one for one in given if number(one) is not None]
+    _check_spelling(own, given)
+    _check_unit(own, given)
+    figures = [one for one in given if own.number(one) is not None]
     if figures:
         codes, texts = own.texts
-        words = [one for one in given if number(one) is None]
+        words = [one for one in given if own.number(one) is None]
         often = dict(zip(texts, np.bincount(codes[codes >= 0], minlength=len(texts)), strict=True))
         rare, usual = words, figures
         if sum(often[one] for one in figures) < sum(often[one] for one in words):
             rare, usual = figures, words
-        raise own.source.error(
-            f"{own.name} mixes numbers and text: {rare[0]!r} in row {own.row(rare[0])} beside "
-            f"values such as {usual[0]!r}",
+        reason = _Reason(
+            "mix numbers and text",
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
+            "correct these values, add them to missing, or list the columns in categorical",
             f"correct it, or let it count as missing: --missing {rare[0]!r}",
         )
-    if all(_DECIMAL_COMMA.fullmatch(one) for one in given):
-        raise own.source.error(
-            f"{own.name} has numbers with a decimal comma (first: {given[0]!r})",
-            "write them with a point",
-        )
+        where = f"{rare[0]!r} in row {own.row(rare[0])}"
+        said = f"mixes numbers and text: {where} beside values such as {usual[0]!r}"
+        raise _UnfitError(own, said, reason, f" ({where})")
     _check_public(own, given)
 
 
@@ -261,13 +433,18 @@ def _check_public(own: _Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical may tell single rows."""
     problem = _telling(own, given)
     if problem == _DATES:
-        raise _date(own)
+        raise _unfit_dates(own)
     if problem:
-        raise own.source.error(
-            f"{own.name} {problem}, and all clients come to know the texts of a category",
-            "list it in exclude, or in categorical if its texts say nothing of single rows",
+        advice = "list {0} in exclude, or in categorical if {1} texts say nothing of single rows"
+        reason = _Reason(
+            "have texts that may tell single rows, and all clients come to know the texts of a "
+            "category",
+            advice.format("it", "its"),
+            advice.format("them", "their"),
             "leave it out of the table",
         )
+        said = f"{problem}, and all clients come to know the texts of a category"
+        raise _UnfitError(own, said, reason)
 
 
 _DATES = "has dates or times"
@@ -278,7 +455,7 @@ def _telling(own: _Column, given: list[str]) -> str:
     codes, texts = own.texts
     present = np.array([*(text is not None for text in texts), False])[codes]
     rows, levels = int(present.sum()), len({canonical(text) for text in given})
-    if 2 * sum(bool(_DATE.fullmatch(one)) for one in given) > len(given):
+    if _are_dates(given):
         return _DATES
     if levels > MOST_LEVELS or (levels > FEW_LEVELS and levels * LEAST_ROWS > rows):
         return f"has {levels} different texts in {rows} rows"
@@ -316,6 +493,7 @@ def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> ND
             f"{own.name} has no id in {len(absent)} rows (first: row {absent[0] + 1})",
             "every row needs an id: fill it in or drop the row",
         )
+    _check_whole_ids(own, texts)
     whole = [_whole(text or "", strict=source.id_type is None) for text in texts]
     if source.id_type == "integer" and None in whole:
         at = whole.index(None)
@@ -330,11 +508,28 @@ def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> ND
     return _unique(np.array(texts, np.str_)[codes], own)
 
 
+def _check_whole_ids(own: _Column, texts: Sequence[str | None]) -> None:
+    """Raise if ids lost digits before they were read."""
+    if own.source.id_type == "text":
+        return
+    short = next((text for text in texts if text and _SHORTENED.fullmatch(text)), None)
+    if short is None and types.is_floating(own.values.type):
+        found = (text for text in texts if text and abs(number(text) or 0.0) > _EXACT)
+        short = next(found, None)
+    if short is not None:
+        raise own.source.error(
+            f"{own.name} has {short!r}, a number of which digits may be lost, so that two ids "
+            f"can be one (decimal numbers are exact up to 2^53 = {_EXACT})",
+            "write ids in full, as whole numbers or as text",
+        )
+
+
 def _whole(text: str, strict: bool) -> int | None:
     """Return a whole number of 64 bits; strictly, "007" is none since its zeros may matter."""
-    if not (_WHOLE.fullmatch(text) if strict else re.fullmatch(r"[+-]?\d+", text)):
+    written = (_WHOLE if strict else _WITH_ZEROS).fullmatch(text)
+    if written is None:
         return None
-    value = int(text) if len(text) < 25 else 2**63
+    value = int(written[1]) if len(written[1]) < 25 else 2**63
     return value if -(2**63) <= value < 2**63 else None
 
 
@@ -355,6 +550,12 @@ def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     """Return labels: float64 with NaN if all are numbers, else canonical text."""
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
+    if source.label_map:
+        codes, texts = own.texts
+        named = {canonical(key): canonical(str(to)) for key, to in source.label_map.items()}
+        mapped = [None if one is None else named.get(canonical(one), one) for one in texts]
+        column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
+        own = _Column.of(column, name, source, "label ")
     if own.kind == "time":
         raise source.error(
             f"{own.name} has dates or times (first: {str(own.first)!r})",
@@ -366,7 +567,13 @@ def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     )
     if values is None:
         codes, texts = own.texts
-        problem = _telling(own, [text for text in texts if text is not None])
+        given = [text for text in texts if text is not None]
+        try:
+            _check_spelling(own, given)
+        except _UnfitError as one:
+            said = f"{own.name} {one.said}"
+            raise source.error(said, one.reason.advice, one.reason.without_settings) from None
+        problem = _telling(own, given)
         names = ["" if text is None else canonical(text) for text in texts]
         return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem)
     return LabelColumn(name, values)
@@ -406,17 +613,14 @@ def table_of_columns(columns: pa.Table, source: Source) -> Table:
     column = {name: columns.column(position) for position, name in enumerate(names)}
     ids = None if source.id is None else column[source.id]
     samples = _sample_ids(ids, columns.num_rows, source)
-    numbers: dict[str, Array] = {}
-    categorical: dict[str, Category] = {}
-    for name in chosen:
-        read = _feature_values(column[name], name, source)
-        if isinstance(read, Category):
-            categorical[name] = read
-        else:
-            numbers[name] = read
+    if source.label_map and source.label is None:
+        raise source.error("label_map is given but there is no label", "set label to the column")
+    read = _features({name: column[name] for name in chosen}, source)
+    categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
+    numbers = [name for name in chosen if name not in categorical]
     values = np.empty((columns.num_rows, len(numbers)))
-    for position, name in enumerate(list(numbers)):
-        values[:, position] = numbers.pop(name)  # free each column when it has been copied
+    for position, name in enumerate(numbers):
+        values[:, position] = read.pop(name)  # free each column when it has been copied
     labels = None if source.label is None else _label_column(column[source.label], source)
     groups = _feature_groups(chosen, source)
     weights = None
@@ -456,11 +660,12 @@ def table_of_matrix(
         x = _csr(x, chosen, listed_here, source)
     else:
         x = _dense(x, chosen, source)
-        for name in listed_here:
-            own = pa.chunked_array([pa.array(x[:, chosen.index(name)], from_pandas=True)])
-            read = _feature_values(own, name, source)
-            if isinstance(read, Category):
-                categorical[name] = read
+        own = {
+            name: pa.chunked_array([pa.array(x[:, chosen.index(name)], from_pandas=True)])
+            for name in listed_here
+        }
+        read = _features(own, source)
+        categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
         if categorical:
             x = x[:, [at for at, name in enumerate(chosen) if name not in categorical]]
     ids = _sample_ids(None if samples is None else column_of(samples), x.shape[0], source)

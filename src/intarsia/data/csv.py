@@ -19,22 +19,27 @@ from intarsia.data.source import Source
 from intarsia.errors import first_line
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
 
 
 def delimited_text(content: bytes, source: Source) -> pa.Table:
-    """Return the columns of a CSV file; ids, labels and listed categories stay text."""
-    _check_text(content, source)
+    """Return the columns of a CSV file; ids, labels and listed categories stay text.
+
+    Blanks around a name do not count.
+    """
+    content = _utf_8(content, source)
     header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
     try:
-        return arrow_csv.read_csv(
+        found = arrow_csv.read_csv(
             pa.BufferReader(_arrow_s_own(content)),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in header if name in as_text},
+                column_types={name: pa.string() for name in header if name.strip() in as_text},
                 null_values=sorted(missing),
                 strings_can_be_null=True,
+                decimal_point=source.decimal,
             ),
         )
     except pa.ArrowInvalid as error:
@@ -43,6 +48,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
         raise source.error(
             _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
+    return found.rename_columns([name.strip() for name in found.column_names])
 
 
 def _arrow_s_own(content: bytes) -> pa.Buffer:
@@ -56,25 +62,41 @@ def _arrow_s_own(content: bytes) -> pa.Buffer:
     return copied.getvalue()
 
 
-def _check_text(content: bytes, source: Source) -> None:
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+def _utf_8(content: bytes, source: Source) -> bytes:
+    """Return a file's text as UTF-8."""
+    if content[:4] in _WORKBOOKS:
         raise source.error(
-            f"the file starts with {content[:2]!r}, which is UTF-16", "save it as UTF-8"
+            f"the file starts with {content[:4]!r}, as a workbook or a zip archive does",
+            "save the sheet as CSV (UTF-8), or unpack the archive",
         )
-    if b"\0" in content[:4096]:
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
         raise source.error(
-            f"the file starts with {content[:12]!r}, which is not text",
-            "set format to what it is, or save it as UTF-8 text",
+            f"the file starts with {content[:2]!r}, which is UTF-16",
+            'set encoding = "utf-16", or save it as UTF-8',
+            "save it as UTF-8",
+        )
+    named = "UTF-8" if source.encoding is None else source.encoding
+    try:
+        text = content.decode(named)
+    except UnicodeError as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = content.count(b"\n", 0, start) + 1
+        around = content[max(0, start - 5) : start + 5]
+        raise source.error(
+            f"line {line} has the bytes {around!r}, which are not {named}",
+            'set encoding to what it is, such as "cp1252", or save the file as UTF-8',
+            "save the file as UTF-8",
+        ) from None
+    place = text.find("\0")
+    if place >= 0:
+        line = text.count("\n", 0, place) + 1
+        raise source.error(
+            f"line {line} has a NUL character ({text[max(0, place - 11) : place + 1]!r}), so that "
+            "the file is not text, or not of this encoding",
+            "set format or encoding to what it is, or save it as UTF-8 text",
             "save it as UTF-8 text",
         )
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        around = content[max(0, error.start - 5) : error.start + 5]
-        raise source.error(
-            f"line {line} has the bytes {around!r}, which are not UTF-8", "save the file as UTF-8"
-        ) from None
+    return content if source.encoding is None else text.encode()
 
 
 def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tuple[list[str], str]:

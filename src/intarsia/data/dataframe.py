@@ -30,9 +30,11 @@ from intarsia.errors import ExperimentError, listed, nearest
 Settings = Mapping[str, Any]
 
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
+# settings for all tables that say how their texts are read
+READING = ("dates", "decimal", "label_map", "thousands")
 _OF_A_SOURCE = (
     *("categorical", "exclude", "features", "groups", "id"),
-    *("id_type", "label", "missing", "units", "weights"),
+    *("id_type", "label", "missing", "units", "weights", *READING),
 )
 
 
@@ -45,6 +47,8 @@ def sources_of(
 
     `shared` are settings for all clients: id, id_type, label, weights, categorical, exclude,
     missing; `own` those of each.
+    `shared` are settings for all clients: id, id_type, label, categorical, exclude, missing, and
+    those of `READING`; `own` those of each.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise ExperimentError(
@@ -146,11 +150,13 @@ def _fitting(shared: Settings, columns: list[str] | None, own: Settings) -> dict
     """Return the settings for all tables that fit one with these columns; None: a matrix."""
     kept = {key: value for key, value in shared.items() if value is not None}
     if columns is None:
-        return {key: kept[key] for key in ("id", "missing") if key in kept}
+        return {key: kept[key] for key in ("id", "missing", "label_map") if key in kept}
     if kept.get("label") not in columns or "labels" in own:
         kept.pop("label", None)
     if kept.get("weights") not in columns or not ({"label", "labels"} & {*kept, *own}):
         kept.pop("weights", None)
+    if not ("label" in kept or {"label", "labels"} & own.keys()):
+        kept.pop("label_map", None)
     for key in ("categorical", "exclude"):
         if key in kept:
             some = (kept[key],) if isinstance(kept[key], str) else kept[key]

@@ -170,7 +170,8 @@ def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
     if len(set(whole.values())) > 1:
         numbers = next(client for client, yes in whole.items() if yes)
         texts = next(client for client, yes in whole.items() if not yes)
-        first = str(own[texts].samples[0])
+        named: list[str] = own[texts].samples.tolist()
+        first = next((one for one in named if not one.isdecimal()), named[0])
         figures = all(one.isdecimal() for one in own[texts].samples.tolist())
         advice = f'set id_type = "text" at {numbers!r}, or write them alike in both tables'
         if figures and np.char.startswith(own[texts].samples, "0").any():

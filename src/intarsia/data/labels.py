@@ -22,6 +22,8 @@ from intarsia.errors import ExperimentError, FederationError, TableError, listed
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
+# how yes and no are written; two clients with different ones mean the same classes
+_TRUTHS = ({"no", "yes"}, {"n", "y"}, {"false", "true"}, {"f", "t"}, {"off", "on"})
 OTHER = "other"  # what the classes are called that positive does not name, where they are several
 
 
@@ -240,12 +242,47 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     )
     figures = [(one, client) for one, client in said if number(one) is not None]
     text = [(one, client) for one, client in said if number(one) is None]
+    of_numbers, of_text = _spelled_apart(found)
+    if of_numbers and of_text:
+        classes = ascending({one for one, client in said if client == of_numbers})
+        words = ascending({one for one, client in said if client == of_text})
+        both = zip(words, classes, strict=False)
+        example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
+        raise FederationError(
+            f"Label column {name!r} has {listed(classes, 3)} at {of_numbers!r} but "
+            f"{listed(words, 3)} at {of_text!r}; say at {of_text!r} which class each is, as in "
+            f"label_map = {{ {example} }}, or list all classes in [labels] if they are different."
+        )
     if text and figures:
         raise FederationError(
             f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
             f"and text (such as {text[0][0]!r} at {text[0][1]!r}); add {text[0][0]!r} to missing, "
             "correct it, or list all classes in [labels]."
         )
+
+
+def _spelled_apart(found: Mapping[ClientId, NDArray[Any]]) -> tuple[ClientId, ClientId]:
+    """Return two clients that write classes in two ways, the one with numbers first; or none.
+
+    One has numbers alone and the other text alone, or both have yes and no in other words.
+    """
+    classes = {
+        client: {canonical(str(one)).casefold() for one in part.tolist()}
+        for client, part in found.items()
+        if len(part)
+    }
+    figures = {client: [number(one) is not None for one in own] for client, own in classes.items()}
+    of_numbers = next((client for client, own in figures.items() if all(own)), "")
+    of_text = next((client for client, own in figures.items() if not any(own)), "")
+    if of_numbers and of_text:
+        return of_numbers, of_text
+    words = {
+        client: next((number for number, pair in enumerate(_TRUTHS) if own <= pair), None)
+        for client, own in classes.items()
+    }
+    told = [client for client, pair in words.items() if pair is not None]
+    other = next((client for client in told if words[client] != words[told[0]]), "")
+    return (told[0], other) if other else ("", "")
 
 
 def _one_against_rest(

@@ -1,22 +1,88 @@
-"""Parse numbers, and spell categories and classes alike that files write differently."""
+"""Parse numbers and dates, and spell categories and classes alike that files write differently."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_MINUS = "\u2212"  # the sign of mathematics, which stands for "-" too
+# what stands between groups of three digits -> the characters that look like it
+_ALIKE = {" ": " \u00a0\u2009\u202f", "'": "'\u2019"}
+# how numbers may be written: decimal, thousands
+_SPELLINGS = (
+    *((".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " ")),
+    *((".", "'"), (",", "'"), (".", "_")),
+)
+_AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?\s*(\D*)")
+_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
 
 
-def number(text: str) -> float | None:
-    """Return the number that a text says, or None; "nan" and "inf" are numbers."""
-    if _NUMBER.fullmatch(text):
-        return float(text)
+def number(text: str, decimal: str = ".", thousands: str | None = None) -> float | None:
+    """Return the number that a text says, or None; "nan" and "inf" are numbers.
+
+    `thousands` may stand between groups of three digits.
+    """
+    if _numbers(decimal, thousands).fullmatch(text):
+        plain = _between(thousands).sub("", text) if thousands else text
+        return float(plain.replace(decimal, ".").replace(_MINUS, "-"))
     bare = text.lower().lstrip("+-")
     return float(text) if bare in ("nan", "inf", "infinity") else None
+
+
+@cache
+def _numbers(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    """Return the pattern of numbers."""
+    grouped = rf"\d{{1,3}}({_between(thousands).pattern}\d{{3}})+|" if thousands else ""
+    point = re.escape(decimal)
+    return re.compile(rf"[+{_MINUS}-]?(({grouped}\d+)({point}\d*)?|{point}\d+)([eE][+-]?\d+)?")
+
+
+@cache
+def _between(thousands: str) -> re.Pattern[str]:
+    """Return the pattern of what stands between groups of three digits."""
+    return re.compile(f"[{re.escape(_ALIKE.get(thousands, thousands))}]")
+
+
+def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Return how texts may be written that are numbers, all of them: decimal and thousands.
+
+    A mark between thousands that none of them needs is not among them.
+    """
+    fits = [one for one in _SPELLINGS if all(number(text, *one) is not None for text in texts)]
+    bare = [decimal for decimal, mark in fits if mark is None]
+    return [(decimal, mark) for decimal, mark in fits if mark is None or decimal not in bare]
+
+
+def unit_of(texts: Iterable[str]) -> str:
+    """Return the sign of a currency, or "%", that every text has beside a number; "": none."""
+    parts = [_AND_UNIT.fullmatch(text) for text in texts]
+    units = {"" if one is None else (one[1] + one[3]).strip() for one in parts}
+    unit = units.pop() if len(units) == 1 else ""
+    signs = all(one in "%\u2030" or unicodedata.category(one) == "Sc" for one in unit)
+    return unit if signs else ""
+
+
+def day(text: str) -> float | None:
+    """Return a date, with a time or without, as days since 1970-01-01 in UTC.
+
+    None: it is no date that begins with the year.
+    """
+    parts = _YEAR_FIRST.fullmatch(text)
+    if parts is None:
+        return None
+    year, month, of_month, time = parts.groups()
+    try:
+        moment = datetime.fromisoformat(f"{year}-{int(month):02}-{int(of_month):02}{time}")
+    except ValueError:
+        return None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86_400
 
 
 def canonical(text: str) -> str:

@@ -3,8 +3,8 @@
 Formats
 -------
 csv
-    One header line, UTF-8, optionally gzip; separator "," (tab where the name ends in .tsv), or
-    what the header has instead.
+    One header line, UTF-8 or `encoding`, optionally gzip; separator "," (tab where the name ends in
+    .tsv), or what the header has instead.
 parquet
     One file.
 libsvm
@@ -62,6 +62,8 @@ ENDINGS: Mapping[str, Format] = {
 }
 
 
+_WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".zip", ".7z", ".tar")
+
 # what numpy and zipfile raise for a file that is not what it seems
 _NO_ARCHIVE = (OSError, EOFError, KeyError, RuntimeError, ValueError, BadZipFile, zlib.error)
 
@@ -95,6 +97,8 @@ def read(source: Source) -> Table:
     path = Path(source.path or "")
     if source.path is not None and path.is_dir():
         raise source.error("this is a folder, not a file", "name a file in it")
+    if source.path is not None and path.exists() and not path.is_file():
+        raise source.error("this is a device or a pipe, not a file", "name a file")
     if source.path is not None and not path.exists():
         advice = "correct path (it is relative to the experiment file)"
         raise source.error("there is no such file", advice)
@@ -137,7 +141,8 @@ def table_from(
     names
         Feature names of a matrix; default "x0", "x1", …
     settings
-        The other settings of `Source`: id_type, features, exclude, categorical, missing, groups.
+        The other settings of `Source`: id_type, features, exclude, categorical, missing, groups,
+        label_map, decimal, thousands, dates.
 
     Raises
     ------
@@ -194,7 +199,9 @@ def _format(source: Source) -> Format:
         if source.path is None:
             raise source.error(f"format is {source.format!r} but there is no path", "set path")
         return source.format
-    if source.url is not None and source.path is None:
+    if source.url is not None and source.path is not None:
+        raise source.error(f"path is {source.path!r} and url is set too", "remove one of the two")
+    if source.url is not None:
         if source.query is None or not source.query.strip():
             raise source.error("a url needs a query", "set query to a select")
         return "sql"
@@ -204,6 +211,11 @@ def _format(source: Source) -> Format:
             "set path for a file, or url and query for a database, and not both",
         )
     ending = ending_of(source.path)
+    if ending in _WORKBOOKS:
+        raise source.error(
+            f"the ending {ending!r} is that of a workbook or an archive, which is not read",
+            "save the sheet as CSV (UTF-8), or unpack the archive, and name that file",
+        )
     if ending not in ENDINGS:
         raise source.error(
             f"the ending {ending!r} tells no format",
@@ -390,6 +402,8 @@ def _frame(frame: Any, source: Source) -> pa.Table:
 def _series(series: Any) -> Any:
     if series.dtype == object:
         return series.tolist()
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert(None)  # to UTC
     try:
         return pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError):

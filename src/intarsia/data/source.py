@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,12 +27,20 @@ class Source:
     path: str | None = None
     format: Format | None = None  # None: by the ending of the path
     separator: str | None = None  # csv; None: "," (tab for .tsv), or what divides the header
+    encoding: str | None = None  # csv: a name that Python knows; None: UTF-8
+    decimal: Literal[".", ","] = "."  # of numbers that are written as text
+    thousands: str | None = None  # one character between groups of three digits; None: nothing is
+    dates: Literal["days"] | None = None  # "days": since 1970-01-01 in UTC; None: refused
     url: str | None = None  # sql: an SQLAlchemy url
     query: str | None = None  # sql
     id: str | None = None  # None: the rows belong to this client alone; libsvm, npz: "row"
     id_type: Literal["integer", "text"] | None = None  # None: integer if every id is a whole number
     label: str | None = None  # None: a client without labels (libsvm, npz: those of the file)
     weights: str | None = None  # column with the weight of each row's loss, beside the label
+    # label as the table has it -> as all clients have it; others stay as they are
+    label_map: Mapping[str, str | bool | int | float] = field(
+        default_factory=dict[str, str | bool | int | float]
+    )
     features: tuple[str, ...] | None = None  # None: every other column
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -60,6 +69,7 @@ class Source:
             raise ExperimentError(
                 f'{where}: separator is {self.separator!r}; set one character, such as ";".'
             )
+        self._check_numbers(where)
         if self.least_rows is not None and self.least_rows < 1:
             raise ExperimentError(
                 f"{where}: least_rows is {self.least_rows}; set a whole number of at least 1, "
@@ -79,6 +89,29 @@ class Source:
                         f"{where}: column {name!r} is in the groups {owner[name]!r} and {group!r}; "
                         "remove it from one of them."
                     )
+
+    def _check_numbers(self, where: str) -> None:
+        """Raise if an encoding is unknown, or numbers could be read in two ways."""
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+                "".encode(self.encoding)  # such as "hex" is no encoding of text
+            except (LookupError, ValueError):
+                raise ExperimentError(
+                    f"{where}: encoding is {self.encoding!r}, which is none that Python knows; set "
+                    'one such as "utf-8", "cp1252" (Windows), "latin-1" or "utf-16".'
+                ) from None
+        mark = self.thousands
+        if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in "+-\u2212"):
+            raise ExperimentError(
+                f'{where}: thousands is {mark!r}; set one character, such as "," or " ".'
+            )
+        if mark == self.decimal:
+            other = "," if mark == "." else "."
+            raise ExperimentError(
+                f"{where}: decimal and thousands are both {mark!r}, so that {'1' + mark + '234'!r} "
+                f"could be two numbers; set decimal = {other!r}, or another character for one."
+            )
 
     @property
     def where(self) -> str:

@@ -50,7 +50,7 @@ from intarsia.errors import (
     VersionError,
 )
 from intarsia.experiment import config as experiment
-from intarsia.experiment.checks import check_forgotten_ids, check_kinds
+from intarsia.experiment.checks import check_forgotten_ids, check_kinds, check_names
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import labelled_somewhere
 from intarsia.partition.client_clusters import Structure
@@ -404,6 +404,7 @@ def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) ->
             "site.toml of each to the same."
         )
     check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in tables.items()})
+    check_names({name: one.columns for name, one in tables.items()})
     return agree(tables, description.labels)
 
 

@@ -13,6 +13,7 @@ from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
 from intarsia.experiment.entity_alignment import Names
+from intarsia.privacy.entity_matching.normalisation import look
 
 
 def check_features(blocks: Mapping[ClientId, Block]) -> None:
@@ -68,6 +69,35 @@ def check_forgotten_ids(parties: Mapping[ClientId, tuple[Sequence[str], str | No
                 f"id of client {stated[column]!r}; set id to {column!r} at {name!r} too, or, if it "
                 "is something else there, list it in exclude or rename it."
             )
+
+
+def check_names(columns: Mapping[ClientId, Sequence[str]]) -> None:
+    """Refuse columns of two clients whose names look the same and are not.
+
+    They would be two features. A client that has both tells them apart on purpose.
+    """
+    holders: dict[str, ClientId] = {}
+    for client, own in columns.items():
+        for name in own:
+            holders.setdefault(name, client)
+    alike: dict[str, list[str]] = {}
+    for name in holders:
+        alike.setdefault(look(name), []).append(name)
+    several = [names for names in alike.values() if len(names) > 1]
+    sets = [set(own) for own in columns.values()] if several else []
+    wrong = [some for some in several if all(len(own.intersection(some)) < 2 for own in sets)]
+    if wrong:
+        pairs = [
+            f"{one!r} at client {holders[one]!r} and {other!r} at client {holders[other]!r}"
+            for one, other, *_ in wrong[:6]
+        ]
+        more = f" and {len(wrong) - 6} more" if len(wrong) > 6 else ""
+        raise FederationError(
+            f"Columns have names that look the same and are not ({', '.join(pairs)}{more}: case, "
+            "blanks or letters of another alphabet), and would be two features; write them alike "
+            "in the tables or by a dictionary ([alignment] dictionary), or rename one of two that "
+            "are different."
+        )
 
 
 def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:

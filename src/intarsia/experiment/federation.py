@@ -37,6 +37,7 @@ from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Spli
 from intarsia.experiment.entity_alignment import Names
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
+from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
 
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
@@ -179,6 +180,7 @@ def aligned(
         }
     )
     found = feature_dictionary.translate(found, sources, shared)
+    checks.check_names({name: table.columns for name, table in found.items()})
     ids = {name: table.samples for name, table in found.items() if not table.generated}
     return found | {
         name: replace(found[name], samples=own)
@@ -380,10 +382,27 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
             "each row is, or label to that of its labels."
         )
     if own.dtype.kind == labelled.dtype.kind == "U":
-        alike = np.isin(np.char.lstrip(own, "0"), np.char.lstrip(labelled, "0")).sum()
-        if alike:
+        rules, alike = rules_that_match(own, labelled)
+        if rules:
+            said = ", ".join(f'"{rule}"' for rule in rules)
+            how = "without zeros in front" if rules == ("zeros",) else "by a rule"
             return (
-                f"without zeros in front {alike} of their ids are those of samples with a label: "
-                'set normalise = ["zeros"] in [alignment].'
+                f"{how} {alike} of their ids are those of samples with a label: "
+                f"set normalise = [{said}] in [alignment]."
             )
+        looks = {look(one) for one in labelled.tolist()}
+        same = next((one for one in own.tolist() if look(one) in looks), None)
+        if same is not None:
+            odd = next((one for one in same if not one.isascii()), "")
+            code = f" (such as U+{ord(odd):04X})" if odd else ""
+            return (
+                f"ids such as {same!r} look like those of samples with a label, in letters of "
+                f"another alphabet{code} at one of the clients: write them in one alphabet."
+            )
+    if own.dtype.kind in "iuU":  # no pseudonyms
+        return (
+            f"its ids (such as {own[0].item()!r}) and theirs (such as {labelled[0].item()!r}) have "
+            "nothing in common: name the column with the ids that both know, give the client rows "
+            "that others know, or labels."
+        )
     return "give it samples that others know, or labels."

@@ -195,6 +195,7 @@ def _source(
         url=None,
         query=None,
         label=None,
+        label_map={},
         features=tuple(name for name in columns if name not in known.exclude),
         exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in columns),
         categorical=tuple(name for name in columns if name in categorical),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
@@ -18,6 +19,7 @@ from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import CheckpointError, FederationError, TableError, listed
 
+_READING = ("decimal", "encoding", "thousands")
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 
@@ -74,6 +76,8 @@ class TableSettings:
     missing: tuple[str, ...]
     separators: tuple[str, ...]  # that any of them states
     formats: Mapping[str, Format] = field(default_factory=dict[str, Format])  # stated, by ending
+    # how texts are read (`_READING`), as all of the clients do
+    reading: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
@@ -88,7 +92,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         tree = None
     if not isinstance(tree, dict):
         raise CheckpointError(f"{path} is damaged; put back a copy, or run the experiment again.")
-    tables = [*tree.get("client", []), tree.get("dataset", {})]
+    tables = tree.get("client") or [tree.get("dataset", {})]
     tables = [table for table in tables if client and table.get("name") == client] or tables
 
     def every(key: str) -> tuple[str, ...]:
@@ -98,7 +102,14 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     stated = [table for table in tables if table.get("path") and table.get("format")]
     formats = {ending_of(table["path"]): table["format"] for table in stated}
     texts = tuple(dict.fromkeys(missing or ("?", "")))
-    return TableSettings(every("id"), every("label"), texts, every("separator"), formats)
+    reading = {
+        key: tables[0][key]
+        for key in _READING
+        if tables[0].get(key) and all(table.get(key) == tables[0][key] for table in tables)
+    }
+    if every("dates"):  # others have none
+        reading["dates"] = every("dates")[0]
+    return TableSettings(every("id"), every("label"), texts, every("separator"), formats, reading)
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:
@@ -111,7 +122,8 @@ def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]
     header, separator = _header(path, settings, kind) if kind in NAMED else ([], None)
     if len(header) > 1:
         return header
-    whole = read_table(Source(name="table", path=str(path), format=kind, separator=separator))
+    how: dict[str, Any] = {"format": kind, "separator": separator, **settings.reading}
+    whole = read_table(Source(name="table", path=str(path), **how))
     return header or list(whole.columns)
 
 
@@ -154,7 +166,8 @@ def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str
 
     def names(separator: str | None) -> list[str]:
         def rows(mark: str) -> Iterator[list[str]]:
-            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            encoding = settings.reading.get("encoding", "utf-8-sig")
+            with opened(path, "rt", encoding=encoding, newline="") as file:
                 yield from csv.reader(file, delimiter=mark)
 
         source = Source(name="table", path=str(path), format=kind, separator=separator)
@@ -168,4 +181,4 @@ def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str
                 best, found = separator, by_it
     except (OSError, EOFError, UnicodeDecodeError, csv.Error):
         return [], None
-    return found, best
+    return [name.strip() for name in found], best

@@ -147,6 +147,7 @@ def predict(
         exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
         categorical=tuple(levels),
         missing=(*settings.missing, *missing),
+        **settings.reading,
     )
     found = new_table.read_table(source)
     block = encode_known(found, levels, f"{table}: column ")

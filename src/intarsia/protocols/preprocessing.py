@@ -541,7 +541,8 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     observed = ~np.isnan(block.x)
     deviation = np.where(observed, block.x - mean, 0.0)
     share = observed / block.copies.dense() if block.copies is not None else observed
-    return share.sum(axis=0).astype(np.float64), (share * deviation**power).sum(axis=0)
+    with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
+        return share.sum(axis=0).astype(np.float64), (share * deviation**power).sum(axis=0)
 
 
 def _row_shares(block: Block) -> Array:

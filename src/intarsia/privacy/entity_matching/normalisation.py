@@ -61,6 +61,31 @@ _RULES: Mapping[str, Callable[[str], str]] = {
 }
 
 
+# letters of Cyrillic and Greek that look like Latin ones
+_LOOKS = str.maketrans(
+    "АВЕЅЗІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧοιν",
+    "ABES3IJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXoiv",
+)
+
+
+def look(text: str) -> str:
+    """Return what a text looks like: without case and blanks, in Latin letters where it can be."""
+    return "".join(unicodedata.normalize("NFKC", text).translate(_LOOKS).casefold().split())
+
+
+def rules_that_match(own: NDArray[Any], others: NDArray[Any]) -> tuple[tuple[Rule, ...], int]:
+    """Return the rules by which text ids would be some of others', and how many; or none and 0."""
+    tried: list[tuple[Rule, ...]] = [("zeros",), ("case",), ("spaces",), ("width",)]
+    for rules in (*tried, ("width", "spaces", "case", "zeros")):
+        one, other = own.tolist(), others.tolist()
+        for rule in rules:
+            one, other = (list(map(_RULES[rule], ids)) for ids in (one, other))
+        alike = len({*one} & {*other})
+        if alike:
+            return rules, alike
+    return (), 0
+
+
 def normalised(ids: NDArray[Any], rules: Sequence[Rule], where: str) -> NDArray[Any]:
     """Return one client's ids after the rules, in their order; whole numbers stay.
 
