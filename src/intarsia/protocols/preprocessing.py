@@ -146,7 +146,7 @@ class Preparation:
     mean: Array  # (features,)
     scale: Array  # (features,) 0 = constant feature
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    # part -> (samples, centred features): holders that have a value; only where some holder lacks one
+    # part -> (samples, centred features): holders that have a value, where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
     client: ClientId = ""  # whose it is
 
