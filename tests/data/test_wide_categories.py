@@ -15,6 +15,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build
 from intarsia.inspection.overlap import missing_percent
+from intarsia.models.feature_mapping import encode_known
 from intarsia.training import run as running
 from tests.deployment.test_run import HASTY
 
@@ -167,3 +168,24 @@ def test_missing_values_are_counted_however_a_table_is_stored(levels):
         assert whole.rows_that_lack() == 2
         part = block.take(np.arange(2), np.arange(levels, -1, -1))
         assert part.missing().tolist() == [1] * (levels + 1)
+
+
+def test_rare_levels_of_a_wide_category_join_other_as_unknown_ones_do():
+    pandas = pytest.importorskip("pandas")
+    often = [f"t{at:02d}" for at in range(30) for _ in range(6)]
+    texts = [*often, "here once", "here twice", "here twice"]
+    frame = pandas.DataFrame({"town": texts, "y": [0, 1] * 90 + [0, 1, 1]})
+    settings = {"label": "y", "categorical": ("town",), "least_rows": 5}
+    blocks, _ = assemble({"one": table_from(frame, client="one", **settings)})
+    block = blocks["one"]
+    assert block.sparse
+    assert block.features == ("town=other", *(f"town=t{at:02d}" for at in range(30)))
+    other = block.x[:, [0]].toarray().ravel()
+    assert np.flatnonzero(other).tolist() == [180, 181, 182]
+
+    new = table_from(
+        pandas.DataFrame({"town": ["nobody knows", "t07"]}), client="new", categorical=("town",)
+    )
+    levels = {"town": tuple(name.removeprefix("town=") for name in block.features)}
+    x = encode_known(new, levels, "The column ").x.toarray()
+    assert [row.nonzero()[0].tolist() for row in x] == [[0], [8]]
