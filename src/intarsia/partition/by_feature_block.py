@@ -412,8 +412,8 @@ def _block(
     columns = np.sort(np.concatenate(own))
     if dataset.x.dtype.kind == "f" and not (dataset.sparse and dataset.indicators is None):
         for some in own:  # one at a time: a block may be most of the data set
-            held = dataset.x[rows][:, some] if dataset.sparse else dataset.x[np.ix_(rows, some)]
-            rows = rows[~np.isnan(held.toarray() if dataset.sparse else held).all(axis=1)]
+            x = dataset.x[rows][:, some] if dataset.sparse else dataset.x[np.ix_(rows, some)]
+            rows = rows[~np.isnan(x.toarray() if dataset.sparse else x).all(axis=1)]
     if not len(rows) and not tests:
         raise ExperimentError(
             f"Client {name!r} would have no training sample: {dataset.name!r} has none of its "

@@ -238,7 +238,7 @@ def _missing_fractions(
 
 def _missing(block: Block, rows: NDArray[np.bool_]) -> Array:
     """Return the fraction of some rows that lacks each feature, (features,)."""
-    return block.take(np.flatnonzero(rows)).missing() / rows.sum()
+    return np.asarray(block.take(np.flatnonzero(rows)).missing() / rows.sum(), np.float64)
 
 
 def _paint(

@@ -371,7 +371,7 @@ def _may_lack(block: Block, columns: Positions) -> Positions:
 def _present(block: Block, columns: Positions) -> NDArray[np.bool_]:
     """Return which values of columns that may lack some are there, (samples, columns)."""
     own = block.x[:, columns]
-    return ~np.isnan(own.toarray() if block.sparse else own)
+    return np.asarray(~np.isnan(own.toarray() if block.sparse else own))
 
 
 def _common(block: Block, columns: Positions, message: CopiedTotals) -> Values:
@@ -476,10 +476,10 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
         observed = ~np.isnan(x.data)
         deviation = np.where(observed, x.data - mean[x.indices], 0.0)
         shares = deviation / holders * deviation if power == 2 else deviation / holders
-        count = np.bincount(x.indices, observed / holders, columns)
+        count = np.bincount(x.indices, observed / holders, columns).astype(np.float64)
         zeros = block.scaled_only  # where an absent entry is an observed 0
         count[zeros] = _row_shares(block)[zeros]
-        return count, np.bincount(x.indices, shares, columns)
+        return count, np.bincount(x.indices, shares, columns).astype(np.float64)
     observed = ~np.isnan(block.x)
     deviation = np.where(observed, block.x - mean, 0.0)
     share = observed / block.copies.dense() if block.copies is not None else observed
