@@ -53,32 +53,49 @@ class Copies:
     rows: NDArray[np.intp]  # (samples,) row kind
     columns: NDArray[np.intp]  # (features,) column kind
     counts: Array  # (row kinds, column kinds)
-    observed: Array | None = None  # (samples, features) holders that have a value, where some miss
+    # where some holders lack values: how many have each, (samples, features that may lack some)
+    observed: Array | None = None
+    places: NDArray[np.intp] | None = None  # (features,) in `observed`, -1: lacks none; None: all
 
     def take(self, rows: NDArray[Any] | None, columns: NDArray[Any] | None) -> Copies:
         """Return the counts of the given row and column positions."""
-        observed = self.observed
-        if observed is not None:
-            observed = observed if rows is None else observed[rows]
-            observed = observed if columns is None else observed[:, columns]
+        observed, places = self.observed, self._places
         return Copies(
             self.rows if rows is None else self.rows[rows],
             self.columns if columns is None else self.columns[columns],
             self.counts,
-            observed,
+            observed if observed is None or rows is None else observed[rows],
+            places if columns is None else places[columns],
         )
+
+    @property
+    def _places(self) -> NDArray[np.intp]:
+        return np.arange(len(self.columns)) if self.places is None else self.places
 
     def dense(self) -> Array:
         """Return the counts entry by entry, (samples, features), at least 1."""
+        found = self.counts[self.rows][:, self.columns]
         if self.observed is not None:
-            return np.maximum(self.observed, 1.0)
-        return self.counts[self.rows][:, self.columns]
+            lacking = self._places >= 0
+            found[:, lacking] = np.maximum(self.observed[:, self._places[lacking]], 1.0)
+        return found
+
+    def of_entries(self, x: Values) -> Array:
+        """Return the counts of a dense array's entries, or of those that a sparse one stores."""
+        if not issparse(x):
+            return self.dense()
+        rows = np.repeat(np.arange(len(self.rows)), np.diff(x.indptr))
+        found: Array = self.counts[self.rows[rows], self.columns[x.indices]]
+        if self.observed is not None:
+            place = self._places[x.indices]
+            lacking = place >= 0
+            found[lacking] = np.maximum(self.observed[rows[lacking], place[lacking]], 1.0)
+        return found
 
     def divide(self, x: Values) -> Values:
         """Return each value divided by its number of holders."""
         if issparse(x):
-            rows = np.repeat(self.rows, np.diff(x.indptr))
-            data = x.data / self.counts[rows, self.columns[x.indices]]
+            data = x.data / self.of_entries(x)
             return csr_array((data, x.indices, x.indptr), shape=x.shape)
         return x / self.dense()
 
@@ -105,6 +122,9 @@ class Block:
     # (samples,) where they stand among the samples of the schema; None: it was not aligned
     places: NDArray[np.intp] | None = None
     weights: Array | None = None  # (samples,) of their losses, above 0; None: 1 each
+    # (features,) which category of many levels each is one of, from 1, and 0 for all others, which
+    # alone can be missing and a CSR array stores in every row; None: there is no such category
+    indicators: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -142,7 +162,7 @@ class Block:
                 f"{int(np.isinf(values).sum())} values are infinite; "
                 "replace them by a number or by an empty cell (missing)."
             )
-        if issparse(self.x) and np.isnan(values).any():
+        if issparse(self.x) and self.indicators is None and np.isnan(values).any():
             raise TableError(
                 "A sparse block holds NaN; a sparse block cannot mark missing values: "
                 "leave the entry out (zero) or pass a dense array."
@@ -166,6 +186,45 @@ class Block:
         return bool(issparse(self.x))
 
     @property
+    def scaled_only(self) -> NDArray[np.bool_]:
+        """Return the features whose absent entries are 0, so that they are not centred."""
+        if self.indicators is None:
+            return np.full(len(self.features), self.sparse)
+        return self.indicators > 0
+
+    def rows_that_lack(self) -> int:
+        """Return the number of rows in which a value is missing."""
+        rows = np.zeros(len(self.samples), bool)
+        if self.sparse:
+            rows[np.repeat(np.arange(len(rows)), np.diff(self.x.indptr))[np.isnan(self.x.data)]] = 1
+        else:
+            rows = np.isnan(self.x).any(axis=1)
+        kinds = np.zeros(0, np.intp) if self.indicators is None else self.indicators
+        for kind in range(1, kinds.max(initial=0) + 1):
+            rows |= np.asarray((self.x[:, np.flatnonzero(kinds == kind)] != 0).sum(axis=1)) == 0
+        return int(rows.sum())
+
+    def missing(self) -> NDArray[np.int64]:
+        """Return how many values each feature lacks, (features,).
+
+        A row without a level of a category lacks all of its levels.
+        """
+        rows, columns = self.shape
+        if not self.sparse:
+            lacking = np.isnan(self.x).sum(axis=0)
+        else:
+            lacking = np.bincount(self.x.indices[np.isnan(self.x.data)], minlength=columns)
+        if self.indicators is not None:
+            levels = self.indicators > 0
+            if self.sparse:
+                held = np.bincount(self.x.indices, self.x.data != 0, columns)
+            else:
+                held = np.count_nonzero(self.x, axis=0)
+            with_one = np.bincount(self.indicators, held)  # at most one of a category in a row
+            lacking[levels] = rows - with_one[self.indicators[levels]]
+        return np.asarray(lacking, np.int64)
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Return (samples, features)."""
         return len(self.samples), len(self.features)
@@ -184,7 +243,9 @@ class Block:
         copies = None if self.copies is None else self.copies.take(rows, columns)
         places = self.places if self.places is None or rows is None else self.places[rows]
         weights = self.weights if self.weights is None or rows is None else self.weights[rows]
-        return Block(samples, features, x, y, groups, copies, shapes, places, weights)
+        kinds = self.indicators
+        kinds = kinds if kinds is None or columns is None else kinds[columns]
+        return Block(samples, features, x, y, groups, copies, shapes, places, weights, kinds)
 
     def weights_of(self, rows: NDArray[Any]) -> Array | None:
         """Return the weights of some rows, (rows,); None: 1 each."""

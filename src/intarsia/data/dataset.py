@@ -35,6 +35,7 @@ class Dataset:
     clients: NDArray[np.str_] | None = None  # (samples,) whose each is by nature; None: nobody's
     classes: tuple[float, ...] = ()  # all values of encoded labels, whatever rows are taken
     class_names: tuple[str, ...] = ()  # what these mean
+    indicators: NDArray[np.intp] | None = None  # (features,) as a `Block` has them
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -4,7 +4,8 @@ What all clients must agree on before numbers can be compared (which levels a ca
 has, which class is +1) is an `Encoding`; it is public.
 
 Rules: a level that few rows of a client have is "other", so that nobody else learns its name; a
-categorical value that is missing is missing in all its one-hot columns; a column that is
+categorical value that is missing is missing in all its one-hot columns, and of a category of many
+levels it is none of them; a column that is
 missing in every row is kept, of the kind that it has at the other clients; a constant column is
 kept; a label that is missing makes a sample without a label; where one client's ids were generated
 (its rows belong to it alone), all ids become text.
@@ -12,16 +13,22 @@ kept; a label that is missing makes a sample without a label; where one client's
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.block import Array, Block, ClientId, Labels, Values
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table
 from intarsia.errors import FederationError, TableError
+
+# A category of more levels is wide: its columns are scaled and not centred, as those of a sparse
+# table, since centring would give every row a value for each level.
+MOST_CENTRED = 20
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ def encode(table: Table, encoding: Encoding) -> Block:
         groups,
         shapes=table.shapes,
         weights=table.weights,
+        indicators=_indicators(table, features, expanded),
     )
 
 
@@ -122,29 +130,69 @@ def _clashing(table: Table, categorical: Container[str]) -> Iterator[str]:
             yield column
 
 
+def _indicators(
+    table: Table, features: Mapping[str, tuple[str, ...]], expanded: Mapping[str, tuple[str, ...]]
+) -> NDArray[np.intp] | None:
+    """Return which wide category each feature is a level of, as a `Block` has it."""
+    wide = [name for name in expanded if len(expanded[name]) > MOST_CENTRED]
+    if not wide:
+        return None
+    number = {name: at for at, name in enumerate(wide, 1)}
+    kinds = [number.get(name, 0) for name in table.columns]
+    return np.repeat(kinds, [len(features[name]) for name in table.columns]).astype(np.intp)
+
+
 def _one_hot(
     table: Table, features: Mapping[str, tuple[str, ...]], expanded: Mapping[str, tuple[str, ...]]
-) -> Array:
-    x = np.zeros((len(table.samples), sum(map(len, features.values()))))
+) -> Values:
+    """Return the values with a column for each level: dense, or as CSR where that is smaller.
+
+    As CSR, a row stores its level of a wide category and all of its other values.
+    """
+    rows, width = len(table.samples), sum(map(len, features.values()))
+    wide = {name for name in expanded if len(expanded[name]) > MOST_CENTRED}
+    stored = sum(1 if name in wide else len(own) for name, own in features.items())
     numeric = {name: position for position, name in enumerate(table.numeric)}
-    start = 0
-    for column in table.columns:
-        stop = start + len(features[column])
-        if column not in expanded:
-            x[:, start] = table.values[:, numeric[column]]
-        elif column not in table.categorical:  # missing in every row
-            x[:, start:stop] = np.nan
+    smaller = stored * (8 + 4) < width * 8 and rows * stored <= np.iinfo(np.int32).max
+    x = np.zeros((rows, stored if smaller else width))
+    column = np.zeros((rows, stored), np.int32) if smaller else None  # -1: there is no level
+    start = at = 0
+    for name in table.columns:
+        stop = start + len(features[name])
+        own = at + (1 if name in wide else stop - start)
+        if column is not None:
+            column[:, at:own] = np.arange(start, start + own - at)
+        if name not in expanded:
+            x[:, at] = table.values[:, numeric[name]]
         else:
-            category = table.categorical[column]
-            place = {level: start + at for at, level in enumerate(expanded[column])}
-            rest = place.get(RARE, -1)
-            target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.intp)
-            where = target[category.codes]
+            where = _levels(table, name, expanded[name])
             known = np.flatnonzero(where >= 0)
-            x[known, where[known]] = 1.0
-            x[where < 0, start:stop] = np.nan
-        start = stop
-    return x
+            if name not in wide:
+                x[where < 0, at:own] = np.nan
+                x[known, at + where[known]] = 1.0
+            elif column is not None:
+                x[:, at] = 1.0
+                column[:, at] = np.where(where >= 0, start + where, -1)
+            else:
+                x[known, at + where[known]] = 1.0
+        start, at = stop, own if smaller else stop
+    if column is None:
+        return x
+    held = column >= 0
+    indptr = np.concatenate([[0], held.sum(axis=1).cumsum()]).astype(np.int32)
+    values, columns = (x.ravel(), column.ravel()) if held.all() else (x[held], column[held])
+    return csr_array((values, columns, indptr), shape=(rows, width))
+
+
+def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.intp]:
+    """Return which of the levels each row has, -1 where it has none, (samples,)."""
+    if column not in table.categorical:  # missing in every row
+        return np.full(len(table.samples), -1, np.intp)
+    category = table.categorical[column]
+    place = {level: at for at, level in enumerate(levels)}
+    rest = place.get(RARE, -1)
+    target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.intp)
+    return np.asarray(target[category.codes], np.intp)
 
 
 def assemble(

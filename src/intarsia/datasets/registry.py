@@ -122,6 +122,7 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
         shapes=shapes,
         classes=tuple(sorted(set(encoding.codes.values()))),
         class_names=encoding.labels.classes,
+        indicators=block.indicators,
     )
     return dataset, encoding.labels
 

@@ -89,7 +89,7 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
         x = block.x
         parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
-        for array in (block.samples, *parts, block.y, block.weights):
+        for array in (block.samples, *parts, block.y, block.weights, block.indicators):
             if array is not None:
                 total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
     return total
@@ -130,7 +130,7 @@ def build(
         notes.append(f"{left} training samples have a label at no client; they are left out.")
     checks.check_labels(train, names)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
-    sparse = {name: block.sparse for name, block in train.items()}
+    sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend(notes_on_labels(schema, experiment.labels))

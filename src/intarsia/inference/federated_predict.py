@@ -224,7 +224,7 @@ def _make_parties(
         if aside:
             notes.append(f"Columns of {name!r} that the model does not know are left aside: "
                          f"{listed(aside)}.")  # fmt: skip
-        gaps = 0 if block.sparse else int(np.isnan(block.x).any(axis=1).sum())
+        gaps = block.rows_that_lack()
         if gaps:
             notes.append(
                 f"{gaps} rows of {name!r} lack values; where no other client has one, its mean "

@@ -117,10 +117,8 @@ def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
 
 def _count_missing(made_of: Any, block: Block) -> int:
     """Return how many values of the network's columns are missing."""
-    if issparse(block.x):
-        return 0
     own = {name for columns in made_of.columns for name in columns}
-    return int(np.isnan(block.x[:, [name in own for name in block.features]]).sum())
+    return int(block.missing()[[name in own for name in block.features]].sum())
 
 
 def _train_alone(

@@ -268,8 +268,7 @@ def _notes(
             f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
             f"{what.format('its')}: {_list_names(lacking)}."
         )
-    missing = np.zeros(len(block.features), int) if block.sparse else np.isnan(block.x).sum(axis=0)
-    count = dict(zip(block.features, missing.tolist(), strict=True))
+    count = dict(zip(block.features, block.missing().tolist(), strict=True))
     for what, some in _by_what_they_count(means, [one for one in count if count[one]]):
         counts: Counter[str] = Counter()
         for feature in some:

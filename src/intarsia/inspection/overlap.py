@@ -157,9 +157,10 @@ def owners_of(index: Index, names: tuple[str, ...]) -> Mask:
 
 def missing_percent(block: Block) -> float:
     """Return the percentage of a block's entries that are missing."""
-    if block.sparse or not block.x.size or not np.isnan(block.x.sum()):
+    rows, columns = block.shape
+    if not rows * columns:
         return 0.0
-    return float(100 * np.isnan(block.x).mean())
+    return float(100 * (block.missing() / rows).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +217,7 @@ def _merged(lists: list[list[str]]) -> list[str]:
 
 def _complete(block: Block, name: str) -> NDArray[np.bool_]:
     """Return which samples have a value in a block, (samples,)."""
-    if block.sparse:
+    if block.sparse and block.indicators is None:
         return np.ones(block.shape[0], bool)
-    return np.asarray(~np.isnan(block.x[:, group_columns(block, name)]).all(axis=1))
+    own = block.x[:, group_columns(block, name)]
+    return np.asarray(~np.isnan(own.toarray() if block.sparse else own).all(axis=1))

@@ -76,7 +76,7 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
                 f"The array is not numeric ({error}); encode its columns as in training."
             ) from error
     entries = x.data if issparse(x) else x
-    if np.isinf(entries).any() or (issparse(x) and np.isnan(entries).any()):
+    if np.isinf(entries).any() or (issparse(table) and np.isnan(entries).any()):
         raise TableError(
             "The table has an infinite value, or NaN in a sparse array; replace it by a number, or "
             "leave it out (NaN in a dense table counts as the mean)."

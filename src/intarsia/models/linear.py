@@ -324,7 +324,9 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
         missing = np.setdiff1d(np.arange(len(model.means_)), known)
         intercept = intercept + coef[:, missing] @ model.means_[missing]
         coef = coef[:, known]
-        if not issparse(x):
+        if issparse(x):
+            x.data = np.where(np.isnan(x.data), model.means_[known][x.indices], x.data)
+        else:
             x = np.where(np.isnan(x), model.means_[known], x)
     else:
         x = validate_data(model, table, accept_sparse="csr", dtype=np.float64, reset=False)

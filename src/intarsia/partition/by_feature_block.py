@@ -410,9 +410,10 @@ def _block(
     place = {feature: at for at, feature in enumerate(dataset.features)}
     own = [np.array([place[one] for one in dataset.groups[some]], np.intp) for some in held]
     columns = np.sort(np.concatenate(own))
-    if not dataset.sparse and dataset.x.dtype.kind == "f":
+    if dataset.x.dtype.kind == "f" and not (dataset.sparse and dataset.indicators is None):
         for some in own:  # one at a time: a block may be most of the data set
-            rows = rows[~np.isnan(dataset.x[np.ix_(rows, some)]).all(axis=1)]
+            x = dataset.x[rows][:, some] if dataset.sparse else dataset.x[np.ix_(rows, some)]
+            rows = rows[~np.isnan(x.toarray() if dataset.sparse else x).all(axis=1)]
     if not len(rows) and not tests:
         raise ExperimentError(
             f"Client {name!r} would have no training sample: {dataset.name!r} has none of its "

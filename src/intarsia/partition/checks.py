@@ -51,7 +51,9 @@ def block_of(
         x = floats(dataset.x, rows, run, len(features), dataset.scale)
     groups, shapes = held_groups(features, dataset.groups, dataset.shapes)
     samples = dataset.samples[rows] if samples is None else samples
-    return Block(samples, features, x, y, groups, shapes=shapes)
+    kinds = dataset.indicators
+    kinds = kinds if kinds is None or columns is None else kinds[columns]
+    return Block(samples, features, x, y, groups, shapes=shapes, indicators=kinds)
 
 
 def _run(columns: Positions) -> slice | Positions:

@@ -232,8 +232,13 @@ def _missing_fractions(
         place = columns.find(np.array(block.features, np.str_))
         fractions[number] = np.zeros((len(rows.owners), columns.entries))
         for one in np.unique(cell):
-            fractions[number][one, place] = np.isnan(block.x[cell == one]).mean(axis=0)
+            fractions[number][one, place] = _missing(block, cell == one)
     return fractions
+
+
+def _missing(block: Block, rows: NDArray[np.bool_]) -> Array:
+    """Return the fraction of some rows that lacks each feature, (features,)."""
+    return np.asarray(block.take(np.flatnonzero(rows)).missing() / rows.sum(), np.float64)
 
 
 def _paint(

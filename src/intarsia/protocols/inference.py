@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
@@ -165,10 +166,8 @@ def count_values(
     """Say which values are there."""
     held = message.columns >= 0
     values = np.zeros((len(held), block.shape[0]))
-    if block.sparse:  # what it does not write out is 0
-        values[held] = 1.0
-    else:
-        values[held] = ~np.isnan(block.x[:, message.columns[held]]).T
+    own = block.x[:, message.columns[held]]  # what a sparse table does not write out is 0
+    values[held] = ~np.isnan(own.toarray() if block.sparse else own).T
     return state, Counted(values)
 
 
@@ -183,14 +182,18 @@ def add_part(state: Party, block: Block, message: Holders, rng: fl.RandomKey) ->
     weights, means = state.of_all.weights, state.of_all.means
     copies = block.copies
     if copies is not None and message.values is not None:
-        observed = copies.dense().copy()
         held = message.columns >= 0
+        places = np.full(block.shape[1], -1, np.intp)
+        places[message.columns[held]] = np.arange(held.sum())
         # whole numbers, up to the rounding of encrypted sums
-        observed[:, message.columns[held]] = np.rint(message.values[held]).T
-        copies = replace(copies, observed=observed)
-    if block.sparse and not means.any():  # as features are that were sparse in training
-        values = block.x if copies is None else copies.divide(block.x)
-        return state, Part(np.ascontiguousarray((values @ weights.T).T))
+        observed = np.rint(message.values[held]).T
+        copies = replace(copies, observed=observed, places=places)
+    # as features are that were sparse in training; all others are stored in every row
+    if block.sparse and not means[block.scaled_only].any():
+        data = np.nan_to_num(block.x.data - means[block.x.indices])
+        own = csr_array((data, block.x.indices, block.x.indptr), shape=block.shape)
+        own = own if copies is None else copies.divide(own)
+        return state, Part(np.ascontiguousarray((own @ weights.T).T))
     values = block.x.toarray() if block.sparse else block.x
     x = np.where(np.isnan(values), 0.0, values - means)
     return state, Part(weights @ (x if copies is None else copies.divide(x)).T)

@@ -164,7 +164,7 @@ class Preparation:
     mean: Array  # (features,)
     scale: Array  # (features,) 0 = constant feature
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    # part -> (samples, features): holders that have a value; only where some holder lacks one
+    # part -> (samples, centred features): holders that have a value, where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
     client: ClientId = ""  # whose it is
     weights: Array | None = None  # (training samples,) with mean 1 over the federation
@@ -411,11 +411,9 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
     def count_copies(
         state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
     ) -> tuple[Preparation, Copied]:
-        columns, samples = columns_of(state.client, message.cell), block.shape[0]
-        observed = np.ones((0, samples))  # a sparse table has all values
-        if not block.sparse:
-            observed = (~np.isnan(block.x[:, columns])).T.astype(np.float64)
-        return state, Copied(observed, np.ones((1, samples)))
+        columns = _may_lack(block, columns_of(state.client, message.cell))
+        observed = _present(block, columns).T.astype(np.float64)
+        return state, Copied(observed, np.ones((1, block.shape[0])))
 
     def project_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
@@ -434,8 +432,11 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         conflicts = float((1 / held[differs & (held > 1)]).sum())
         if (message.observed != held).any():
             assert block.copies is not None
-            observed = state.observed.get(part, block.copies.dense()).copy()
-            observed[:, columns] = message.observed.T
+            every = _may_lack(block, np.arange(block.shape[1]))
+            before = state.observed.get(part)
+            observed = block.copies.take(None, every).dense() if before is None else before.copy()
+            own = np.searchsorted(every, _may_lack(block, columns))
+            observed[:, own] = message.observed.T
             state = replace(state, observed={**state.observed, part: observed})
         return state, Conflicts(conflicts)
 
@@ -443,12 +444,25 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
     return tuple(_function(one, part=at) for one in (count_copies, project_copies, weigh_copies))
 
 
+def _may_lack(block: Block, columns: Positions) -> Positions:
+    """Return those of the columns that may lack values; in others an absent entry is 0."""
+    return columns[~block.scaled_only[columns]]
+
+
+def _present(block: Block, columns: Positions) -> NDArray[np.bool_]:
+    """Return which values of columns that may lack some are there, (samples, columns)."""
+    own = block.x[:, columns]
+    return np.asarray(~np.isnan(own.toarray() if block.sparse else own))
+
+
 def _common(block: Block, columns: Positions, message: CopiedTotals) -> Values:
     """Return the shared columns, 0 where a holder of the sample lacks the value."""
-    own = block.x[:, columns]
-    if block.sparse:
-        return own
-    return np.where((message.observed == message.holders).T, own, 0.0)
+    own = block.x[:, columns].copy()
+    lacking = np.nonzero((message.observed != message.holders).T)
+    if len(lacking[0]):
+        some = np.flatnonzero(~block.scaled_only[columns])
+        own[lacking[0], some[lacking[1]]] = 0.0
+    return own
 
 
 def _projections(block: Block, columns: Positions, message: CopiedTotals) -> Array:
@@ -496,8 +510,7 @@ def centre(
     """Take the mean over the federation; add up the squared deviations from it."""
     block = _with_observed(state, "train", block)
     mean = message.total[0] / np.maximum(message.count[0], 1.0)
-    if block.sparse:  # centring would fill every entry: a sparse feature is only scaled
-        mean = np.zeros_like(mean)
+    mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
     return replace(state, mean=mean), Squares(squares[None, :])
@@ -528,16 +541,26 @@ def _is_intercept(block: Block) -> NDArray[np.bool_]:
 def _with_observed(state: Preparation, part: str, block: Block) -> Block:
     if part not in state.observed or block.copies is None:
         return block
-    return replace(block, copies=replace(block.copies, observed=state.observed[part]))
+    every = _may_lack(block, np.arange(block.shape[1]))
+    places = np.full(block.shape[1], -1, np.intp)
+    places[every] = np.arange(len(every))
+    return replace(
+        block, copies=replace(block.copies, observed=state.observed[part], places=places)
+    )
 
 
 def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
     if block.sparse:
-        shares = block.counted_once().x
-        total = shares if power == 1 else shares.multiply(block.x)
-        # an absent entry is an observed 0
-        return _row_shares(block), np.asarray(total.sum(axis=0), np.float64)
+        x, columns = block.x, block.shape[1]
+        holders = 1.0 if block.copies is None else block.copies.of_entries(x)
+        observed = ~np.isnan(x.data)
+        deviation = np.where(observed, x.data - mean[x.indices], 0.0)
+        shares = deviation / holders * deviation if power == 2 else deviation / holders
+        count = np.bincount(x.indices, observed / holders, columns).astype(np.float64)
+        zeros = block.scaled_only  # where an absent entry is an observed 0
+        count[zeros] = _row_shares(block)[zeros]
+        return count, np.bincount(x.indices, shares, columns).astype(np.float64)
     observed = ~np.isnan(block.x)
     deviation = np.where(observed, block.x - mean, 0.0)
     share = observed / block.copies.dense() if block.copies is not None else observed
@@ -562,12 +585,15 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
     if state.weights is not None and part == "train":
         block = replace(block, weights=state.weights)
     if block.sparse:
+        x = block.x
         inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
-        if (inverse == 1).all():
+        plain = not state.mean.any() and (inverse == 1).all()
+        if plain and not np.isnan(x.data).any():
             return block
-        x = block.x.copy()
-        x.data = x.data * inverse[x.indices]
-        return replace(block, x=x)
+        data = x.data - state.mean[x.indices] if state.mean.any() else x.data.copy()
+        data *= inverse[x.indices]
+        np.nan_to_num(data, copy=False)
+        return replace(block, x=csr_array((data, x.indices, x.indptr), shape=x.shape))
     plain = not state.mean.any() and (state.scale == 1).all()
     if plain and not np.isnan(block.x).any():
         return block
@@ -581,7 +607,13 @@ def add_intercept(block: Block) -> Block:
     """Return the block with a constant feature 1; every client holds it, and it counts once."""
     ones = np.ones((block.shape[0], 1))
     x = csr_array(hstack([block.x, ones])) if block.sparse else np.hstack([block.x, ones])
-    return replace(block, x=x, features=(*block.features, INTERCEPT))
+    kinds = block.indicators
+    return replace(
+        block,
+        x=x,
+        features=(*block.features, INTERCEPT),
+        indicators=kinds if kinds is None else np.append(kinds, 0),
+    )
 
 
 def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:

@@ -127,13 +127,14 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
     shape = (len(schema.samples), len(schema.features))
     y = np.full(shape[0], np.nan)
     weights = np.ones(shape[0]) if schema.labels.weighted else None
-    rows: list[Any] = []
-    columns: list[Any] = []
-    data: list[Any] = []
-    sparse = any(engine.block(name, part).sparse for name in schema.clients)
+    blocks = [engine.block(name, part) for name in schema.clients]
+    sparse = any(block.sparse for block in blocks)
     x: Values = np.zeros((0, 0)) if sparse else np.zeros(shape)
-    for name in schema.clients:
-        block = engine.block(name, part).counted_once()
+    stored = sum(block.x.nnz if block.sparse else block.x.size for block in blocks)
+    rows, columns = np.empty((2, stored if sparse else 0), np.int32)
+    data, stop = np.empty(len(rows)), 0
+    for name, held in zip(schema.clients, blocks, strict=True):
+        block = held.counted_once()
         own, features = schema.samples.own(name), schema.features.own(name)
         if block.y is not None:
             known = ~np.isnan(block.y)
@@ -142,14 +143,15 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
                 weights[own[known]] = row_weights(block)[known]
         if sparse:
             entries = csr_array(block.x).tocoo()
-            rows.append(own[entries.coords[0]])
-            columns.append(features[entries.coords[1]])
-            data.append(entries.data)
+            start, stop = stop, stop + entries.nnz
+            rows[start:stop] = own[entries.coords[0]]
+            columns[start:stop] = features[entries.coords[1]]
+            data[start:stop] = entries.data
         else:
             x[np.ix_(own, features)] += block.x
     if sparse:
-        places = (np.concatenate(rows), np.concatenate(columns))
-        x = sdca.as_rows(csr_array((np.concatenate(data), places), shape=shape))
+        places = (rows[:stop], columns[:stop])
+        x = sdca.as_rows(csr_array((data[:stop], places), shape=shape))
     names = tuple(map(str, schema.features.ids))
     return Block(schema.samples.ids, names, x, y, weights=weights)
 

@@ -214,8 +214,8 @@ def _restore_values(client: Client, block: Block) -> Values:
         return block.x
     if not block.sparse:
         return block.x * client.copies.dense()
-    x, copies = block.x.copy(), client.copies
-    x.data *= copies.counts[np.repeat(copies.rows, np.diff(x.indptr)), copies.columns[x.indices]]
+    x = block.x.copy()
+    x.data *= client.copies.of_entries(x)
     return x
 
 

@@ -1,0 +1,191 @@
+"""Levels of a wide category are sparse columns from the table to the kernel, and change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sites
+from intarsia.core.block import Block
+from intarsia.data import encoding
+from intarsia.data.encoding import MOST_CENTRED, assemble
+from intarsia.data.reader import table_from
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.experiment import config as experiment
+from intarsia.experiment.federation import build
+from intarsia.inspection.overlap import missing_percent
+from intarsia.models.feature_mapping import encode_known
+from intarsia.training import run as running
+from tests.deployment.test_run import HASTY
+
+LEVELS, ROWS = 60, 400
+OWN = {"north": ("a", "b", "colour", "town"), "south": ("b", "c", "town", "job")}
+
+
+def write_tables(folder, *, gaps=True):
+    """Write two clients' tables that share rows and columns, a wide category among them."""
+    rng = np.random.default_rng(3)
+    columns = {name: np.round(rng.normal(size=ROWS), 3).astype(str) for name in "abc"}
+    columns["colour"] = np.array(["red", "blue", "green"])[rng.integers(0, 3, ROWS)]
+    for name in ("town", "job"):
+        columns[name] = np.char.add("t", rng.integers(0, LEVELS, ROWS).astype(str))
+    score = columns["a"].astype(float) + (np.char.str_len(columns["town"]) == 2)
+    y = (score + rng.normal(size=ROWS) > 0.2).astype(int)
+    if gaps:
+        for name in ("b", "colour", "job"):
+            columns[name][rng.random(ROWS) < 0.1] = ""
+    rows = {"north": np.arange(0, 300), "south": np.arange(150, ROWS)}
+    for client, own in OWN.items():
+        lines = [",".join(("id", *own, "y"))]
+        lines += [
+            ",".join((str(i), *(columns[name][i] for name in own), str(y[i]))) for i in rows[client]
+        ]
+        (folder / f"{client}.csv").write_text("\n".join(lines) + "\n")
+
+
+def described(folder, name="hyfdca", mode="plain", **options):
+    """Return the experiment of both clients."""
+    clients = [
+        {
+            "name": client,
+            "path": f"{client}.csv",
+            "id": "id",
+            "label": "y",
+            "categorical": sorted({"town", "job"}.intersection(own)),
+        }
+        for client, own in OWN.items()
+    ]
+    tree = {
+        "experiment": {"name": "two", "rounds": 60, "tolerance": 1e-13, "yardsticks": True},
+        "algorithm": {"name": name, "loss": "logistic", "regularisation": 1e-2, **options},
+        "privacy": {"mode": mode},
+        "client": clients,
+    }
+    return experiment.from_dict(tree, folder)
+
+
+@pytest.fixture
+def dense(monkeypatch):
+    """Return what lets tables be stored dense from then on."""
+    stored = encoding._one_hot
+
+    def begin():
+        def whole(*given):
+            x = stored(*given)
+            assert not isinstance(x, np.ndarray)
+            return x.toarray()
+
+        monkeypatch.setattr(encoding, "_one_hot", whole)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "near"),
+    [
+        ("hyfdca", "plain", 1e-10),
+        ("hyfdca", "masked", 1e-6),  # sealed numbers are in fixed point, or have noise
+        ("hyfdca", "ckks", 1e-6),
+        ("fedavg", "plain", 1e-10),
+    ],
+)
+def test_a_model_is_the_same_however_its_tables_are_stored(tmp_path, dense, name, mode, near):
+    write_tables(tmp_path)
+    description = described(tmp_path, name, mode)
+    assert all(block.sparse for block in build(description).train.values())
+    sparse = running.run(description, out=None)
+    dense()
+    assert not any(block.sparse for block in build(description).train.values())
+    whole = running.run(description, out=None)
+    np.testing.assert_allclose(sparse.model.means_, whole.model.means_, rtol=0, atol=near)
+    np.testing.assert_allclose(sparse.model.coef_, whole.model.coef_, rtol=0, atol=near)
+    # comparisons, to gaps of 1e-5 and 1e-4: pooled and alone
+    ours, theirs = sparse.metrics, whole.metrics
+    assert ours.centralised.accuracy == pytest.approx(theirs.centralised.accuracy, abs=0.02)
+    assert ours.standalone.keys() == theirs.standalone.keys() == OWN.keys()
+    for client, score in ours.standalone.items():
+        assert score.accuracy == pytest.approx(theirs.standalone[client].accuracy, abs=0.02)
+
+
+def test_sites_with_sparse_tables_come_to_the_model_of_one_process(tmp_path):
+    write_tables(tmp_path)
+    found = {}
+    for client, own in OWN.items():
+        (tmp_path / client).mkdir()
+        (tmp_path / client / "site.toml").write_text(
+            f'[site]\nname = "{client}"\nplain = true\nids = true\n[table]\n'
+            f'path = "../{client}.csv"\nid = "id"\nlabel = "y"\n'
+            f"categorical = {sorted({'town', 'job'}.intersection(own))}\n"
+        )
+        found[client] = site_in(tmp_path / client)
+    description = described(tmp_path)
+    one = running.run(description, out=tmp_path / "one")
+    over = remote_running.run_over(
+        description, sites.Lines(found), tuple(OWN), tmp_path / "sites", patience=HASTY
+    )
+    assert over.certificate.primal == pytest.approx(one.certificate.primal, abs=1e-12)
+    np.testing.assert_allclose(over.model.coef_, one.model.coef_, rtol=0, atol=1e-10)
+
+
+def test_a_wide_category_is_scaled_and_every_other_column_is_centred(tmp_path):
+    write_tables(tmp_path)
+    found = running.run(described(tmp_path), out=None).model
+    means = dict(zip(found.feature_names_in_, found.means_, strict=True))
+    wide = [name for name in means if name.startswith(("town=", "job="))]
+    assert len(wide) > 2 * MOST_CENTRED
+    assert not any(means[name] for name in wide)
+    assert all(means[name] for name in means if name not in wide)
+
+
+def two_columns(levels, rows=200):
+    """Return a table of a number with a gap and of a category with one."""
+    town = [f"t{row % levels}" for row in range(rows)]
+    town[1] = None
+    number = [None, *np.arange(1.0, rows)]
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"size": number, "town": town, "y": [0, 1] * (rows // 2)})
+    return table_from(frame, label="y", categorical=("town",), client="one")
+
+
+@pytest.mark.parametrize("levels", [3, MOST_CENTRED, MOST_CENTRED + 1, 100])
+def test_missing_values_are_counted_however_a_table_is_stored(levels):
+    table = two_columns(levels)
+    blocks, _ = assemble({"one": table})
+    block = blocks["one"]
+    assert block.sparse == (levels > MOST_CENTRED)
+    assert block.shape == (200, levels + 1)
+    assert block.missing().tolist() == [1] * (levels + 1)
+    assert block.rows_that_lack() == 2
+    assert missing_percent(block) == pytest.approx(100 / 200)
+    if block.sparse:
+        assert block.x.nnz == 2 * 200 - 1
+        whole = Block(
+            *(block.samples, block.features, block.x.toarray(), block.y),
+            indicators=block.indicators,
+        )
+        assert whole.missing().tolist() == block.missing().tolist()
+        assert whole.rows_that_lack() == 2
+        part = block.take(np.arange(2), np.arange(levels, -1, -1))
+        assert part.missing().tolist() == [1] * (levels + 1)
+
+
+def test_rare_levels_of_a_wide_category_join_other_as_unknown_ones_do():
+    pandas = pytest.importorskip("pandas")
+    often = [f"t{at:02d}" for at in range(30) for _ in range(6)]
+    texts = [*often, "here once", "here twice", "here twice"]
+    frame = pandas.DataFrame({"town": texts, "y": [0, 1] * 90 + [0, 1, 1]})
+    settings = {"label": "y", "categorical": ("town",), "least_rows": 5}
+    blocks, _ = assemble({"one": table_from(frame, client="one", **settings)})
+    block = blocks["one"]
+    assert block.sparse
+    assert block.features == ("town=other", *(f"town=t{at:02d}" for at in range(30)))
+    other = block.x[:, [0]].toarray().ravel()
+    assert np.flatnonzero(other).tolist() == [180, 181, 182]
+
+    new = table_from(
+        pandas.DataFrame({"town": ["nobody knows", "t07"]}), client="new", categorical=("town",)
+    )
+    levels = {"town": tuple(name.removeprefix("town=") for name in block.features)}
+    x = encode_known(new, levels, "The column ").x.toarray()
+    assert [row.nonzero()[0].tolist() for row in x] == [[0], [8]]
