@@ -1,7 +1,8 @@
 """Take protections out of the code one by one, and name those that no test misses.
 
 Each mutation replaces a text at one place in a copy of the tree and runs the test files that should
-notice. One whose tests pass is a survivor: a protection that may be lost without anybody knowing.
+notice; the first test that fails is printed beside it. One whose tests pass is a survivor: a protection
+that may be lost without anybody knowing. Before it, the same files have to pass as they are.
 
     python benchmarks/security_mutations.py             # all; the survivors are printed at the end
     python benchmarks/security_mutations.py --only gcm  # those whose name has the text
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -805,25 +807,33 @@ MUTATIONS = [
 ]
 
 
-def mutated(tree: Path, one: Mutation) -> bool:
-    """Run the tests of a mutation in a copy of the tree; return whether it survives."""
+def failing(tree: Path, tests: tuple[str, ...]) -> str:
+    """Run test files in a copy of the tree; return the first that fails, or nothing."""
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow and not gpu", *tests],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode == 0:
+        return ""
+    named = re.findall(r"^(?:FAILED|ERROR) (\S+)", found.stdout, re.MULTILINE)
+    return named[0] if named else f"pytest itself, exit status {found.returncode}"
+
+
+def mutated(tree: Path, one: Mutation) -> str:
+    """Run the tests of a mutation in a copy of the tree; return which notices, or nothing."""
     path = tree / "src" / "intarsia" / one.file
     text = path.read_text(encoding="utf-8")
     if text.count(one.before) < 1:
         raise SystemExit(f"{one.name}: {one.before!r} is not in {one.file}; bring the list up.")
     path.write_text(text.replace(one.before, one.after), encoding="utf-8")
-    tests = [name for name in one.tests if (tree / name).exists()]
     try:
-        found = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow and not gpu", *tests],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree / "src")},
-            capture_output=True,
-            check=False,
-        )
+        return failing(tree, one.tests)
     finally:
         path.write_text(text, encoding="utf-8")
-    return found.returncode == 0
 
 
 def main() -> None:
@@ -843,10 +853,13 @@ def main() -> None:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, tree / name)
         shutil.copy(ROOT / "pyproject.toml", tree)
+        for tests in sorted({one.tests for one in wanted}):
+            if failed := failing(tree, tests):
+                raise SystemExit(f"{failed} fails without any mutation; mend that first.")
         for one in wanted:
-            survives = mutated(tree, one)
-            survivors += [one.name] * survives
-            print(f"{'SURVIVES' if survives else 'noticed':9s}{one.name}", flush=True)
+            noticed = mutated(tree, one)
+            survivors += [] if noticed else [one.name]
+            print(f"{'noticed' if noticed else 'SURVIVES'}  {one.name}  {noticed}", flush=True)
     print(f"{len(wanted)} mutations, {len(survivors)} survivors: {', '.join(survivors) or 'none'}")
 
 
