@@ -98,11 +98,13 @@ def simulate(
     seed: int,
     tolerance: float = -math.inf,
     secrets: Mapping[ClientId, fl.SecretKey] | None = None,
+    watch: Callable[[int], object] | None = None,
 ) -> Simulated:
     """Run an algorithm in this process, and nothing beside it: no folder, history or scores.
 
     `parts` are the clients' prepared blocks. The rounds end before their number at a relative gap
     of `tolerance`. `secrets` are the clients' own; None: they are drawn from the system.
+    `watch` is called after each round with its number.
     """
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
     engine = Simulation(known, seed, secrets=secrets)
@@ -115,6 +117,8 @@ def simulate(
         number += 1
         engine.begin_round(number)
         server, info = algorithm.round(server, engine, engine.key())
+        if watch is not None:
+            watch(number)
         if info.gap_relative is not None and not info.gap_relative > tolerance:
             break
     engine.begin_round(number + 1)
