@@ -28,6 +28,7 @@ from intarsia.training import checks
 from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from intarsia.training.loop import Progress
+from intarsia.training.yardsticks import YardstickProgress
 from intarsia.tuning import study
 from intarsia.tuning.study import Tuned
 
@@ -86,9 +87,10 @@ def run(
     out: str | Path | None = "",
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    yardstick_progress: Callable[[YardstickProgress], None] | None = None,
     **settings: Any,
 ) -> Result:
-    """Train across clients, beside the two baselines.
+    """Train across clients; then train two reference models beside the result.
 
     Parameters
     ----------
@@ -123,6 +125,8 @@ def run(
         Replace a result in the folder, once the tables were read and found good.
     progress
         Called after every round.
+    yardstick_progress
+        Called as the reference models are trained, after the run's own result was written.
     settings
         Keys of the file's tables [experiment], [split], [preprocessing] and [labels] (seed, rounds,
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
@@ -150,7 +154,8 @@ def run(
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if out == "" and tables is not None:
         out = None
-    return running.run(described, tables=read, progress=progress, out=out, overwrite=overwrite)
+    watchers: dict[str, Any] = {"progress": progress, "yardstick_progress": yardstick_progress}
+    return running.run(described, tables=read, out=out, overwrite=overwrite, **watchers)
 
 
 def resume(
@@ -159,9 +164,13 @@ def resume(
     tables: Mapping[ClientId, Any] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    yardstick_progress: Callable[[YardstickProgress], None] | None = None,
+    yardsticks: bool | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
+
+    Of a run that was trained the reference models are made that are missing.
 
     Parameters
     ----------
@@ -172,6 +181,10 @@ def resume(
         (labels, names, samples) are needed again.
     progress
         Called after every round.
+    yardstick_progress
+        Called as the reference models are trained.
+    yardsticks
+        Whether the run gets reference models from here on; None: as it was begun.
     allow_modules
         Those that its networks may be made of, where the folder names some.
 
@@ -181,7 +194,12 @@ def resume(
         If the folder holds no run or names another module, or the tables changed since it was
         started.
     """
-    how: dict[str, Any] = {"progress": progress, "allow_modules": allow_modules}
+    how: dict[str, Any] = {
+        "progress": progress,
+        "yardstick_progress": yardstick_progress,
+        "wanted": yardsticks,
+        "allow_modules": allow_modules,
+    }
     if tables is None:
         return running.resume(folder, **how)
     given, own, sources = tables, table_settings, describe(Path(folder), None).clients

@@ -84,7 +84,9 @@ def text_of(name: str, cells: Mapping[str, Cell]) -> str:
     table = clean(name)
     for column, change in cells.items():
         old = table[column] if column in table else [""] * len(table)
-        table[column] = [change(int(i), one) for i, one in zip(clean(name)["customer"], old, strict=True)]
+        table[column] = [
+            change(int(i), one) for i, one in zip(clean(name)["customer"], old, strict=True)
+        ]
     content = io.StringIO()
     table.to_csv(content, index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n")
     return content.getvalue()

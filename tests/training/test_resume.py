@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 from intarsia.errors import CheckpointError
+from intarsia.experiment.config import Experiment, from_dict
+from intarsia.results.checkpoint import Checkpoints
+from intarsia.training import loop
 from intarsia.training.run import resume, run
 
 EXPERIMENT = """
@@ -288,3 +292,69 @@ def test_an_unfinished_folder_is_not_run_over(uninterrupted):
     with pytest.raises(CheckpointError, match="intarsia resume"):
         run(folder / "kept.toml")
     assert lines_of(out) == before
+
+
+def masked_averaging(folder: Path, **settings) -> Experiment:
+    """Return how to train by masked sums, in rounds that take far less than a second."""
+    write_tables(folder, wide=False)
+    tables = {
+        name: {"path": str(folder / f"{name}.csv"), "id": "customer", "label": "default"}
+        for name in ("bank", "phone")
+    }
+    tree = {
+        "experiment": {"rounds": 60, "evaluate_every": 0, "yardsticks": False, **settings},
+        "algorithm": {"name": "fedavg", "loss": "logistic"},
+        "privacy": {"mode": "masked"},
+        "client": [{"name": name, **one} for name, one in tables.items()],
+    }
+    return from_dict(tree, folder, "masked")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_within_a_round_keeps_all_rounds_to_its_end(tmp_path, monkeypatch, number):
+    whole = run(masked_averaging(tmp_path), out=tmp_path / "whole")
+    through, pressed = loop._round, []
+
+    def stopped_within(task, server):
+        if task.engine.books.round == 40 and not pressed:
+            pressed.append(task)
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # which is easily pressed twice
+        return through(task, server)
+
+    monkeypatch.setattr(loop, "_round", stopped_within)
+    monkeypatch.setattr(loop, "_STOPPING", 1e6)
+    out, before = tmp_path / "stopped", signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(masked_averaging(tmp_path, checkpoint_seconds=1e6), out=out)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert Checkpoints(out).rounds[-1] == 40
+    found = resume(out)
+    assert (out / "model/linear.json").read_bytes() == (
+        tmp_path / "whole/model/linear.json"
+    ).read_bytes()
+    assert (found.metrics, found.bytes) == (whole.metrics, whole.bytes)
+
+
+def test_a_stop_in_a_long_round_does_not_wait_for_its_end(tmp_path, monkeypatch):
+    through, ended = loop._round, []
+
+    def stopped_within(task, server):
+        if task.engine.books.round == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        ended.append(task.engine.books.round)
+        return through(task, server)
+
+    monkeypatch.setattr(loop, "_round", stopped_within)
+    monkeypatch.setattr(loop, "_STOPPING", 0.0)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(masked_averaging(tmp_path, checkpoint_seconds=0.0), out=tmp_path / "out")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [1, 2, 3]
+    assert Checkpoints(tmp_path / "out").rounds[-1] == 3

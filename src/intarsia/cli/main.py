@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,14 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a result in the output folder.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no tables.")]
+Yardsticks = Annotated[
+    bool | None,
+    typer.Option(
+        "--yardsticks/--no-yardsticks",
+        help="Train the reference models too, or leave them out: experiment.yardsticks.",
+        show_default=False,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -193,22 +201,32 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
 def run(
     file: File,
     override: Overrides = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The output folder: experiment.out."),
+    ] = None,
+    yardsticks: Yardsticks = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train, with the two baselines beside the result.
+    """Train; then train two reference models beside the result: of all tables pooled, and alone.
 
-    FILE is the experiment file (TOML); it names the output folder.
+    FILE is the experiment file (TOML). The model and its result are written before the reference
+    models begin, which may be stopped.
     """
     from intarsia.training.run import run as train
 
     experiment = _load(file, override)
+    if out is not None:
+        experiment = replace(experiment, out=str(out.resolve()))
+    if yardsticks is not None:
+        experiment = replace(experiment, yardsticks=yardsticks)
     folder = Path(experiment.out)
     before = _written(folder)
 
-    def start(show: Any) -> Result:
-        return train(experiment, progress=show, overwrite=overwrite)
+    def start(show: Any, beside: Any) -> Result:
+        return train(experiment, progress=show, yardstick_progress=beside, overwrite=overwrite)
 
     _train(start, folder, as_json, quiet, before)
 
@@ -216,18 +234,34 @@ def run(
 @app.command()
 def resume(
     folder: Folder,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-c",
+            metavar="KEY=VALUE",
+            help="Set experiment.yardsticks, the key that a run may change.",
+        ),
+    ] = None,
+    yardsticks: Yardsticks = None,
     allow_module: AllowedModules = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run that was stopped, to the same result.
 
-    DIR is the output folder of the run.
+    DIR is the output folder of the run. Of a run that was trained the reference models are made
+    that are missing.
     """
+    from intarsia.experiment.config import changed_yardsticks
     from intarsia.training.run import resume as go_on
 
-    allowed = allow_module or ()
-    _train(lambda show: go_on(folder, progress=show, allow_modules=allowed), folder, as_json, quiet)
+    wanted = changed_yardsticks(override or ()) if yardsticks is None else yardsticks
+    how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
+
+    def start(show: Any, beside: Any) -> Result:
+        return go_on(folder, progress=show, yardstick_progress=beside, **how)
+
+    _train(start, folder, as_json, quiet)
 
 
 @app.command()
@@ -605,7 +639,7 @@ def _train(
         # were it done here, a second one would end the process before it says how to go on
         _handle({signal.SIGTERM: signal.default_int_handler})
         with shown as show:
-            result: Result = train(show)
+            result: Result = train(show, None if show is None else show.beside)
     except KeyboardInterrupt:
         _end_undisturbed()
         raise _StoppedError(_how_to_go_on(folder, before)) from None
@@ -650,10 +684,18 @@ def _written(folder: Path) -> tuple[int, int] | None:
 def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
     """Return what to do after a stop; `before`: what a run that a new one replaces had written."""
     from intarsia.results.checkpoint import Checkpoints
+    from intarsia.results.result import load
 
     now, place = _written(folder), shlex.quote(str(folder))
     if now is not None and now == before:
         return f"stopped before it began; the run before is in {place} as it was"
+    if (folder / "result.json").is_file():
+        if load(folder).yardsticks_left:
+            return (
+                f"stopped; the model and its result are in {place}, and this goes on with the "
+                f"reference models: intarsia resume {place}"
+            )
+        return f"stopped; the run in {place} is done"
     rounds = Checkpoints(folder).rounds
     if now is None or not rounds:
         return "stopped before the first checkpoint; start again with --overwrite"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
     from intarsia.training import loop as training
+    from intarsia.training.yardsticks import YardstickProgress
     from intarsia.tuning.study import Tuned
 
 
@@ -514,10 +515,30 @@ class Watch:
                 figures=figures,
             )
             return
+        self._line(f"{progress.phase or 'training'}: {figures}")
+
+    def beside(self, progress: YardstickProgress) -> None:
+        """Show how far a reference model is; the run itself is done."""
+        if not progress.step:
+            said = f"the model is written; now a reference model, {progress.trained_on}"
+            _print(self._console, f"{said} (Ctrl-C stops it, intarsia resume goes on)")
+        step = f"{progress.step} {progress.done}/{progress.most}" if progress.step else ""
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                total=progress.most or None,
+                completed=progress.done,
+                phase=progress.trained_on,
+                figures=step,
+            )
+        elif step:
+            self._line(f"{progress.trained_on}: {step}")
+
+    def _line(self, text: str) -> None:
         now = time.monotonic()
         if now - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = now
-            self._console.print(Text(f"{progress.phase or 'training'}: {figures}"), soft_wrap=True)
+            self._console.print(Text(text), soft_wrap=True)
 
 
 def _figures(progress: training.Progress) -> str:

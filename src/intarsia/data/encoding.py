@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import Array, Block, ClientId, Labels, Values
+from intarsia.core.block import Block, ClientId, Labels, Values
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table

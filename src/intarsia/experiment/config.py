@@ -78,6 +78,29 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
     return {**tree, "client": clients}
 
 
+def changed_yardsticks(overrides: Sequence[str]) -> bool | None:
+    """Return what a run that goes on sets `yardsticks` to, the one key that may change; None: not.
+
+    Raises
+    ------
+    ExperimentError
+        If another key is named, or another value.
+    """
+    tree: Mapping[str, Any] = {}
+    for override in overrides:
+        text = override if override.partition("=")[0].count(".") else f"experiment.{override}"
+        tree = overridden(tree, text, ("experiment",))
+        if set(tree["experiment"]) != {"yardsticks"}:
+            raise ExperimentError(
+                f"-c {override!r} changes what the run was begun with; of a run that goes on "
+                "experiment.yardsticks can be set, everything else in a new run."
+            )
+    wanted = tree["experiment"]["yardsticks"] if tree else None
+    if wanted is not None and not isinstance(wanted, bool):
+        raise settings.wrong_value("[experiment]", "yardsticks", wanted, "true or false")
+    return wanted
+
+
 def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise ExperimentError(

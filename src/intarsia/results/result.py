@@ -19,6 +19,7 @@ from intarsia.errors import CheckpointError
 from intarsia.partition.client_clusters import Structure, Structures
 
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
+Yardstick = Literal["centralised", "standalone"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Score:
     r2: float | None = None  # coefficient of determination; None for classes
     macro_f1: float | None = None  # mean over the classes that are true or predicted somewhere
     samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
+
+    @classmethod
+    def of(cls, found: Any) -> Score | None:
+        """Return the score that an evaluation says; None: there is none."""
+        return None if found is None else cls(**vars(found))
 
 
 def mean(scores: Mapping[ClientId, Score]) -> Score | None:
@@ -82,6 +88,10 @@ class Metrics:
     standalone_mean: Score | None = None  # each client alone
     clients_worst: Score | None = None  # of each figure
     clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
+
+    def beside(self, standalone: Mapping[ClientId, Score]) -> Metrics:
+        """Return these beside the scores of each client alone."""
+        return replace(self, standalone=standalone, standalone_mean=mean(standalone))
 
 
 def better_alone(metrics: Metrics) -> tuple[str, ...]:
@@ -153,6 +163,7 @@ class Result:
     folder: Path | None = None
     privacy: Guarantee = Guarantee()
     structure: Structures = field(default_factory=Structures)
+    yardsticks_left: tuple[Yardstick, ...] = ()  # reference models that are still to be trained
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
@@ -166,6 +177,12 @@ class Result:
         write_atomically(folder / "result.json", f"{text}\n".encode())
 
 
+def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return seconds by part, with "total"."""
+    parts = {name: spent for name, spent in seconds.items() if name != "total"}
+    return {**parts, "total": sum(parts.values())}
+
+
 def load(folder: Path | str) -> Result:
     """Return the result in an output folder, without its model.
 
@@ -177,7 +194,7 @@ def load(folder: Path | str) -> Result:
     folder = Path(folder)
     path = folder / "result.json"
     others = {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
-    plain = [one.name for one in fields(Result) if one.name not in others]
+    plain = [one.name for one in fields(Result) if one.name not in {*others, "yardsticks_left"}]
     if not path.is_file():
         raise CheckpointError(_missing(folder))
     try:
@@ -199,6 +216,7 @@ def load(folder: Path | str) -> Result:
             notes=tuple(found["notes"]),
             privacy=Guarantee(**frozen(found.get("privacy", {}))),
             structure=_known_structures(found.get("structure")),
+            yardsticks_left=tuple(found.get("yardsticks_left", ())),
             folder=folder,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:

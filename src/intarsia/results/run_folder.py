@@ -1,8 +1,8 @@
 """Claim, clear, start and reopen the output folder of a run.
 
 A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is done model/, structure.png (of an algorithm that finds
-groups of clients) and result.json. Clients that join it later
+history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that finds
+groups of clients) and result.json, which names the reference models that are left to train. Clients that join it later
 have folders of their own in joined/. A run over sites has run.id, set-up.state, journal/, away.json
 and conclusion.state too. run.lock stays: it is held by the process that works on the run.
 """
@@ -54,7 +54,7 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     )
 
 
-def claim(folder: Path, settings: str = "-c experiment.out=...") -> None:
+def claim(folder: Path, settings: str = "--out") -> None:
     """Raise if the folder holds a run that a new one would replace.
 
     `settings` are those by which the user chooses another folder.
@@ -119,6 +119,11 @@ def keep_description(folder: Path, description: Experiment, fingerprint: str) ->
     write_atomically(folder / "experiment.json", text.encode(), private=True)
 
 
+def change_description(folder: Path, description: Experiment) -> None:
+    """Write down a setting of a run that was changed since it began; the tables stay."""
+    keep_description(folder, description, (folder / _TABLES).read_text(encoding="utf-8"))
+
+
 _SECRET = "key of pseudonyms"
 _CLIENT_SECRETS = "secrets of the clients' random numbers"
 _CLIENTS = "clients.secret"  # their file
@@ -156,7 +161,7 @@ def clear(folder: Path) -> None:
     if there and not any((folder / name).is_file() for name in _SIGNS):
         raise CheckpointError(
             f"{folder} has {listed(there)} and holds no run, which would write under that name; "
-            "choose another folder with -c experiment.out=..."
+            "choose another folder with --out."
         )
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)

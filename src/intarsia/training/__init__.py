@@ -2,7 +2,8 @@
 
 Read `run` first: the whole sequence. `setup` builds the engine. `loop` chooses the clients of each
 round, runs it and decides when to stop. `outcome` makes the result and writes it. `baselines`
-trains on pooled data and at each client alone. `checks` and `privacy_guarantee` refuse what an
+trains on pooled data and at each client alone, for `yardsticks`, which keeps that beside a finished
+run. `checks` and `privacy_guarantee` refuse what an
 algorithm or the privacy settings do not allow.
 """
 

@@ -49,6 +49,14 @@ _ALONE = 1e-4  # the same for each of many small models
 _EPOCHS = 50  # passes of dual coordinate ascent before Newton's method takes over
 _STEPS = 300  # of Newton's method
 
+Teller = Callable[
+    [str, int, int], object
+]  # is told what is counted, how many are done, of how many
+
+
+def _silent(step: str, done: int, most: int) -> None:
+    """Tell nobody."""
+
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
@@ -73,6 +81,7 @@ def optimum(
     seed: int,
     tolerance: float = _TOLERANCE,
     epochs: int = _EPOCHS,
+    told: Teller = _silent,
 ) -> Optimum:
     """Return the best model of one table, every sample of which has a label.
 
@@ -87,19 +96,26 @@ def optimum(
         epochs=epochs,
         rng=np.random.default_rng(seed),
         weights=block.weights,
+        watch=lambda done: told("pass", done, epochs),
     )
     first = Optimum(found.w, found.primal, found.dual)
     if found.converged:
         return first
     try:
-        second = _by_newton(block, labels, loss, regularisation, seed, tolerance)
+        second = _by_newton(block, labels, loss, regularisation, seed, tolerance, told)
     except ConvergenceError:
         return first
     return min(first, second, key=lambda one: one.gap)
 
 
 def _by_newton(
-    block: Block, labels: Labels, loss: str, regularisation: float, seed: int, tolerance: float
+    block: Block,
+    labels: Labels,
+    loss: str,
+    regularisation: float,
+    seed: int,
+    tolerance: float,
+    told: Teller,
 ) -> Optimum:
     # numbered features are in their index's order already, so that no value is copied
     names = tuple(f"{number:09d}" for number in range(block.shape[1]))
@@ -114,6 +130,7 @@ def _by_newton(
         seed=seed,
         tolerance=tolerance,
         secrets=known,
+        watch=lambda done: told("round", done, _STEPS),
     )
     found = done.conclusion
     if found.weights is None or found.info.primal is None or found.info.dual is None:
@@ -179,11 +196,18 @@ def graded(
 
 
 def centralised(
-    engine: Simulation, part: Part, *, loss: str, regularisation: float, seed: int
+    engine: Simulation,
+    part: Part,
+    *,
+    loss: str,
+    regularisation: float,
+    seed: int,
+    told: Teller = _silent,
 ) -> tuple[Evaluation | None, tuple[str, ...]]:
     """Return the grades of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
-    found = optimum(pooled(engine), labels, loss=loss, regularisation=regularisation, seed=seed)
+    given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
+    found = optimum(pooled(engine), labels, **given, told=told)
     notes: tuple[str, ...] = ()
     if found.gap > _TOLERANCE:
         notes = (
@@ -194,13 +218,21 @@ def centralised(
 
 
 def alone(
-    engine: Simulation, part: Part, *, loss: str, regularisation: float, seed: int
+    engine: Simulation,
+    part: Part,
+    *,
+    loss: str,
+    regularisation: float,
+    seed: int,
+    told: Teller = _silent,
 ) -> tuple[dict[ClientId, Evaluation], tuple[str, ...]]:
     """Return the grades of each labelled client's own model on its own samples, and notes."""
     labels = engine.schema("train").labels
     grades: dict[ClientId, Evaluation] = {}
     gaps: dict[ClientId, float] = {}
-    for name in engine.schema("train").clients:
+    clients = engine.schema("train").clients
+    for number, name in enumerate(clients):
+        told("client", number, len(clients))
         own, tested = engine.whole_block(name, "train"), engine.whole_block(name, part)
         known = np.zeros(0, bool) if own.y is None else ~np.isnan(own.y)
         if not known.any():
@@ -233,6 +265,7 @@ def network_of_all(
     blocks: Sequence[str],
     rounds: int,
     seed: int,
+    told: Teller = _silent,
 ) -> Evaluation | None:
     """Return the grades of a network that learns in one place from all clients' samples.
 
@@ -251,18 +284,35 @@ def network_of_all(
         tested = replace(tested, y=np.where(whole, tested.y, np.nan))
     parts = {"train": {"all": learnt}, "test": {"all": tested}}
     labels = engine.schema("train").labels
-    done = simulate(algorithm, options, parts, labels, rounds=rounds, seed=seed)
+    done = simulate(
+        *(algorithm, options, parts, labels),
+        rounds=rounds,
+        seed=seed,
+        watch=lambda number: told("round", number, rounds),
+    )
     return grade_clients(done.engine, algorithm, options, "test").get("all")
 
 
 def networks_alone(
-    engine: Simulation, algorithm: fl.Algorithm, options: Any, part: Part, *, rounds: int, seed: int
+    engine: Simulation,
+    algorithm: fl.Algorithm,
+    options: Any,
+    part: Part,
+    *,
+    rounds: int,
+    seed: int,
+    told: Teller = _silent,
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's network that learns from its own samples."""
     names = engine.schema("train").clients
     parts = {str(one): {name: engine.block(name, one) for name in names} for one in ("train", part)}
     labels = engine.schema("train").labels
-    done = simulate(algorithm, options, parts, labels, rounds=rounds, seed=seed)
+    done = simulate(
+        *(algorithm, options, parts, labels),
+        rounds=rounds,
+        seed=seed,
+        watch=lambda number: told("round", number, rounds),
+    )
     return grade_clients(done.engine, algorithm, options, part)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,6 +32,7 @@ _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
+_STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
 _STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
 
 
@@ -94,11 +98,13 @@ def simulate(
     seed: int,
     tolerance: float = -math.inf,
     secrets: Mapping[ClientId, fl.SecretKey] | None = None,
+    watch: Callable[[int], object] | None = None,
 ) -> Simulated:
     """Run an algorithm in this process, and nothing beside it: no folder, history or scores.
 
     `parts` are the clients' prepared blocks. The rounds end before their number at a relative gap
     of `tolerance`. `secrets` are the clients' own; None: they are drawn from the system.
+    `watch` is called after each round with its number.
     """
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
     engine = Simulation(known, seed, secrets=secrets)
@@ -111,6 +117,8 @@ def simulate(
         number += 1
         engine.begin_round(number)
         server, info = algorithm.round(server, engine, engine.key())
+        if watch is not None:
+            watch(number)
         if info.gap_relative is not None and not info.gap_relative > tolerance:
             break
     engine.begin_round(number + 1)
@@ -151,13 +159,57 @@ def train(task: Task, server: Any, state: TrainingState) -> tuple[Any, TrainingS
     ------
     ConvergenceError
         If training diverges.
+    KeyboardInterrupt
+        After Ctrl-C: at the end of the round, which is saved first, where rounds are short.
     """
+    # what sites answered since a checkpoint is in the journal: nothing is lost there
+    with _stops_at_rounds(wait=isinstance(task.engine, Simulation)) as stop:
+        return _train(task, server, state, stop)
+
+
+@dataclass(eq=False)
+class _Stop:
+    """Whether training is to stop, and whether that waits for the end of the round."""
+
+    round_seconds: float = math.inf  # of the round before
+    asked: float | None = None  # when Ctrl-C was pressed first
+
+    def __call__(self, *_: object) -> None:
+        now = time.perf_counter()
+        if self.asked is None and self.round_seconds < _STOPPING:
+            self.asked = now
+        elif self.asked is None or now - self.asked > _STOPPING:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _stops_at_rounds(*, wait: bool) -> Iterator[_Stop]:
+    """Let signals that would raise KeyboardInterrupt wait for the end of a round.
+
+    Clients that were stopped within a round are at different states, which nobody can save.
+    """
+    stop, before = _Stop(), []
+    if wait and threading.current_thread() is threading.main_thread():  # others may not
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = [one for one in signals if signal.getsignal(one) is signal.default_int_handler]
+    for one in before:
+        signal.signal(one, stop)
+    try:
+        yield stop
+    finally:
+        for one in before:
+            signal.signal(one, signal.default_int_handler)
+    if stop.asked is not None:
+        raise KeyboardInterrupt
+
+
+def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[Any, TrainingState]:
     description, engine, clock = task.description, task.engine, task.clock
     clients = tuple(engine.ids)
-    saved, taken = time.perf_counter(), 0.0
+    saved, taken, written = time.perf_counter(), 0.0, state.round
     warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
     while state.finished is None:
-        number = state.round + 1
+        number, began = state.round + 1, time.perf_counter()
         due = description.evaluate_every > 0 and number % description.evaluate_every == 0
         with clock.part("training"):
             engine.return_of(wait=False)
@@ -213,10 +265,15 @@ def train(task: Task, server: Any, state: TrainingState) -> tuple[Any, TrainingS
             begin = time.perf_counter()
             if _due(description, begin - saved, taken) or state.finished is not None:
                 _save(task, server, state)
-                saved = time.perf_counter()
+                saved, written = time.perf_counter(), number
                 taken = saved - begin
         if task.progress is not None:
             task.progress(now)
+        if stop.asked is not None:
+            if written != number:
+                _save(task, server, state)
+            break
+        stop.round_seconds = time.perf_counter() - began
     return server, state
 
 

@@ -66,10 +66,6 @@ def result_of(
     """Return the result of a run."""
     clients = {name: results.Score(**vars(one)) for name, one in outcome.own.items()}
     standalone = {name: results.Score(**vars(one)) for name, one in outcome.standalone.items()}
-    every, centralised = (
-        None if one is None else results.Score(**vars(one))
-        for one in (outcome.every, outcome.centralised)
-    )
     info = outcome.conclusion.info
     gap, certificate = info.gap_relative, None
     if info.primal is not None and info.dual is not None and gap is not None:
@@ -83,20 +79,18 @@ def result_of(
         seed=description.seed,
         rounds=outcome.rounds,
         finished=outcome.finished,
-        seconds={**cost.seconds, "total": sum(cost.seconds.values())},
+        seconds=results.with_total(cost.seconds),
         bytes=cost.bytes,
         exchanges=cost.exchanges,
         certificate=certificate,
         metrics=results.Metrics(
-            server=every,
+            server=results.Score.of(outcome.every),
             clients=clients,
             clients_mean=results.mean(clients),
             clients_worst=results.worst(clients),
             clients_deciles=results.deciles(clients),
-            centralised=centralised,
-            standalone=standalone,
-            standalone_mean=results.mean(standalone),
-        ),
+            centralised=results.Score.of(outcome.centralised),
+        ).beside(standalone),
         environment=environment(cost.started),
         hyperparameters=dataclasses.asdict(options),
         notes=notes,

@@ -1,4 +1,4 @@
-"""Train what an experiment describes: build, check, set up, train, evaluate, finish.
+"""Train what an experiment describes: build, check, set up, train, evaluate, write, compare.
 
 `run_at` is the way of every run, wherever its clients are (`Place`): in this process, or at sites
 on other machines (`intarsia.deployment.run`).
@@ -20,7 +20,7 @@ from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import CheckpointError, listed
+from intarsia.errors import CheckpointError, ExperimentError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
@@ -32,10 +32,10 @@ from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Guarantee, Result
-from intarsia.training import baselines, privacy_guarantee, setup, timing
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
 from intarsia.training import outcome as outcomes
+from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
 from intarsia.training.loop import Part, Progress
 from intarsia.training.outcome import Outcome
@@ -54,6 +54,7 @@ def run(
     *,
     tables: Tables | None = None,
     progress: Watcher | None = None,
+    yardstick_progress: yardsticks.Watcher | None = None,
     out: str | Path | None = "",
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
@@ -72,8 +73,8 @@ def run(
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
         run_folder.claim(folder)
-    how = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
-    return _run(description, tables, folder, progress, **how)
+    how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
+    return _run(description, tables, folder, (progress, yardstick_progress), **how)
 
 
 def resume(
@@ -81,10 +82,13 @@ def resume(
     *,
     tables: Tables | None = None,
     progress: Watcher | None = None,
+    yardstick_progress: yardsticks.Watcher | None = None,
+    wanted: bool | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
+    `wanted` says from here on whether it gets reference models; None: as its experiment says.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
     Raises
@@ -92,13 +96,22 @@ def resume(
     CheckpointError
         If the folder holds no run or names another module, or the tables changed since it was
         started.
+    ExperimentError
+        If reference models are wanted of a run over sites.
     BusyError
         If another process works on the run.
     """
     folder = Path(folder)
-    if (folder / "result.json").is_file():
+    if _is_done(folder, wanted):
         return load(folder, allow_modules)
     description = run_folder.describe(folder, allow_modules)
+    if wanted is not None:
+        description = replace(description, yardsticks=wanted)
+    if wanted and run_folder.is_over_sites(folder):
+        raise ExperimentError(
+            f"The run in {folder} is over sites, whose tables nobody pools: it has no reference "
+            "models; leave experiment.yardsticks out."
+        )
     given = [source for source in description.clients if source.path or source.url]
     if tables is None and description.dataset is None and not given:
         raise CheckpointError(
@@ -106,9 +119,26 @@ def resume(
             "intarsia.resume."
         )
     with run_folder.alone_in(folder):
-        if (folder / "result.json").is_file():  # another process came to the end of it
+        if _is_done(folder, wanted):  # another process came to the end of it
             return load(folder, allow_modules)
-        return _run(description, tables, folder, progress, fresh=False)
+        if wanted is not None:
+            run_folder.change_description(folder, description)
+        found = load(folder, allow_modules) if (folder / "result.json").is_file() else None
+        if found is not None and not description.yardsticks:
+            found = replace(found, yardsticks_left=())
+            found.write(folder)
+            return found
+        watchers = progress, yardstick_progress
+        return _run(description, tables, folder, watchers, fresh=False, trained=found)
+
+
+def _is_done(folder: Path, wanted: bool | None) -> bool:
+    """Return whether a folder holds a result to which nothing is to be added."""
+    if not (folder / "result.json").is_file():
+        return False
+    found = result.load(folder)
+    lacks_some = found.metrics.centralised is None or not found.metrics.standalone
+    return not (lacks_some if wanted else found.yardsticks_left)
 
 
 def load(folder: str | Path, allow_modules: Collection[str] = ()) -> Result:
@@ -130,12 +160,17 @@ def _run(
     description: Experiment,
     tables: Tables | None,
     folder: Path | None,
-    progress: Watcher | None,
+    watchers: tuple[Watcher | None, yardsticks.Watcher | None],
+    *,
+    trained: Result | None = None,
     **how: Any,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
     with timing.limited(description.threads), ExitStack() as held:
-        return run_at(InThisProcess(tables, folder, held, **how), description, folder, progress)
+        place = InThisProcess(tables, folder, held, **how)
+        if trained is not None:
+            return _compare(place, description, trained, watchers[1])
+        return run_at(place, description, folder, *watchers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,26 +241,28 @@ class Place(Protocol):
 
 
 def run_at(
-    place: Place, description: Experiment, folder: Path | None, progress: Watcher | None
+    place: Place,
+    description: Experiment,
+    folder: Path | None,
+    progress: Watcher | None,
+    yardstick_progress: yardsticks.Watcher | None = None,
 ) -> Result:
-    """Build, check, set up, train, evaluate, finish: the way of every run, wherever it is."""
+    """Build, check, set up, train, evaluate, write: the way of every run, wherever it is.
+
+    What it came to is written before the reference models beside it are trained.
+    """
     clock, started = Clock(), datetime.now(UTC)
-    algorithm, options = choose(description)
-    with clock.part("tables"):
-        plan = Plan(description, algorithm, options, place.build(description))
-        place.check(plan)
-        plan = _with_noise(plan)
-    with clock.part("checkpoints"):
-        store = place.open(plan)
-    with clock.part("preprocessing"):
-        ready = place.set_up(plan)
+    plan, store, ready = _prepare(place, description, clock)
+    options = plan.options
     outcome, traffic = _train(plan, ready, store, clock, progress)
     place.keep(plan, ready.engine)
-    books, schema = ready.engine.books, ready.engine.schema("train")
+    books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
     crossed = books.mode, books.crossings.summary()
     notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+    pooled = ready.engine if description.yardsticks and not place.sites else None
     del ready, books
-    # late, when the blocks are gone: the libraries for models and pictures take 200 MB
+    # late, when the blocks are gone that no reference model needs: the libraries for models and
+    # pictures take 200 MB
     with clock.part("model"):
         model, lacking = place.model(plan, schema, outcome)
     ended = outcome.conclusion
@@ -239,9 +276,52 @@ def run_at(
         ),
         folder=folder,
     )
+    if isinstance(pooled, Simulation):
+        left = yardsticks.left_of(made, description, plan.algorithm)
+        made = replace(made, yardsticks_left=left)
     declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
-    return outcomes.finish_run(
+    made = outcomes.finish_run(
         made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
+    )
+    if not made.yardsticks_left:
+        return made
+    assert isinstance(pooled, Simulation)
+    trained = pooled, plan.algorithm, options, part, clock
+    return yardsticks.complete(made, *trained, yardstick_progress)
+
+
+def _prepare(
+    place: Place, description: Experiment, clock: Clock
+) -> tuple[Plan, Checkpoints | None, Ready]:
+    """Build, check and set up."""
+    algorithm, options = choose(description)
+    with clock.part("tables"):
+        plan = Plan(description, algorithm, options, place.build(description))
+        place.check(plan)
+        plan = _with_noise(plan)
+    with clock.part("checkpoints"):
+        store = place.open(plan)
+    with clock.part("preprocessing"):
+        return plan, store, place.set_up(plan)
+
+
+def _compare(
+    place: InThisProcess, description: Experiment, found: Result, watch: yardsticks.Watcher | None
+) -> Result:
+    """Train the reference models that a finished run lacks; nothing else of it changes."""
+    spent = {name: seconds for name, seconds in found.seconds.items() if name != "total"}
+    # what is done again to have the blocks is in the transcript and in the audit
+    private = replace(description.privacy, transcript=False)
+    plan, _, ready = _prepare(place, replace(description, privacy=private), clock := Clock(spent))
+    assert isinstance(ready.engine, Simulation)
+    left = found.yardsticks_left or yardsticks.left_of(found, description, plan.algorithm)
+    beside = caveats.unmeasured(description, plan.algorithm)
+    notes = dict.fromkeys((*found.notes, *beside))
+    found = replace(found, yardsticks_left=left, privacy=plan.promise, notes=tuple(notes))
+    assert found.folder is not None
+    found.write(found.folder)
+    return yardsticks.complete(
+        found, ready.engine, plan.algorithm, plan.options, ready.part, clock, watch
     )
 
 
@@ -274,7 +354,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
 def _train(
     plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, progress: Watcher | None
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Train and evaluate, beside the baselines; return the bytes and exchanges too."""
+    """Train and evaluate; return the bytes and exchanges too."""
     description, algorithm, options = plan.description, plan.algorithm, plan.options
     engine, part = ready.engine, ready.part
     traffic: dict[str, Any] = {}  # of a baseline: none
@@ -289,10 +369,6 @@ def _train(
         outcome = train_to_end(task)
         counted = engine.books.traffic
         traffic = {"bytes": counted.summary(), "exchanges": counted.exchanges}
-    wanted = description.yardsticks and not caveats.unmeasured(description, algorithm)
-    if wanted and isinstance(engine, Simulation):
-        with clock.part("yardsticks"):
-            outcome = _compare(plan, engine, part, outcome)
     return outcome, traffic
 
 
@@ -444,23 +520,3 @@ class InThisProcess:
         return models.client_networks(
             name, schema, made_of, self.parameters, scaling, ended.network
         ), ()
-
-
-def _compare(plan: Plan, engine: Simulation, part: Part, outcome: Outcome) -> Outcome:
-    """Return the outcome with those baselines beside it that it is not itself."""
-    algorithm, options, seed = plan.algorithm, plan.options, plan.description.seed
-    if algorithm.federated and algorithm.model.local_baseline is not None:
-        own = algorithm.model.local_baseline(options)
-        known = {"rounds": outcome.rounds, "seed": seed}
-        blocks = evaluation.server_blocks(algorithm.model, options, engine.schema("train")) or ()
-        every = baselines.network_of_all(engine, algorithm, own, part, blocks=blocks, **known)
-        alone = baselines.networks_alone(engine, algorithm, own, part, **known)
-        return replace(outcome, centralised=every, standalone=alone)
-    linear = {"loss": options.loss, "regularisation": options.regularisation, "seed": seed}
-    if outcome.centralised is None:
-        grades, notes = baselines.centralised(engine, part, **linear)
-        outcome = replace(outcome, centralised=grades, notes=(*outcome.notes, *notes))
-    if not outcome.standalone:
-        alone, notes = baselines.alone(engine, part, **linear)
-        outcome = replace(outcome, standalone=alone, notes=(*outcome.notes, *notes))
-    return outcome

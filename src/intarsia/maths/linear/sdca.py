@@ -16,6 +16,7 @@ Symbols: x rows, y labels, w weights, α `alpha`, λ `regularisation`, N samples
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -208,12 +209,14 @@ def fit(
     epochs: int = 1000,
     rng: np.random.Generator,
     weights: Array | None = None,
+    watch: Callable[[int], object] | None = None,
 ) -> Fit:
     """Return the optimum for all outputs, to the relative duality gap `tolerance`.
 
     Stops after `epochs` passes at the latest; `Fit.converged` tells which. y is (outputs, samples)
     or (samples,), -1 and +1 for the losses of classification. `weights`, (samples,), above 0,
-    multiply the losses, whose sum is divided by N all the same.
+    multiply the losses, whose sum is divided by N all the same. `watch` is called after each pass
+    with its number.
 
     Raises
     ------
@@ -242,6 +245,8 @@ def fit(
         order = rng.permutation(samples)
         ascend(x, y, norms, alpha, w, order, **problem)
         done += 1
+        if watch is not None:
+            watch(done)
         if done in (check, epochs):
             primal, dual = objective(alpha, w)
             if _relative_gap(primal, dual) <= tolerance or done == epochs:
