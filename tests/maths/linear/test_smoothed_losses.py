@@ -164,9 +164,8 @@ def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, 
 def told(most, norms, seed=0, size=4000):
     rng = np.random.default_rng(seed)
     alpha, order = rng.random((1, size)), rng.permutation(size)
-    given = (losses.LOGISTIC, alpha, np.ones(1), 0, size, order, most)
-    every = curvatures(losses.LOGISTIC, alpha, 1.0)[0]
-    return every, *telling_samples(*given, norms)
+    every = curvatures(losses.LOGISTIC, alpha, 1.0)
+    return every[0], *telling_samples(every, 0, size, order, most, norms)
 
 
 def test_as_many_samples_are_taken_as_tell_most_and_stand_for_all():

@@ -168,7 +168,7 @@ def begin(
         labelled=labelled,
         framed=framed,
         budget=_first_budget(
-            samples, features, shared=dealer is not None, whole=framed and not sparse
+            samples, features, shared=dealer is not None, whole=framed != sparse
         ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
@@ -335,7 +335,8 @@ def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> 
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
         return max(_TELLING, 12 * features)
-    # a sample misses the rare columns of a dense table
+    # in the frame a sample misses the rare columns of a dense table; conjugate gradients take all
+    # rows of a sparse one at little more cost
     return samples if whole else max(_SAMPLE, 6 * features)
 
 

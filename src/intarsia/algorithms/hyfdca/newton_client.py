@@ -33,10 +33,9 @@ from intarsia.maths.linear.smoothed_losses import (
 )
 from intarsia.protocols.differential_privacy import normal_numbers
 
-BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
+BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditioner
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _FADING = 0.25  # what is left of a curvature after a step without it
-_GRAM = 8  # samples in a Gram matrix for each of its features
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -87,15 +86,16 @@ def cell_grams(
             squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
             gram[:, 0, start:stop] = (squares.T @ curvature.T).T / samples
             continue
-        most = -(-_GRAM * size * x.shape[0] // samples)
-        taken = np.arange(0, len(selected), max(1, len(selected) // most))
-        rows = x[selected[taken]][:, start:stop]
-        rows = rows.toarray() if isinstance(rows, csr_array) else rows
+        rows = x[selected][:, start:stop]
         for c, h in enumerate(curvature):
-            part = h[taken]
-            factor = h.sum() / (part.sum() * samples) if part.sum() > 0 else 0.0
-            weighted = rows * np.sqrt(part * factor)[:, None]
-            gram[c, : size // 2 + 1, start:stop] = (weighted.T @ weighted)[halves(size)]
+            root = np.sqrt(h / samples)[:, None]
+            if isinstance(rows, csr_array):
+                weighted = csr_array(rows.multiply(root))
+                product = (weighted.T @ weighted).toarray()
+            else:
+                weighted = rows * root
+                product = weighted.T @ weighted
+            gram[c, : size // 2 + 1, start:stop] = product[halves(size)]
     return gram
 
 
@@ -511,16 +511,13 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
-    alpha = np.ascontiguousarray(message.alpha)
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
-        if point.shared:
-            samples, curvature = telling_samples(
-                point.loss, alpha, message.weight, *given, point.before.norms
-            )
-        else:
+        if message.framed:
             samples, curvature = curved_samples(counted, *given)
+        else:
+            samples, curvature = telling_samples(counted, *given, point.before.norms)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:

@@ -200,9 +200,7 @@ def curved_samples(
 
 @compiled
 def telling_samples(
-    loss: int,
-    alpha: Array,
-    weight: Array,
+    curvature: Array,
     start: int,
     stop: int,
     order: NDArray[np.int64],
@@ -217,17 +215,16 @@ def telling_samples(
 
     Parameters
     ----------
-    alpha, weight, start, stop, order
+    curvature, start, stop, order
         As for `curved_samples`.
     norms : (samples,)
         Squared norms, the same at all owners of a sample.
     """
-    outputs, size = len(alpha), stop - start
+    outputs, size = len(curvature), stop - start
     tells = np.zeros(size)
     for c in range(outputs):
         for i in range(size):
-            h = _curvature(loss, alpha[c, start + i], weight[c])
-            tells[i] = max(tells[i], h * max(norms[start + i], 1e-300))
+            tells[i] = max(tells[i], curvature[c, start + i] * max(norms[start + i], 1e-300))
     level = 0.0  # above it all are taken
     curved = tells[tells > 0.0]
     if len(curved) > most:
@@ -255,7 +252,7 @@ def telling_samples(
     for k in range(len(selected)):
         i = selected[k]
         for c in range(outputs):
-            found[c, k] = _curvature(loss, alpha[c, start + i], weight[c]) / share[i]
+            found[c, k] = curvature[c, start + i] / share[i]
     return selected + start, found
 
 
