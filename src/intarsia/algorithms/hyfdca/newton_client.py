@@ -507,7 +507,8 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
 
     The owners of a cell see the same curvatures and take them in the same order, so they select
     the same samples. In the frame the order stays, so that most were selected before; elsewhere
-    those that tell most come first. The curvatures stand for all samples of the cell with curvature.
+    those that tell most come first. The curvatures stand for all samples of the cell with
+    curvature.
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []

@@ -159,8 +159,8 @@ def multiply_conjugate(
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
-    is `residual` of the first (less within `_FEW` iterations), or after `MOST`. `single` is the precision of the
-    products of dense rows.
+    is `residual` of the first (less within `_FEW` iterations), or after `MOST`. `single` is the
+    precision of the products of dense rows.
     """
     found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
