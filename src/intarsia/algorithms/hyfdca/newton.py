@@ -15,8 +15,9 @@ round is one Newton step:
    - up to 512 features: exactly. Where sums are sealed, the system is found by secret sharing and
      solved by the server in secret bases (`newton_shares`). Elsewhere one client solves it in a
      frame P that only the owners of each feature know, from rows in the frame
-   - more: by conjugate gradients on a sample of F, preconditioned by each feature cell's own Gram
-     matrix (its diagonal in cells of over 512 features)
+   - more: by conjugate gradients on a sample of F (sparse tables: on F), preconditioned by each
+     feature cell's own Gram matrix of it (its diagonal in cells of over 2048 features). A sample
+     is taken with a probability in proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more; with the other
@@ -171,9 +172,7 @@ def begin(
         samples=samples,
         labelled=labelled,
         framed=framed,
-        budget=_first_budget(
-            samples, features, shared=dealer is not None, whole=framed and not sparse
-        ),
+        budget=_first_budget(samples, features, shared=dealer is not None, whole=framed != sparse),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
         inner=ones * _INNER,
@@ -341,7 +340,8 @@ def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> 
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
         return max(SHARED_SAMPLES, 12 * features)
-    # a sample misses the rare columns of a dense table
+    # in the frame a sample misses the rare columns of a dense table; conjugate gradients take all
+    # rows of a sparse one at little more cost
     return samples if whole else max(SAMPLES, 6 * features)
 
 

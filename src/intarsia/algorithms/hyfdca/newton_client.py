@@ -33,12 +33,11 @@ from intarsia.maths.linear.smoothed_losses import (
 )
 from intarsia.protocols.differential_privacy import normal_numbers
 
-BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
+BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditioner
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _FADING = 0.25  # what is left of a curvature after a step without it
-_GRAM = 8  # samples in a Gram matrix for each of its features
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -89,15 +88,16 @@ def cell_grams(
             squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
             gram[:, 0, start:stop] = (squares.T @ curvature.T).T / samples
             continue
-        most = -(-_GRAM * size * x.shape[0] // samples)
-        taken = np.arange(0, len(selected), max(1, len(selected) // most))
-        rows = x[selected[taken]][:, start:stop]
-        rows = rows.toarray() if isinstance(rows, csr_array) else rows
+        rows = x[selected][:, start:stop]
         for c, h in enumerate(curvature):
-            part = h[taken]
-            factor = h.sum() / (part.sum() * samples) if part.sum() > 0 else 0.0
-            weighted = rows * np.sqrt(part * factor)[:, None]
-            gram[c, : size // 2 + 1, start:stop] = (weighted.T @ weighted)[halves(size)]
+            root = np.sqrt(h / samples)[:, None]
+            if isinstance(rows, csr_array):
+                weighted = csr_array(rows.multiply(root))
+                product = (weighted.T @ weighted).toarray()
+            else:
+                weighted = rows * root
+                product = weighted.T @ weighted
+            gram[c, : size // 2 + 1, start:stop] = product[halves(size)]
     return gram
 
 
@@ -509,7 +509,7 @@ def gather_point(
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded = np.maximum(present, _FADING * point.faded)
     counted = faded if message.faded else present
-    selected, curvature = _select(point, message, counted, present)
+    selected, curvature = _select(point, message, counted)
     rows = counts = None
     if message.framed:
         new = selected[~point.known[selected]]
@@ -530,24 +530,23 @@ def gather_point(
     return point, Gathered(change, gram, rows, counts)
 
 
-def _select(
-    point: Point, message: Gather, counted: Array, present: Array
-) -> tuple[NDArray[np.int64], Array]:
+def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.int64], Array]:
     """Return samples with curvature (up to the budget, ascending), and their curvatures.
 
     The owners of a cell see the same curvatures and take them in the same order, so they select
-    the same samples; the order stays, so that most were selected before. The curvatures are scaled
-    up to all samples of the cell with curvature.
+    the same samples. In the frame the order stays, so that most were selected before; elsewhere
+    those that tell most come first. The curvatures stand for all samples of the cell with
+    curvature.
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
-        if point.shared:
-            samples, curvature = telling_samples(present, *given, point.before.norms)
-        else:
+        if message.framed:
             samples, curvature = curved_samples(counted, *given)
+        else:
+            samples, curvature = telling_samples(counted, *given, point.before.norms)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:

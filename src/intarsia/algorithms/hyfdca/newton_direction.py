@@ -23,6 +23,7 @@ from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
 MOST = 300  # of conjugate gradients, at most
+_FEW, _CLOSE = 16, 0.02  # iterations that go on to this residual: where they are cheap, they pay
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
@@ -158,8 +159,8 @@ def multiply_conjugate(
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
-    is `residual` of the first, or after `MOST` iterations. `single` is the precision of the
-    products of dense rows.
+    is `residual` of the first (less within `_FEW` iterations), or after `MOST`. `single` is the
+    precision of the products of dense rows.
     """
     found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
@@ -173,12 +174,13 @@ def multiply_conjugate(
         curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
-        going = (squares[:, 1] > residual**2 * first) & (bend > 0)
+        enough = (_CLOSE if count < _FEW else residual) ** 2 * first
+        going = (squares[:, 1] > enough) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
         found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
         squares = clients.reveal(found.squares)
-        if not (going & (squares[:, 1] > residual**2 * first)).any():
+        if not (going & (squares[:, 1] > enough)).any():
             break
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]

@@ -229,8 +229,7 @@ def telling_samples(
     tells = np.zeros(size)
     for c in range(outputs):
         for i in range(size):
-            h = curvature[c, start + i]
-            tells[i] = max(tells[i], h * max(norms[start + i], 1e-300))
+            tells[i] = max(tells[i], curvature[c, start + i] * max(norms[start + i], 1e-300))
     level = 0.0  # above it all are taken
     curved = tells[tells > 0.0]
     if len(curved) > most:
