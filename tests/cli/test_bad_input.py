@@ -99,6 +99,8 @@ def write(case: Case, folder: Path) -> Path:
         content = change(text_of(name, cells))
         data = content if isinstance(content, bytes) else content.encode()
         (folder / f"{name}.csv").write_bytes(data)
+    if case.path.endswith(".xlsx"):
+        (folder / case.path).write_bytes(b"PK")
     text = (
         f'{case.more}{TOP}\n[[client]]\nname = "bank"\npath = "{case.path}"\nid = "customer"\n'
         f'label = "default"\n{case.bank_keys}\n'
@@ -294,7 +296,7 @@ REFUSED: dict[str, Case] = {
         shop={"customer": lambda i, old: str(i + 900)},
     ),
     "a NUL": Case(
-        f"{BANK_CSV}line 31 has a NUL character ('9,-24,0,1\\n7\\x00'), so that the file is not "
+        f"{BANK_CSV}line 32 has a NUL character ('5,-24,0,1\\n7\\x00'), so that the file is not "
         "text, or not of this encoding; set format or encoding to what it is, or save it as UTF-8 "
         "text.",
         bank_file=lambda text: text + "7\0,1,2,3,0,1\n",
@@ -313,7 +315,7 @@ REFUSED: dict[str, Case] = {
         bank_file=line(30, '77,1,"2,3,0,1'),
     ),
     "a line break inside a value": Case(
-        f"{BANK_CSV}column 'income' mixes numbers and text: '2\n3' in row 2 beside values such as "
+        f"{BANK_CSV}column 'income' mixes numbers and text: '2\\n3' in row 2 beside values such as "
         "'1000.5'; correct it, …",
         bank_file=line(3, '77,1,"2\n3",3,0,1'),
     ),
@@ -412,7 +414,7 @@ REFUSED: dict[str, Case] = {
     ),
     "a comma that may be either": Case(
         f"{BANK_CSV}column 'debt' has numbers with a decimal comma or with ',' between thousands "
-        '(such as \'1,500\'); set decimal = "," or thousands = ",", whichever it is.',
+        '(such as \'2,500\'); set decimal = "," or thousands = ",", whichever it is.',
         bank={"debt": lambda i, old: f"{1 + i},500" if i % 2 else old},
     ),
     "decimal commas": Case(
@@ -462,7 +464,7 @@ REFUSED: dict[str, Case] = {
         bank={"age": lambda i, old: f"name {i}"},
     ),
     "an encoding that nobody named": Case(
-        "Client 'shop' (shop.csv): line 2 has the bytes b',9,K\\xf6ln\\n', which are not UTF-8; "
+        "Client 'shop' (shop.csv): line 2 has the bytes b'0,9,K\\xf6ln\\n1', which are not UTF-8; "
         'set encoding to what it is, such as "cp1252", or save the file as UTF-8.',
         shop_file=lambda text: text.encode("latin-1"),
     ),
@@ -561,8 +563,7 @@ def test_a_table_is_refused_in_one_sentence(name: str, tmp_path: Path, capfd: An
     assert out == ""
     assert err.startswith("error: ")
     assert "Traceback" not in err
-    if "\n3'" not in case.sentence:
-        one_error(err)
+    one_error(err)
     sentence = err.removeprefix("error: ")
     assert meant(case.sentence, sentence, tmp_path), err
     assert not (tmp_path / "runs" / "two" / "result.json").exists()
@@ -570,7 +571,7 @@ def test_a_table_is_refused_in_one_sentence(name: str, tmp_path: Path, capfd: An
         return
     # the same from Python
     with pytest.raises(UserError) as problem:
-        intarsia.run(file)
+        intarsia.run(file, overwrite=True)
     assert meant(case.sentence, str(problem.value), tmp_path)
     if "squares" in case.sentence:
         return  # found when sums are made, which inspect does not
@@ -646,7 +647,7 @@ def test_frames_are_read_by_the_same_keys() -> None:
 
 def test_ids_of_a_frame_that_lost_digits_are_refused() -> None:
     frame = pd.DataFrame({"id": [2.0**53 + 2, 4.0], "x": [1, 2]})
-    with pytest.raises(TableError, match=r"has '9007199254740994', a number of which digits may"):
+    with pytest.raises(TableError, match=r"has '9007199254740994.0', a number of which digits may"):
         table_from(frame, id="id")
     kept = table_from(frame, id="id", id_type="text").samples
     assert kept.dtype.kind == "U"

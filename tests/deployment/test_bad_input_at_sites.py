@@ -64,7 +64,7 @@ def as_dates(table):
 
 
 def in_commas(table):
-    return table.assign(l1=[f"{one:.3f}".replace(".", ",") for one in table["l1"]])
+    return table.assign(l1=[f"{one:.4f}".replace(".", ",") for one in table["l1"]])
 
 
 def beyond_exact(table):
