@@ -1,10 +1,11 @@
 """Claim, clear, start and reopen the output folder of a run.
 
 A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that finds
-groups of clients) and result.json, which names the reference models that are left to train. Clients that join it later
-have folders of their own in joined/. A run over sites has run.id, set-up.state, journal/, away.json
-and conclusion.state too. run.lock stays: it is held by the process that works on the run.
+history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that
+finds groups of clients) and result.json, which names the reference models that are left to train.
+Clients that join it later have folders of their own in joined/. A run over sites has run.id,
+set-up.state, journal/, away.json and conclusion.state too. run.lock stays: it is held by the
+process that works on the run.
 """
 
 from __future__ import annotations
