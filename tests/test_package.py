@@ -97,7 +97,15 @@ PARAMETERS = {
     ],
     "load": ["folder", "allow_modules"],
     "predict": ["folder", "table", "id", "client", "missing", "allow_modules"],
-    "resume": ["folder", "tables", "table_settings", "progress", "allow_modules"],
+    "resume": [
+        "folder",
+        "tables",
+        "table_settings",
+        "progress",
+        "yardstick_progress",
+        "yardsticks",
+        "allow_modules",
+    ],
     "run": [
         "experiment",
         "tables",
@@ -112,6 +120,7 @@ PARAMETERS = {
         "out",
         "overwrite",
         "progress",
+        "yardstick_progress",
         "settings",
     ],
     "tune": [

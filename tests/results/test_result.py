@@ -26,6 +26,7 @@ KEYS = [
     "hyperparameters",
     "privacy",
     "structure",
+    "yardsticks_left",
     "notes",
 ]
 

@@ -219,7 +219,10 @@ def test_a_yardstick_that_does_not_converge_is_said(monkeypatch):
 
     monkeypatch.setattr(yardsticks, "_EPOCHS", 1)
     monkeypatch.setattr(yardsticks, "_by_newton", fail)
-    monkeypatch.setattr(yardsticks.optimum, "__kwdefaults__", {"tolerance": 1e-5, "epochs": 1})
+    kept = yardsticks.optimum.__kwdefaults__
+    monkeypatch.setattr(
+        yardsticks.optimum, "__kwdefaults__", {**kept, "tolerance": 1e-5, "epochs": 1}
+    )
     found = trained("hyfdca", "hinge")
     assert "centralised baseline did not converge" in found.notes[-2]
     assert "stand-alone models of 4 clients did not converge" in found.notes[-1]

@@ -167,7 +167,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
-        last = ("privacy", "structure", "notes")
+        last = ("privacy", "structure", "yardsticks_left", "notes")
         names = [one.name for one in fields(self) if one.name not in (*last, "model", "folder")]
         return {name: _plain(getattr(self, name)) for name in (*names, *last)}
 

@@ -4,7 +4,8 @@ A run writes experiment.json, tables.crc (a checksum of the clients' tables), ho
 history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that
 finds groups of clients) and result.json, which names the reference models that are left to train.
 Clients that join it later have folders of their own in joined/. A run over sites has run.id,
-set-up.state, journal/, away.json and conclusion.state too. run.lock stays: it is held by the process that works on the run.
+set-up.state, journal/, away.json and conclusion.state too. run.lock stays: it is held by the
+process that works on the run.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from intarsia.training.run import load as load
     from intarsia.training.run import resume as resume
     from intarsia.training.run import run_at as run_at
+    from intarsia.training.yardsticks import YardstickProgress as YardstickProgress
 else:
     from intarsia.core.lazy_names import lazy_names
 
