@@ -84,7 +84,7 @@ def shared_sends() -> tuple[Sends, ...]:
     """Return what crosses in the steps that all runs share, whatever they train."""
     x, y = np.arange(8.0).reshape(4, 2), np.array([1.0, -1.0, 1.0, -1.0])
     block = Block(np.arange(4), ("f", "g"), x, y)
-    schema = Schema.of({"a": block, "b": block}, Labels("binary", ("no", "yes")))
+    schema = Schema.of({"a": block, "b": block}, Labels("binary", ("no", "yes"), weighted=True))
 
     def predict(state: Any, block: Block) -> Any:
         return np.zeros((1, block.shape[0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.errors import FederationError
 from intarsia.experiment import config as experiment
 from intarsia.training import run as running
-from tests.deployment.test_run import HASTY, NAMES, described, set_up
+from tests.deployment.test_run import HASTY, NAMES, described, history, set_up
 
 
 def test_sites_whose_labels_differ_are_refused_as_parties_in_one_place_are(tmp_path):
@@ -84,3 +86,35 @@ def test_a_feature_that_is_sparse_at_one_site_and_dense_at_another_is_refused(tm
         patience=HASTY,
         overwrite=True,
     )
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_weights_of_rows_come_over_sites_to_the_optimum_of_one_process(tmp_path, mode):
+    found = set_up(tmp_path, plain=mode == "plain")
+    description = described(tmp_path, mode)
+    for name in found:
+        if name == "post":
+            continue
+        path = tmp_path / f"{name}.csv"
+        head, *lines = path.read_text().splitlines()
+        rows = [f"{line},{1 + int(line.split(',')[0]) % 3}" for line in lines]
+        path.write_text("\n".join([f"{head},s", *rows]) + "\n")
+        settings = tmp_path / name / "site.toml"
+        settings.write_text(settings.read_text() + 'weights = "s"\n')
+        found[name] = site_in(tmp_path / name)
+    description = replace(
+        description,
+        labels=replace(description.labels, class_weight="balanced"),
+        clients=tuple(
+            one if one.name == "post" else replace(one, weights="s") for one in description.clients
+        ),
+    )
+    running.run(description, out=tmp_path / "one")
+    remote_running.run_over(
+        description, sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+    )
+    one, over = (history(tmp_path / folder)[-1] for folder in ("one", "sites"))
+    # the secret bases of Newton's system are each run's own
+    assert over["primal"] == pytest.approx(one["primal"], rel=1e-10)
+    assert over["dual"] == pytest.approx(one["dual"], rel=1e-10)
+    assert one["primal"] - one["dual"] < 1e-6
