@@ -2,7 +2,8 @@
 
 Each mutation replaces a text at one place in a copy of the tree and runs the test files that should
 notice; the first test that fails is printed beside it. One whose tests pass is a survivor: a
-protection that may be lost without anybody knowing. Before it, the same files have to pass as they are.
+protection that may be lost without anybody knowing. Before any, the same files have to pass as they
+are.
 
     python benchmarks/security_mutations.py             # all; the survivors are printed at the end
     python benchmarks/security_mutations.py --only gcm  # those whose name has the text

@@ -203,6 +203,16 @@ def test_what_no_total_can_be_is_refused_by_name(attack):
     assert made.ask(call, body=codec.encode(message)).error == "RefusedError"
 
 
+def test_no_total_is_opened_in_a_field_that_is_to_hold_plain_numbers():
+    hyfdca = ALGORITHMS["hyfdca"]
+    options = hyfdca.hyperparameters(loss="logistic", regularisation=0.1)
+    made = Departing(hyfdca, options, VICTIM)
+    made.rounds(1)
+    call, message = message_of(made, "hyfdca.gather_point")
+    odd = dataclasses.replace(message, step=message.alpha)
+    assert made.ask(call, body=codec.encode(odd)).error == "RefusedError"
+
+
 def test_a_refusal_changes_nothing_and_a_call_as_declared_is_answered_after_it():
     made = begun()
     shelf = made.made.shelves[VICTIM][made.made.caller.run]
