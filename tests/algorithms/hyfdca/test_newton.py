@@ -266,25 +266,24 @@ def test_rare_columns_outside_the_sample_do_not_stop_the_descent(loss):
     check_rare(x, np.sign(scores), loss, (2, 2), regularisation=1e-6, rounds=40)
 
 
-@CURVED
-def test_wide_standardised_tables_are_solved_in_few_rounds_and_exchanges(loss):
+def test_wide_standardised_tables_are_solved_in_few_rounds_and_exchanges():
     x, scores = rare(3000, 300, seed=1, categories=3)
     x = standardised(x.toarray(), x.toarray())
     assert x.shape[1] > 512  # conjugate gradients
     y = np.sign(scores - np.quantile(scores, 0.85))
-    options = HyFDCA(loss=loss, regularisation=1e-6)
+    options = HyFDCA(loss="logistic", regularisation=1e-6)
     engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
-    conclusion = train(HYFDCA, engine, server, 30, tolerance=1e-6)
+    conclusion = train(HYFDCA, engine, server, 25, tolerance=1e-6)
     assert conclusion.info.gap_relative <= 1e-6
-    # 300 iterations of two exchanges each, round by round, without rare columns in the Gram matrix
+    # up to 600 in one round where the Gram matrices miss rare columns
     assert engine.books.traffic.exchanges < 2000
 
 
 def check_random(seed):
-    """Check certificate and optimum of a random problem against liblinear's weights."""
+    """Check certificate and optimum of a random problem against an independent solver's."""
     rng = np.random.default_rng(seed)
     loss, weight = ("logistic", "squared_hinge")[seed % 2], 10 ** rng.uniform(-6, -3)
-    x, scores = rare(int(rng.integers(200, 900)), int(rng.integers(5, 200)), seed=seed)
+    x, scores = rare(int(rng.integers(150, 500)), int(rng.integers(5, 100)), seed=seed)
     x.data *= 10 ** rng.uniform(-1, 1)
     x = standardised(x.toarray(), x.toarray()) if rng.random() < 0.5 else x
     y = np.where(scores > np.quantile(scores, rng.uniform(0.5, 0.9)), 1.0, -1.0)
@@ -295,7 +294,7 @@ def check_random(seed):
     w = in_order(engine.schema("train"), conclusion.weights)[0]
     assert conclusion.info.gap_relative <= 1e-6
     assert conclusion.info.primal == pytest.approx(objective(x, y, w, **given), rel=1e-9)
-    theirs = objective(x, y, liblinear(x, y, loss, weight), **given)
+    theirs = objective(x, y, optimum(x, y, **given), **given)
     assert conclusion.info.primal <= theirs * (1 + 1e-6)
     assert conclusion.info.dual <= theirs * (1 + 1e-9)
 
