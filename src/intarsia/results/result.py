@@ -16,6 +16,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
 from intarsia.errors import CheckpointError
+from intarsia.maths.figures import CalibrationBin, Figures, figures_from, reduced
 from intarsia.partition.client_clusters import Structure, Structures
 
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
@@ -30,6 +31,7 @@ class Score:
     r2: float | None = None  # coefficient of determination; None for classes
     macro_f1: float | None = None  # mean over the classes that are true or predicted somewhere
     samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
+    figures: Figures | None = None  # AUC, calibration, confusion …; None: of an older version
 
 
 def mean(scores: Mapping[ClientId, Score]) -> Score | None:
@@ -67,7 +69,8 @@ def _over(
         return reduce(known, 1) if known else None
 
     loss = reduce([score.loss for score in scores.values()], -1)
-    return Score(loss, figure("accuracy"), figure("r2"), figure("macro_f1"))
+    figures = reduced([score.figures for score in scores.values()], reduce)
+    return Score(loss, figure("accuracy"), figure("r2"), figure("macro_f1"), figures=figures)
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,9 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
 def _known(score: Mapping[str, Any]) -> Score:
     loss = math.nan if score["loss"] is None else score["loss"]
     more = (score.get(name) for name in ("macro_f1", "samples"))
-    return Score(loss, score["accuracy"], score["r2"], *more)
+    figures = score.get("figures")
+    known = None if figures is None else figures_from(figures)
+    return Score(loss, score["accuracy"], score["r2"], *more, figures=known)
 
 
 def _score(score: Mapping[str, Any] | None) -> Score | None:
@@ -267,7 +272,10 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Structures):
         return _structures(value)
-    if isinstance(value, Score | Metrics | Certificate | Guarantee):
+    if isinstance(value, Figures):  # of another task is left out
+        found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        return {key: _plain(own) for key, own in found.items() if own is not None and own != {}}
+    if isinstance(value, Score | Metrics | Certificate | Guarantee | CalibrationBin):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

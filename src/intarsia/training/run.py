@@ -305,7 +305,7 @@ def train_to_end(task: training.Task) -> Outcome:
         engine.begin_round(state.round + 1)
         conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
     with clock.part("evaluation"):
-        every, own = training.grade(task)
+        every, own = training.grade(task, figures=True)
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
