@@ -11,7 +11,8 @@ probability is 1/2, and for the class with the largest score where there are mor
 Intervals are of 95 %, from the percentiles of a Poisson bootstrap over samples (Hanley and
 MacGibbon 2006, "Creating non-parametric bootstrap samples using Poisson frequencies") with a fixed
 public seed, so that a run that is repeated has the same. Of more than `GROUPS` scores neighbours
-are taken together for it, and the interval is moved to the exact figure.
+are taken together for it, and the interval is moved to the exact figure. Kolmogorov-Smirnov, AUC of
+several classes and what calibration says have none.
 """
 
 from __future__ import annotations
@@ -411,7 +412,6 @@ def _pair_figures(ranked: Ranked, chances: bool) -> dict[str, Array]:
         "auc": area,
         "gini": 2 * area - 1,
         "average_precision": average_precision(ranked),
-        "ks": kolmogorov_smirnov(ranked),
         "sensitivity": p[..., said].sum(axis=-1) / every,
         "specificity": n[..., ~said].sum(axis=-1) / others,
     }

@@ -279,7 +279,7 @@ def figures_of_one(told: Measured) -> Figures:
     return Figures(**values, intervals=ranges)  # type: ignore[arg-type]
 
 
-def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, loss: int) -> Figures:
+def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts) -> Figures:
     """Return the figures over all samples of several clients, from totals in whole counts."""
     centre, scale = bins_of(sums)
     found = np.asarray(counts.counts)
