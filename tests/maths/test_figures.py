@@ -148,9 +148,7 @@ def test_intervals_of_many_scores_are_about_those_of_each(monkeypatch):
     monkeypatch.setattr(figures, "GROUPS", 10_000)
     grouped = Ranked.grouped
     monkeypatch.setattr(Ranked, "grouped", lambda self: grouped(self, 10_000))
-    for name, (low, high) in figures.intervals(
-        own, figures.ranking([own]), chances=False
-    ).items():
+    for name, (low, high) in figures.intervals(own, figures.ranking([own]), chances=False).items():
         assert few[name] == pytest.approx((low, high), abs=0.004), name
 
 

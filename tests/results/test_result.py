@@ -79,6 +79,7 @@ def test_the_file_has_exactly_the_documented_keys(tmp_path):
         "r2": None,
         "macro_f1": None,
         "samples": 120,
+        "figures": None,
     }
     assert len(found["metrics"]["clients_deciles"]) == 9
     assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}

@@ -65,8 +65,10 @@ class CalibrationBin:
 
 @dataclass(frozen=True)
 class Figures:
-    """How good the scores of one model on one set of samples are; None: of another task, or not
-    told (docs/figures.md)."""
+    """How good a model's scores of some samples are (docs/figures.md).
+
+    None: it is a figure of another task, or is not told.
+    """
 
     auc: float | None = None  # of several classes the mean of one against the rest
     gini: float | None = None  # 2 AUC - 1
@@ -163,8 +165,8 @@ class Ranked:
         count = len(distinct)
         return cls(
             -distinct,
-            np.bincount(place, weights * positive, count),
-            np.bincount(place, weights * ~positive, count),
+            _added(place, weights * positive, count),
+            _added(place, weights * ~positive, count),
         )
 
     @property
@@ -182,12 +184,17 @@ class Ranked:
         at = np.cumsum(weight) - weight / 2
         group = np.floor(at / weight.sum() * (most - 1)) + (scores <= THRESHOLD)
         _, group = np.unique(group, return_inverse=True)
-        total = np.bincount(group, weight)
+        count = int(group.max()) + 1
         return Ranked(
-            np.bincount(group, weight * scores) / total,
-            np.bincount(group, positive),
-            np.bincount(group, negative),
+            _added(group, weight * scores, count) / _added(group, weight, count),
+            _added(group, positive, count),
+            _added(group, negative, count),
         )
+
+
+def _added(place: NDArray[np.intp], values: Array, count: int) -> Array:
+    """Return the sums of the values of each place, (count,)."""
+    return np.bincount(place, values, count).astype(np.float64)
 
 
 def auc(ranked: Ranked) -> Array:
@@ -302,7 +309,7 @@ def calibration_sums(chance: Array, right: NDArray[np.bool_], weights: Array) ->
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
     place = np.searchsorted(edges, chance)
     terms = (weights, weights * chance, weights * right)
-    return np.stack([np.bincount(place, one, CALIBRATION_BINS) for one in terms])
+    return np.stack([_added(place, one, CALIBRATION_BINS) for one in terms])
 
 
 def merged_bins(sums: Array, least: float) -> Array:
@@ -389,7 +396,9 @@ def intervals(ranked: Ranked, figures: Mapping[str, Any], *, chances: bool) -> d
         return {}
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     shape = (REPLICATES, len(own.scores))
-    drawn = Ranked(own.scores, _poisson(rng, own.positive, shape), _poisson(rng, own.negative, shape))
+    drawn = Ranked(
+        own.scores, _poisson(rng, own.positive, shape), _poisson(rng, own.negative, shape)
+    )
     p, n = drawn.positive.sum(axis=-1), drawn.negative.sum(axis=-1)
     both = (p > 0) & (n > 0)
     drawn = Ranked(own.scores, drawn.positive[both], drawn.negative[both])

@@ -247,9 +247,7 @@ def _graded(
     every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
     grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
-    if schema.labels.task != "regression" and (
-        with_figures or (several and loss == CROSS_ENTROPY)
-    ):
+    if schema.labels.task != "regression" and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
         found = clients.reveal(clients.sum(functions.count_classes, messages))
         counts = _whole(schema, np.asarray(found.counts))

@@ -11,8 +11,8 @@ distribution with two degrees of freedom and the scores' mean and deviation, so 
 narrow where samples are. Figures of bins are as exact as `maths.figures.bounds_of_bins` says, and
 exact where no bin has scores of both classes.
 
-Where one client alone has labels, a total is its own: it sends no counts by score, joins calibration
-bins of few rows, and counts no classes where it has few rows of one.
+Where one client alone has labels, a total is its own: it sends no counts by score, joins bins of
+calibration with few rows, and counts no classes where it has few rows of one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Graded:
     def codes(self) -> Array:
         """Return the labels of the classes, (classes,)."""
         count = len(self.labels.classes)
-        return np.arange(count) * 1.0 if self.labels.task == "multiclass" else np.array([-1.0, 1.0])
+        several = self.labels.task == "multiclass"
+        return np.arange(count, dtype=np.float64) if several else np.array([-1.0, 1.0])
 
     @property
     def held(self) -> Array:
@@ -106,7 +107,7 @@ class Graded:
         return figures.calibration_sums(chance.max(axis=0), right, self.weights), brier
 
 
-@fl.describe("figures of evaluated rows, such as the area under the curve")
+@fl.describe("figures of evaluated rows and their intervals")
 @dataclass(frozen=True)
 class Measured:
     """Figures of a client's own samples."""
@@ -265,7 +266,7 @@ def _scores_of(bins: int, centre: float, scale: float) -> Array:
 
 def figures_of_one(told: Measured) -> Figures:
     """Return the figures that a client told."""
-    known = {name: row for name, row in zip(MEASURES, np.asarray(told.values), strict=True)}
+    known = dict(zip(MEASURES, np.asarray(told.values), strict=True))
     values = {
         name: float(row[0])
         for name, row in known.items()

@@ -256,10 +256,11 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
 
 def _known(score: Mapping[str, Any]) -> Score:
     loss = math.nan if score["loss"] is None else score["loss"]
-    more = (score.get(name) for name in ("macro_f1", "samples"))
     figures = score.get("figures")
-    known = None if figures is None else figures_from(figures)
-    return Score(loss, score["accuracy"], score["r2"], *more, figures=known)
+    return Score(
+        *(loss, score["accuracy"], score["r2"], score.get("macro_f1"), score.get("samples")),
+        None if figures is None else figures_from(figures),
+    )
 
 
 def _score(score: Mapping[str, Any] | None) -> Score | None:
