@@ -276,7 +276,9 @@ def _graded(
             asked = dict(zip(messages, bins, strict=True))
             # discloses how many samples of all clients together have a score in each bin, by class
             total = clients.reveal(clients.sum(functions.count_scores, asked))
-            by_score = ScoreCounts(_whole(schema, np.asarray(total.counts)))
+            by_score = ScoreCounts(
+                *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
+            )
             figures = exchanged.figures_of_all(counts, sums, by_score)
         else:
             figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)

@@ -8,8 +8,9 @@ Over all samples the server reads totals of all graded clients:
 `ScoreSums` says where the scores lie and how the probabilities come true, and `ScoreCounts` how
 many samples of each class have a score in each of many bins. Bins have equal shares of Student's t
 distribution with two degrees of freedom and the scores' mean and deviation, so that they are
-narrow where samples are. Figures of bins are as exact as `maths.figures.bounds_of_bins` says, and
-exact where no bin has scores of both classes.
+narrow where samples are. Of a bin that has one sample of each class `ScoreCounts` says too which
+comes first. Figures of bins are as exact as `maths.figures.bounds_of_bins` says: exact where no bin
+has more of one class beside some of the other.
 
 Where one client alone has labels, a total is its own: it sends no counts by score, joins bins of
 calibration with few rows, and counts no classes where it has few rows of one.
@@ -29,6 +30,7 @@ from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
 
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
+_PLACES: Final = 4_096  # within a bin
 MEASURES: Final = (
     *("auc", "gini", "average_precision", "ks", "brier", "calibration_error"),
     *("calibration_slope", "calibration_intercept", "mae", "rmse", "accuracy", "macro_f1", "r2"),
@@ -133,6 +135,9 @@ class ScoreCounts:
     """How many samples on each side of a class have a score in each bin, shared ones once."""
 
     counts: Array  # (outputs, 2, bins) of other classes, and of the class
+    places: (
+        Array  # (outputs, 2, bins) where in the bin the sample is, of a client that has one there
+    )
 
 
 @dataclass(frozen=True)
@@ -240,16 +245,20 @@ def counted(graded: Graded, centre: Array, scale: Array) -> ScoreCounts:
     order, sides = graded.ranked, graded.sides > 0
     outputs = len(order)
     bins = number_of_bins(outputs)
+    found, places = np.zeros((2, outputs, 2, bins))
     if graded.alone:
-        return ScoreCounts(np.zeros((outputs, 2, bins)))
-    found = np.zeros((outputs, 2, bins))
+        return ScoreCounts(found, places)
     for k, (z, side) in enumerate(zip(order, sides, strict=True)):
         far = (z - centre[k]) / scale[k]
-        place = np.clip(((1 + far / np.sqrt(2 + far**2)) / 2 * bins).astype(np.intp), 0, bins - 1)
+        at = np.clip((1 + far / np.sqrt(2 + far**2)) / 2 * bins, 0, bins - 1e-9)
+        place = at.astype(np.intp)
+        within = np.floor((at - place) * _PLACES)
         for which in (0, 1):
             weights = graded.weights * (side == bool(which))
             found[k, which] = np.bincount(place, weights, bins)
-    return ScoreCounts(found)
+            single = np.bincount(place, side == bool(which), bins) == 1
+            places[k, which] = np.bincount(place, weights * within, bins) * single
+    return ScoreCounts(found, places)
 
 
 def number_of_bins(outputs: int) -> int:
@@ -257,11 +266,24 @@ def number_of_bins(outputs: int) -> int:
     return max(2, COUNTS // (2 * outputs))
 
 
-def _scores_of(bins: int, centre: float, scale: float) -> Array:
-    """Return the score in the middle of each bin, (bins,)."""
-    at = 2 * (np.arange(bins) + 0.5) / bins - 1
-    found: Array = centre + scale * at * np.sqrt(2 / (1 - at**2))
-    return found
+def _ranked_bins(counts: Array, places: Array, centre: float, scale: float) -> Ranked:
+    """Return the counts of one output, (2, bins), in order of the scores.
+
+    Where a bin has at most one sample of each class, they have scores of their own.
+    """
+    bins = counts.shape[1]
+    single = (counts <= 1 + 1e-9).all(axis=0)
+    middle = np.arange(bins) + 0.5
+    apart = np.floor(middle) + (places / np.maximum(counts, 1e-9) + 0.5) / _PLACES
+    at = np.concatenate([np.where(single, apart[1], middle), apart[0, single]])
+    positive = np.concatenate([counts[1], np.zeros(single.sum())])
+    negative = np.concatenate([np.where(single, 0.0, counts[0]), counts[0, single]])
+    held = (positive + negative) > 0
+    at, which = np.unique(at[held], return_inverse=True)
+    unit = 2 * np.clip(at / bins, 1e-9, 1 - 1e-9) - 1
+    scores = centre + scale * unit * np.sqrt(2 / (1 - unit**2))
+    added = [np.bincount(which, one[held], len(at)) * 1.0 for one in (positive, negative)]
+    return Ranked(scores[::-1], added[0][::-1], added[1][::-1])
 
 
 def figures_of_one(told: Measured) -> Figures:
@@ -283,12 +305,8 @@ def figures_of_one(told: Measured) -> Figures:
 def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts) -> Figures:
     """Return the figures over all samples of several clients, from totals in whole counts."""
     centre, scale = bins_of(sums)
-    found = np.asarray(counts.counts)
-    bins = found.shape[-1]
-    tables = [
-        Ranked(_scores_of(bins, centre[k], scale[k])[::-1], one[1, ::-1], one[0, ::-1])
-        for k, one in enumerate(found)
-    ]
+    found = zip(np.asarray(counts.counts), np.asarray(counts.places), centre, scale, strict=True)
+    tables = [_ranked_bins(*one) for one in found]
     told: dict[str, Any] = figures.ranking(tables)
     told |= _calibrated(np.asarray(sums.calibration), float(sums.brier[0]), float(sums.count[0]))
     single = [one for one in tables if len(tables) == 1 and one.there]
