@@ -87,8 +87,17 @@ class Metrics:
     clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
 
 
-def better_alone(metrics: Metrics) -> tuple[str, ...]:
-    """Return a sentence for each client whose federated model is worse than its own alone."""
+@dataclass(frozen=True)
+class _Loss:
+    """A client whose federated model is worse than its own alone, by one figure."""
+
+    client: ClientId
+    figure: str
+    alone: float
+    joined: float
+
+
+def _losing(metrics: Metrics) -> list[_Loss]:
     found = []
     for client, alone in metrics.standalone.items():
         own = metrics.clients.get(client)
@@ -102,11 +111,31 @@ def better_alone(metrics: Metrics) -> tuple[str, ...]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            found.append(
-                f"{client} is better off alone on these rows: {name} {other:.4g} alone and "
-                f"{mine:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
-            )
-    return tuple(found)
+            found.append(_Loss(client, name, other, mine))
+    return found
+
+
+def better_alone(metrics: Metrics) -> tuple[str, ...]:
+    """Return a sentence for each client whose federated model is worse than its own alone."""
+    return tuple(
+        f"{one.client} is better off alone on these rows: {one.figure} {one.alone:.4g} alone and "
+        f"{one.joined:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
+        for one in _losing(metrics)
+    )
+
+
+def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
+    """Return a note that names each client whose federated model is worse than its own alone."""
+    found = _losing(metrics)
+    if not found:
+        return ()
+    named = [f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated)" for one in found]
+    count = len([one for one in metrics.standalone if one in metrics.clients])
+    return (
+        f"The federated model is worse than the own model of {len(found)} of {count} clients, by "
+        f"{found[0].figure} on their rows: {', '.join(named)}. The interval of each figure says "
+        "how much of it may be chance.",
+    )
 
 
 @dataclass(frozen=True)
