@@ -231,7 +231,7 @@ def test_figures_of_own_models_are_of_what_each_says():
 
 def test_without_figures_nothing_more_crosses():
     engine = federation(hospitals())
-    every, own = evaluate(engine, engine.schema("train"), predict, losses.LOGISTIC, part="train")
+    every, _ = evaluate(engine, engine.schema("train"), predict, losses.LOGISTIC, part="train")
     assert every.figures is None
     crossed = audit.list_crossings(engine.books.crossings.summary())
     assert not {one for one in crossed if "ScoreCounts" in one or "Measured" in one}

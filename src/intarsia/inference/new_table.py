@@ -74,6 +74,7 @@ class TableSettings:
     missing: tuple[str, ...]
     separators: tuple[str, ...]  # that any of them states
     formats: Mapping[str, Format] = field(default_factory=dict[str, Format])  # stated, by ending
+    positives: tuple[str, ...] = ()  # labels that are of the second of two classes
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
@@ -98,7 +99,12 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     stated = [table for table in tables if table.get("path") and table.get("format")]
     formats = {ending_of(table["path"]): table["format"] for table in stated}
     texts = tuple(dict.fromkeys(missing or ("?", "")))
-    return TableSettings(every("id"), every("label"), texts, every("separator"), formats)
+    stated_positive = tree.get("labels", {}).get("positive") or ()
+    positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
+    return TableSettings(
+        *(every("id"), every("label"), texts, every("separator"), formats),
+        tuple(map(str, positives)),
+    )
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:

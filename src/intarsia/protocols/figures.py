@@ -117,7 +117,7 @@ class Measured:
     values: Array  # (MEASURES, 3) figure and ends of its interval; NaN: not told
 
 
-@fl.describe("sums of the scores of evaluated rows and of their probabilities")
+@fl.describe("sums of scores of evaluated rows and of their probabilities")
 @dataclass(frozen=True)
 class ScoreSums:
     """Where the scores of all samples lie, and how their probabilities come true."""
