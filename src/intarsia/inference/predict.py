@@ -96,7 +96,8 @@ def predict(
     ----------
     table
         The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
-        Where it has the run's label column, the model is scored on the rows with a label.
+        Where it has the run's label column, the model is scored on the rows with a label; a column
+        with none of the model's classes is left aside.
     id
         The column with the ids; None: the one of the experiment, where the table has it. Of libsvm
         and npz files "row", or "samples" where the file has this array.
@@ -157,7 +158,8 @@ def predict(
         missing=(*settings.missing, *missing),
     )
     found = new_table.read_table(source)
-    block = encode_known(found, levels, f"{table}: column ")
+    truth = None if label is None else found.labels
+    block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
@@ -165,11 +167,9 @@ def predict(
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
-        return _scored(made, found.labels, settings, model, block, np.atleast_2d(values))
+        return _scored(made, truth, settings, model, block, np.atleast_2d(values))
     scores = np.atleast_2d(model.decision_function(block).T)
-    return _scored(
-        from_scores(model, scores, ids, notes), found.labels, settings, model, block, scores
-    )
+    return _scored(from_scores(model, scores, ids, notes), truth, settings, model, block, scores)
 
 
 def _label_of(
@@ -202,6 +202,8 @@ def _scored(
         if names[0] == OTHER:
             rest = {canonical(str(one)) for one in column.values.tolist()} - {*codes}
             codes |= dict.fromkeys(rest, -1.0)
+    if names and not {canonical(str(one)) for one in column.values.tolist()} & {*codes}:
+        return made  # a column that holds something else, such as a place for labels to come
     try:
         y = encode_labels(column, "table", labels, codes)
     except TableError as odd:
