@@ -282,7 +282,9 @@ def _ranked_bins(counts: Array, places: Array, centre: float, scale: float) -> R
     at, which = np.unique(at[held], return_inverse=True)
     unit = 2 * np.clip(at / bins, 1e-9, 1 - 1e-9) - 1
     scores = centre + scale * unit * np.sqrt(2 / (1 - unit**2))
-    added = [np.bincount(which, one[held], len(at)) * 1.0 for one in (positive, negative)]
+    added = [
+        np.bincount(which, one[held], len(at)).astype(np.float64) for one in (positive, negative)
+    ]
     return Ranked(scores[::-1], added[0][::-1], added[1][::-1])
 
 
