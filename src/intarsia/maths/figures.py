@@ -434,14 +434,19 @@ def _pair_figures(ranked: Ranked, chances: bool) -> dict[str, Array]:
 
 
 def confusion_intervals(counts: Array) -> dict[str, Range]:
-    """Return the intervals of accuracy and macro-F1 of a confusion matrix."""
+    """Return the intervals of accuracy and macro-F1, and of two classes of their rates."""
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     drawn = _poisson(rng, counts, (REPLICATES, *counts.shape))
     total = drawn.sum(axis=(-1, -2))
     drawn = drawn[total > 0]
     right = np.diagonal(drawn, axis1=-2, axis2=-1).sum(axis=-1)
     share = right / drawn.sum(axis=(-1, -2))
-    return {"accuracy": _range(share), "macro_f1": _range(macro_f1(drawn))}
+    found = {"accuracy": _range(share), "macro_f1": _range(macro_f1(drawn))}
+    for place, name in enumerate(("specificity", "sensitivity") if len(counts) == 2 else ()):
+        held = drawn[:, place].sum(axis=-1)
+        if (held > 0).any():
+            found[name] = _range(drawn[held > 0, place, place] / held[held > 0])
+    return found
 
 
 def error_intervals(truth: Array, said: Array) -> dict[str, Range]:

@@ -332,4 +332,4 @@ def figures_of_the_one(own: Figures, confusion: Array, sums: ScoreSums) -> Figur
     told = figures.of_confusion(confusion)
     if np.asarray(sums.calibration)[0].sum() > 0.5:
         told["calibration"] = figures.calibration_table(np.asarray(sums.calibration))[0]
-    return replace(own, **told)
+    return replace(own, **told, intervals=figures.confusion_intervals(confusion) | own.intervals)
