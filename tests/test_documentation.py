@@ -19,12 +19,13 @@ from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.policy import Policy
 from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split
 from intarsia.experiment.published import Published
+from intarsia.experiment.search import Search
 from intarsia.inference import new_client
 from intarsia.privacy.settings import Privacy
 from intarsia.training import registry as catalogue
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 # a file of tests is named by its name, with as much of its folder as tells it from others
@@ -71,7 +72,11 @@ def test_every_file_that_a_document_links_to_exists(document):
 
 
 def test_the_document_on_privacy_names_tests_and_is_linked_to():
-    assert (ROOT / "docs/privacy.md").read_text(encoding="utf-8").count("::test_") > 20
+    text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
+    pages = [*(ROOT / "docs/privacy").glob("*.md")]
+    assert all(f"](privacy/{page.name})" in text for page in pages)
+    assert sum(page.read_text(encoding="utf-8").count("::test_") for page in pages) > 20
+    assert len(text.splitlines()) < 110, "two screens: details go behind a link"
     assert "docs/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -96,13 +101,14 @@ KEYS = {
     "experiment-file.md": {
         "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "clients", "dataset",
                                         "partition", "published", "split", "preprocessing",
-                                        "labels", "alignment", "privacy"}),
+                                        "labels", "alignment", "privacy", "tune"}),
         "`[split]`": (Split, set()),
         "`[preprocessing]`": (Preprocessing, set()),
         "`[labels]`": (LabelSettings, set()),
         "`[alignment]`": (Alignment, set()),
         "`[privacy]`": (Privacy, set()),
         "`[[client]]`": (Source, set()),
+        "`[tune]`": (Search, {"ranges"}),
         "`[[published]]`": (Published, set()),
     },
     "owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from intarsia.api import join as join
     from intarsia.api import resume as resume
     from intarsia.api import run as run
+    from intarsia.api import tune as tune
     from intarsia.errors import AbsentError as AbsentError
     from intarsia.errors import BusyError as BusyError
     from intarsia.errors import CheckpointError as CheckpointError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from intarsia.results.result import Score as Score
     from intarsia.training.loop import Progress as Progress
     from intarsia.training.run import load as load
+    from intarsia.tuning.study import Tuned as Tuned
 else:
     from intarsia.core.lazy_names import lazy_names
 

@@ -15,6 +15,7 @@ from intarsia.errors import ExperimentError, UserError, nearest
 from intarsia.experiment import config as description
 from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment, Preprocessing, Split
+from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
@@ -27,6 +28,8 @@ from intarsia.training import checks
 from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from intarsia.training.loop import Progress
+from intarsia.tuning import study
+from intarsia.tuning.study import Tuned
 
 _LABELS = ("task", "positive", "classes")
 _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
@@ -179,6 +182,65 @@ def resume(
         return running.resume(folder, **how)
     given, own, sources = tables, table_settings, describe(Path(folder), None).clients
     return running.resume(folder, tables=lambda: dataframe.tables_of(given, sources, own), **how)
+
+
+def tune(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    algorithm: str | Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Tuned:
+    """Look for hyperparameters on held-out training samples; the test part is not used.
+
+    The same call goes on with a search that was stopped.
+
+    Parameters
+    ----------
+    search
+        Keys of the file's table [tune] (trials, folds, objective, ranges), before those of
+        `experiment`.
+    out
+        The output folder; None: that of the experiment with "-tuning" behind its name. With
+        `tables` it is needed.
+    experiment, tables, id, label, id_type, categorical, exclude, missing, table_settings, \
+    algorithm, overwrite, progress, settings
+        As for `run`.
+
+    Raises
+    ------
+    UserError
+        If a setting or a table is wrong, optuna is not installed, or the folder has the search of
+        another experiment.
+    ConvergenceError
+        If training diverges in every trial.
+
+    Examples
+    --------
+    >>> found = intarsia.tune("mine.toml", search={"trials": 50})
+    >>> found.chosen.values
+    {'algorithm.regularisation': 0.0096}
+    """
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, id_type=id_type, missing=missing)
+    described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
+    if search is not None:
+        known = {} if described.tune is None else to_table(described.tune)
+        described = dataclasses.replace(described, tune=of_table({**known, **search}))
+    if out is None and tables is not None:
+        raise ExperimentError("A search over tables in memory has no output folder; give out.")
+    return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
 
 
 def inspect(

@@ -15,13 +15,13 @@ from federations import BINARY, initialise, rectangles, table
 from intarsia.core.algorithm import Release, contents, describe
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.communication_log import split
 from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.results import audit
 from intarsia.training.registry import BASELINES, algorithm_named, algorithm_names
+from listening import Listening
 
 CLASSES = Labels("multiclass", ("a", "b", "c"))
 NUMBERS = Labels("regression")
@@ -142,33 +142,6 @@ RUNS = {
 RUNS["fedrep"][1].append(Run({**TUNED, "shared_layers": 0}))
 
 
-class Listening:
-    """Clients, and which totals they open in whatever message."""
-
-    def __init__(self, engine):
-        self._engine, self.reveal, self.opened = engine, engine.reveal, set()
-
-    @property
-    def ids(self):
-        return self._engine.ids
-
-    @property
-    def sealed(self):
-        return self._engine.sealed
-
-    def ask(self, fn, messages):
-        return self._engine.ask(fn, self._heard(messages))
-
-    def sum(self, fn, messages):
-        return self._engine.sum(fn, self._heard(messages))
-
-    def _heard(self, messages):
-        for message in messages.values():
-            for _, origins in split(message).names:
-                self.opened |= {f"open {one}" for one in origins.split(" and ")}
-        return messages
-
-
 def used_by(name, noise):
     """Return an algorithm as its runs with noise, or those without, use it."""
     return algorithm_named(name).private(NOISE) if noise else algorithm_named(name)
@@ -176,9 +149,13 @@ def used_by(name, noise):
 
 @cache
 def crossed(name, noise=False):
-    """Return all that crosses in the runs of an algorithm, with noise or without."""
+    """Return all that crosses in the runs of an algorithm, with noise or without.
+
+    In each round a function is called again only where that is declared: sites count by the others.
+    """
     used, (make, runs) = used_by(name, noise), RUNS[name]
     found = set()
+    repeated = {one.function.name for one in used.disclosure.sends if one.repeats}
     for run in (one for one in runs if one.noise is noise):
         blocks, labels = make(run.kind)
         schema = Schema.of(blocks, labels)
@@ -187,12 +164,17 @@ def crossed(name, noise=False):
         server = initialise(used, used.hyperparameters(**run.options), engine, clients)
         for number in range(1, run.rounds + 1):
             engine.begin_round(number, schema.clients[1:] if number in run.away else None)
+            clients.called.clear()
             server, info = used.round(server, clients, engine.key())
+            once = [one for one in clients.called if one not in repeated]
+            assert len(once) == len(set(once)), "comes again, and is not declared to"
+            assert once or not clients.called, "a site could not count this round"
             if info.finished:
                 break
         engine.begin_round(run.rounds + 1)
         used.conclude(server, clients, engine.key())
-        found |= clients.opened | audit.list_crossings(engine.books.crossings.summary())
+        found |= {f"open {one}" for one in clients.opened}
+        found |= audit.list_crossings(engine.books.crossings.summary())
     return found
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/privacy.md that says who opens what, against declarations and transcripts."""
+"""The table of docs/privacy/who-opens-what.md, against declarations and transcripts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from federations import initialise
 from intarsia.core.schema import Schema
-from intarsia.engines.communication_log import split
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import layouts
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.training.registry import algorithm_named
+from listening import Listening
 from tests.algorithms.test_disclosure import RUNS, used_by
 
 ROOT = Path(__file__).parents[2]
@@ -70,33 +70,6 @@ def _is_sealed(value):
     )
 
 
-class Opening:
-    """Clients, and which totals they open in their messages."""
-
-    def __init__(self, engine):
-        self._engine, self.reveal, self.opened = engine, engine.reveal, set()
-
-    @property
-    def ids(self):
-        return self._engine.ids
-
-    @property
-    def sealed(self):
-        return self._engine.sealed
-
-    def ask(self, fn, messages):
-        return self._engine.ask(fn, self._heard(messages))
-
-    def sum(self, fn, messages):
-        return self._engine.sum(fn, self._heard(messages))
-
-    def _heard(self, messages):
-        for message in messages.values():
-            for _, origins in split(message).names:
-                self.opened |= {*origins.split(" and ")}
-        return messages
-
-
 def opened(name, run, mode):
     """Return what the server read in a short run, and which totals clients opened."""
     used, (make, _) = used_by(name, run.noise), RUNS[name]
@@ -109,7 +82,7 @@ def opened(name, run, mode):
             sealing = dataclasses.replace(sealing, long=10)
     recorder = Kept()
     engine = Simulation({"train": (schema, blocks)}, 0, sealing, recorder)
-    clients = Opening(engine)
+    clients = Listening(engine)
     server = initialise(used, used.hyperparameters(**run.options), engine, clients)
     # a run with clients away needs its rounds
     for number in range(1, (run.rounds if run.away else min(run.rounds, 4)) + 1):

@@ -90,5 +90,23 @@ def test_what_began_a_round_counts_as_one_more_when_it_is_called_again(tmp_path)
         called(8, "descend", anchor=6)
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_rounds_are_counted_where_what_began_the_first_does_not_come_again(tmp_path, marked):
+    """A server that begins one round by another function, and trains in it for ever."""
+
+    def called(sequence, function, repeats=False):
+        at = sequence if marked else 3
+        call = Call("ab", sequence, 3, at, 1, 1, "sum", function, "train", (), b"")
+        RoundCount(tmp_path, 2).begin(call, repeats=repeats)
+
+    called(4, "scores")
+    for number in (5, 6) if not marked else (5, 6, 7, 8, 9):
+        if not marked:
+            called(10 * number, "search", repeats=True)
+        called(10 * number + 1, "descend" if not marked else f"descend {number}")
+    with pytest.raises(PolicyError, match="rounds_a_day"):
+        called(101, "descend")
+
+
 def test_an_honest_run_uses_up_its_rounds_and_the_end(tmp_path):
     assert run(tmp_path, policy="rounds_a_day = 5\n").rounds == 4

@@ -16,7 +16,7 @@ import pytest
 
 from departures import Departing, unguarded
 from federations import block, table
-from intarsia.algorithms.hyfdca import newton_shares
+from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import OwnFrame, enter
 from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask
@@ -54,6 +54,13 @@ def test_no_message_names_a_place_a_step_or_a_size():
     }
     for message, names in told.items():
         assert {one.name for one in dataclasses.fields(message)} == names
+
+
+@pytest.mark.parametrize("budget", [-1, 1, 29])
+def test_no_system_is_of_few_samples(monkeypatch, budget):
+    monkeypatch.setattr(newton, "_first_budget", lambda *_, **__: budget)
+    with pytest.raises(RefusedError, match="gather_point: The site refused"):
+        departing()
 
 
 def test_where_a_client_stands_follows_from_its_own_index_sets(trained):

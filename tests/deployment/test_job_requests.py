@@ -20,7 +20,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.deployment.job_requests import Requests, asked_of, digest_of
 from intarsia.deployment.policy import Policy
-from intarsia.deployment.site_log import load
+from intarsia.deployment.site_log import load, sentences
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.remote.wire import Answer, Call
@@ -145,6 +145,11 @@ def test_a_denial_ends_the_job_with_its_reason_and_an_approval_takes_it_back(tmp
     found, kit = with_owner(tmp_path)
     ask(found, job(tmp_path, rounds=1), tmp_path / "out")
     decide(kit, "deny", "--reason", "ask the\nethics board\x1b[2J")
+    denied = load(kit).of("denied")  # at once, whatever the server does then
+    assert [(one["job"], one["reason"]) for one in denied] == [
+        ("four", "ask the ethics board\\x1b[2J")
+    ]
+    assert sentences(load(kit))[1].endswith("0 jobs began: none; the owner denied four.")
     with pytest.raises(PolicyError) as caught:
         over(found, None, tmp_path / "out", resume=True)
     assert "denied the job" in str(caught.value)
@@ -227,6 +232,30 @@ def test_a_second_set_up_in_a_run_that_was_let_in_is_refused(tmp_path):
     assert list(waiting(kit)) == []
 
 
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_refusal_is_told_while_another_owner_has_not_decided(tmp_path, absent):
+    found, kit = with_owner(tmp_path)
+    path = tmp_path / "telecom" / "site.toml"
+    path.write_text(f'{path.read_text()}\n[policy]\nalgorithms = ["fedavg"]\n')
+    found["telecom"] = site_in(tmp_path / "telecom")
+    asked, refused, after = threading.Event(), threading.Event(), []
+
+    def line(client, number, data, deliver):
+        if client == "bank" and refused.is_set():
+            after.append(number)
+            assert len(after) < 5, "the server waits on"
+        if client == "telecom":
+            asked.wait(60)
+        answer = deliver(data)
+        {"bank": asked, "telecom": refused}.get(client, threading.Event()).set()
+        return answer
+
+    patience = dataclasses.replace(SOON, deadline=60.0, pause=0.2, absent=absent, quorum=4)
+    with pytest.raises(PolicyError, match=r"^Site 'telecom': the owner allows fedavg"):
+        over(found, job(tmp_path), tmp_path / "out", patience, line)
+    assert waiting(kit)
+
+
 def test_each_run_asks_for_itself_and_listed_ones_do_not(tmp_path):
     found, kit = with_owner(tmp_path)
     for out in ("one", "two"):
@@ -282,6 +311,21 @@ def test_only_what_the_options_need_is_asked_for(tmp_path):
         }
         assert found == kinds
     assert {*asked["common"].server_reads} < {*asked["matched"].server_reads}
+
+
+def test_in_the_mode_plain_the_server_reads_each_clients_part_of_what_is_added_up(tmp_path):
+    set_up(tmp_path)
+    read = {}
+    for mode in ("plain", "masked"):
+        description = job(tmp_path, mode)
+        algorithm, options = choose(description)
+        read[mode] = asked_of(description, algorithm, options, {}, NAMES, ()).server_reads
+    for one in algorithm.disclosure.needed(options):
+        words = f"of each client ({one.reply.__name__})"
+        assert any(line.endswith(words) for line in read["plain"])
+        assert any(line.endswith(words) for line in read["masked"]) == (one.call == "ask")
+        for field in one.reveals:
+            assert any(f"({one.reply.__name__}.{field})" in line for line in read["masked"])
 
 
 def job_asked(folder, **changes):

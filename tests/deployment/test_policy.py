@@ -16,6 +16,7 @@ from intarsia.deployment import policy as policies
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import log_of, read_settings
 from intarsia.deployment.client_setup import SETTLE, Settled, site_in
+from intarsia.deployment.job_requests import Requests, asked_of, digest_of
 from intarsia.deployment.policy import Policy, policy_of
 from intarsia.deployment.site_log import load
 from intarsia.engines import codec
@@ -24,6 +25,7 @@ from intarsia.engines.remote.wire import Call
 from intarsia.errors import ExperimentError, FederationError, PolicyError
 from intarsia.experiment import config as experiment
 from intarsia.training import run as running
+from intarsia.training.registry import choose
 from tests.deployment.test_run import HASTY, NAMES, described, history, set_up
 
 FEDAVG = {"name": "fedavg", "loss": "logistic", "regularisation": 0.01}
@@ -63,6 +65,7 @@ FORBIDDEN = {
         {"privacy": {"epsilon": 1.5}},
         "and the job has epsilon = 1.5",
     ),
+    "epsilon_total": ("epsilon_total = 1.0", {}, "come to 1 at most, and the job adds no noise"),
     "delta_most": (
         "epsilon_most = 1.0",
         {"privacy": {"epsilon": 0.5, "delta": 0.5}},
@@ -138,19 +141,19 @@ def test_a_job_that_keeps_to_every_key_runs(tmp_path):
 def test_a_server_cannot_have_fewer_rows_trained_on_than_the_policy_asks_for(tmp_path):
     """It says which training rows have a label anywhere: it may leave out all but one."""
     found = with_policy(tmp_path, "least_rows = 30")
-
-    def line(client, number, data, deliver):
-        call = codec.decode(data, Call)
-        if call.function != SETTLE or client != "bank":
-            return deliver(data)
-        told = codec.decode(call.body, Settled, Schema, Holding, Labels)
-        kept = np.zeros(len(told.kept), bool)
-        kept[0] = True
-        told = dataclasses.replace(told, kept=kept, schemas=only_row(told.schemas, kept))
-        return deliver(codec.encode(dataclasses.replace(call, body=codec.encode(told))))
-
     with pytest.raises(PolicyError, match=r"Site 'bank': .*\[policy\] least_rows"):
-        run_over(tmp_path, found, job(tmp_path), line=line)
+        run_over(tmp_path, found, job(tmp_path), line=one_row_of_the_bank)
+
+
+def one_row_of_the_bank(client, number, data, deliver):
+    call = codec.decode(data, Call)
+    if call.function != SETTLE or client != "bank":
+        return deliver(data)
+    told = codec.decode(call.body, Settled, Schema, Holding, Labels)
+    kept = np.zeros(len(told.kept), bool)
+    kept[0] = True
+    told = dataclasses.replace(told, kept=kept, schemas=only_row(told.schemas, kept))
+    return deliver(codec.encode(dataclasses.replace(call, body=codec.encode(told))))
 
 
 def only_row(schemas, kept):
@@ -176,6 +179,49 @@ def test_so_many_jobs_begin_on_a_day_and_one_that_goes_on_counts_once(tmp_path, 
     monkeypatch.setattr("intarsia.deployment.job_requests.today", lambda: "2999-01-01")
     lines = sites.Lines({name: site_in(tmp_path / name) for name in NAMES})
     remote_running.resume_over(tmp_path / "second", lines, patience=HASTY)
+
+
+def test_the_epsilons_of_all_jobs_that_began_add_up(tmp_path):
+    """0.1 three times is 0.3; a job that was let in and did not begin has spent nothing."""
+    known, policy = Requests(tmp_path), Policy(epsilon_total=0.3)
+    for number in range(3):
+        one = known.admit(f"a{number}", asked_with(tmp_path, 0.1), policy)
+        known.begin(one.run, one.digest, policy)
+        known.begin(one.run, one.digest, policy)  # a process that was started again
+        known.admit(f"b{number}", asked_with(tmp_path, 0.01), Policy())
+    with pytest.raises(PolicyError, match=r"before have spent 0\.3, .* epsilon = 0\.01 .*_total"):
+        Requests(tmp_path).admit("c0", asked_with(tmp_path, 0.01), policy)
+    with pytest.raises(PolicyError, match="epsilon_total"):  # two that were let in together
+        known.begin("b0", digest_of(asked_with(tmp_path, 0.01)), policy)
+    assert known.admit("a0", asked_with(tmp_path, 0.1), policy).begun
+
+
+def asked_with(folder, epsilon):
+    if not (folder / "bank").exists():
+        set_up(folder)
+    description = job(folder)
+    algorithm, options = choose(description)
+    found = asked_of(description, algorithm, options, {}, NAMES, ("x0", "x1"))
+    return dataclasses.replace(found, epsilon=epsilon)
+
+
+def test_a_job_that_was_refused_is_none_of_those_of_the_day(tmp_path):
+    found = with_policy(tmp_path, "jobs_a_day = 1\nleast_rows = 30")
+    path = tmp_path / "telecom" / "site.toml"
+    text = path.read_text()
+    path.write_text(f'{text}\n[policy]\nalgorithms = ["fedavg"]\n')
+    found["telecom"] = site_in(tmp_path / "telecom")
+    with pytest.raises(PolicyError, match=r"Site 'telecom'"):  # refused there
+        run_over(tmp_path, found, job(tmp_path, rounds=1), out="first")
+    assert load(tmp_path / "bank").of("let in")
+    path.write_text(text)
+    found["telecom"] = site_in(tmp_path / "telecom")
+    with pytest.raises(PolicyError, match="least_rows"):  # and here, in the set-up
+        run_over(tmp_path, found, job(tmp_path, rounds=1), out="second", line=one_row_of_the_bank)
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    assert run_over(tmp_path, again, job(tmp_path, rounds=1), out="third").rounds == 1
+    with pytest.raises(PolicyError, match="jobs_a_day"):
+        run_over(tmp_path, again, job(tmp_path, rounds=1), out="fourth")
 
 
 def test_a_run_goes_on_the_next_day_where_the_rounds_of_one_are_used_up(tmp_path, monkeypatch):
@@ -249,6 +295,10 @@ def test_a_round_begins_again_without_a_site_whose_rounds_are_used_up(tmp_path):
         run_over(tmp_path, found, job(tmp_path, rounds=4), patience)
     gaps = [one["gap_relative"] for one in history(tmp_path / "sites")]
     assert [one is None for one in gaps] == [False, False, True, True]
+    # the server asked before each round whether the site is there, which is no error
+    said = (tmp_path / "bank" / "errors.log").read_text().splitlines()
+    assert len(said) >= 2
+    assert all("PolicyError: the owner allows no more than 2 a day" in line for line in said)
 
 
 # -- what is wrong in a policy is said in a sentence

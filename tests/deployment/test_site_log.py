@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shutil
 from collections import Counter
@@ -15,12 +17,12 @@ from intarsia.cli.main import main
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import site_log
 from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
-from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.client_setup import READ, site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call, SealedReply
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.engines.sums.secure import CombinationRecord, PieceRecord
-from intarsia.errors import SiteError
+from intarsia.errors import IntarsiaError, SiteError
 from intarsia.results.chained_log import START, ChainedLog, read_chain
 from tests.deployment.test_policy import job
 from tests.deployment.test_run import HASTY, NAMES, set_up
@@ -184,7 +186,9 @@ def test_ten_sentences_say_what_left_a_site(made):
         said_ = site_log.sentences(log)
         assert len(said_) == 10
         assert "no entry was altered and none is missing" in said_[0]
-        assert "four (hyfdca, " in said_[1]
+        assert f"four (hyfdca, {mode}" in said_[1]
+        assert ("with keys of pairs" in said_[1]) == (mode == "masked")
+        assert [one["trust"] for one in log.of("let in")] == ["pairs"]
         if mode == "masked":
             assert "Under random masks" in said_[4]
         else:
@@ -248,6 +252,36 @@ def test_logs_of_sites_agree(copies, capfd):
     assert "The logs of bank, telecom, retailer, post agree." in said(capfd)[1]
 
 
+def test_a_copy_of_two_files_beside_each_other_is_a_log_and_none_counts_twice(copies, capfd):
+    for name in NAMES[1:]:
+        (copies / name / LOG).rename(copies / name / "site.log")
+        (copies / name / "site.toml").unlink()
+    given = [str(copies / name) for name in (*NAMES, NAMES[0], NAMES[1])]
+    assert main(["audit", "--json", *given]) == 0
+    out, err = said(capfd)
+    assert [one["site"] for one in json.loads(out)["sites"]] == [*NAMES]
+    assert "The logs of bank, telecom, retailer, post agree." in err
+    path = copies / "telecom" / "site.log"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    assert main(["audit", *given]) == 1
+    assert "the last 3 are missing" in " ".join(said(capfd)[1].split())
+
+
+def test_two_logs_of_one_site_that_differ_are_told(copies, tmp_path, capfd):
+    other = tmp_path / "copy" / "telecom"
+    shutil.copytree(copies / "telecom", other)
+    rewritten(other, lambda one: one if one.get("exchange", 0) < 20 else None)
+    given = [str(copies / "telecom"), str(other)]
+    assert main(["audit", *given]) == 2
+    assert "Two logs of 'telecom'" in one_error(said(capfd)[1])
+    shutil.rmtree(other)
+    shutil.copytree(copies / "telecom", other)  # as it was before more calls came
+    log_of(copies / "telecom").append({"event": "refused", "error": "CodecError", "sentence": ""})
+    assert main(["audit", "--json", *given]) == 0
+    (one,) = json.loads(said(capfd)[0])["sites"]
+    assert one["entries"] == len(read_chain(copies / "telecom" / LOG).entries)
+
+
 def rewritten(folder, change):
     """Write a site's log anew, right in itself, with each entry changed or (None) left out."""
     entries = read_chain(folder / LOG).entries
@@ -285,6 +319,27 @@ def test_sites_that_were_told_of_other_clients_are_found(copies):
 
     rewritten(copies / "telecom", change)
     assert any("were told different things" in one for one in site_log.differences(logs(copies)))
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_sites_that_were_told_of_another_experiment_are_found(tmp_path, mode):
+    """In the mode plain no key keeps their sums apart."""
+    found = set_up(tmp_path, plain=mode == "plain")
+
+    def line(client, number, data, deliver):
+        call = codec.decode(data, Call)
+        if client == "bank" and call.function == READ:
+            tree = json.loads(call.body)
+            tree["experiment"]["rounds"] = 900
+            data = codec.encode(dataclasses.replace(call, body=json.dumps(tree).encode()))
+        return deliver(data)
+
+    given = job(tmp_path, mode, rounds=1), sites.Lines(found, line), NAMES, tmp_path / "out"
+    with contextlib.nullcontext() if mode == "plain" else pytest.raises(IntarsiaError):
+        remote_running.run_over(*given, patience=HASTY)
+    said = [one for one in site_log.differences(logs(tmp_path)) if "another experiment" in one]
+    assert len(said) == 3
+    assert all(one.startswith("bank and ") for one in said)
 
 
 def test_a_log_whose_end_was_cut_off_with_its_head_is_missed_by_the_others(copies):

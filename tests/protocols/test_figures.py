@@ -234,7 +234,7 @@ def test_without_figures_nothing_more_crosses():
     every, _ = evaluate(engine, engine.schema("train"), predict, losses.LOGISTIC, part="train")
     assert every.figures is None
     crossed = audit.list_crossings(engine.books.crossings.summary())
-    assert not {one for one in crossed if "ScoreCounts" in one or "Measured" in one}
+    assert not {one for one in crossed if "ScoreCounts" in one or "ClientFigures" in one}
 
 
 # -- what is told of few rows

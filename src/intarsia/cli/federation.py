@@ -295,11 +295,11 @@ def _decide(kit: Path, which: str, *, approved: bool, reason: str = "") -> None:
 
 
 def _requests(kit: Path) -> Requests:
-    from intarsia.deployment.client_folder import read_settings
+    from intarsia.deployment.client_folder import log_of, read_settings
     from intarsia.deployment.job_requests import Requests
 
     read_settings(kit / "local")  # says what is wrong with a folder that is no site's
-    return Requests(kit / "local")
+    return Requests(kit / "local", log_of(kit / "local").append)
 
 
 def _why(one: JobRequest) -> str:

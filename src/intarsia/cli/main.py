@@ -231,6 +231,65 @@ def resume(
 
 
 @app.command()
+def tune(
+    file: File,
+    override: Overrides = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--objective",
+            metavar="NAME",
+            help="What is to be best, such as loss, accuracy or rounds; once for each.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", metavar="N", min=1, help="How many values are tried.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Output folder; default: that of a run, -tuning."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a search in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look for hyperparameters on held-out training samples; best.toml has the best.
+
+    FILE is the experiment file (TOML); its table [tune] says which keys vary. The same command goes
+    on with a search that was stopped.
+    """
+    from intarsia.cli import tables as display
+    from intarsia.tuning.study import tune as search
+
+    experiment, screen = _load(file, override), console()
+    shown = contextlib.nullcontext() if quiet else display.Watch(screen)
+    try:
+        _handle({signal.SIGTERM: signal.default_int_handler})
+        with shown as show:
+            found = search(
+                experiment,
+                objective=objective or (),
+                trials=trials,
+                out=out,
+                overwrite=overwrite,
+                progress=show,
+            )
+    except KeyboardInterrupt:
+        _end_undisturbed()
+        raise _StoppedError("stopped; the same command, without --overwrite, goes on") from None
+    if not quiet:
+        display.show_tuned(screen, found)
+    say(f"picture: {found.folder / 'tuning.png'}")
+    say(f"run the best: intarsia run {shlex.quote(str(found.folder / 'best.toml'))}")
+    if as_json:
+        put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@app.command()
 def compare(
     folders: Folders,
     as_json: AsJson = False,
@@ -482,7 +541,7 @@ def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: boo
 
     if client is not None or (noted and len(sites) > 1):
         raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
-    logs = [site_log.load(site, noted) for site in sites]
+    logs = site_log.each_once([site_log.load(site, noted) for site in sites])
     apart = site_log.differences(logs)
     for log in logs:
         display.show_site_log(console(), log, site_log.sentences(log))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
     from intarsia.training import loop as training
+    from intarsia.tuning.study import Tuned
 
 
 _MOST_LINES = 20
@@ -305,6 +306,30 @@ def show_comparison(console: Console, groups: Sequence[Group]) -> None:
             several = f"more than one run has the seed {', '.join(map(str, seeds))}"
             remedy = "each counts in the mean: give every run once"
             _print(console, f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
+
+
+def show_tuned(console: Console, tuned: Tuned) -> None:
+    """Show the trials of a search, the chosen one first, then as they were made."""
+    keys = list(dict.fromkeys(key for one in tuned.trials for key in one.values))
+    held = f"{tuned.folds} folds" if tuned.folds else "the validation part"
+    title = f"{tuned.experiment}: {len(tuned.trials)} trials, mean over {held}"
+    table = _table(title, "trial", *keys, *tuned.objectives)
+    others = [one for one in tuned.trials if one.number != tuned.best]
+    for one in (tuned.chosen, *others[: _MOST_LINES - 1]):
+        name = f"{one.number + 1} (the file's)" if one.number == 0 else str(one.number + 1)
+        table.add_row(
+            f"{name}, chosen" if one.number == tuned.best else name,
+            *(_valued(one.values.get(key)) for key in keys),
+            *(_valued(one.scores.get(name, "diverged")) for name in tuned.objectives),
+        )
+    _more(table, len(tuned.trials))
+    console.print(table)
+
+
+def _valued(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "–" if value is None else str(value)
 
 
 def _scores(groups: Sequence[Group], measure: str) -> Table:

@@ -461,6 +461,8 @@ class Sends:
     parties: Callable[[Schema, Any], Collection[ClientId]] | None = None
     present: str = ""  # the field of the message that says who is asked, by names or as a number
     number: str = ""  # the field that says which round it is
+    # whether one round calls it several times: a site counts the rounds by what is called once
+    repeats: bool = False
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

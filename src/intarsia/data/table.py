@@ -59,12 +59,17 @@ class Table:
 
 
 def split(
-    block: Block, test: float = 0.2, salt: str = "", ids: NDArray[Any] | None = None
+    block: Block,
+    test: float = 0.2,
+    salt: str = "",
+    ids: NDArray[Any] | None = None,
+    *,
+    start: float = 0.0,
 ) -> tuple[Block, Block]:
     """Return the train and the test part of a block; all clients decide alike without talking.
 
-    A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is below
-    `test`. With `ids`, the test part is exactly the samples with these ids.
+    A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
+    least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
 
     Raises
     ------
@@ -73,7 +78,7 @@ def split(
     TableError
         If no row is left to train on.
     """
-    if not 0 <= test < 1:
+    if not 0 <= test - start < 1:
         raise ExperimentError(
             f"[split] test is {test}; expected a fraction of at least 0 and below 1: set e.g. 0.2."
         )
@@ -84,7 +89,8 @@ def split(
         chosen = np.isin(block.samples, ids)
     elif test > 0:
         key = hashlib.blake2b(salt.encode()).digest()
-        chosen = np.array([_fraction(one, key) < test for one in block.samples.tolist()], bool)
+        at = np.array([_fraction(one, key) for one in block.samples.tolist()], float)
+        chosen = (start <= at) & (at < test)
     else:
         chosen = np.zeros(len(block.samples), bool)
     if len(chosen) and chosen.all():

@@ -177,7 +177,7 @@ class Work:
                     "A call begins a round that has no number after training began; run the "
                     "algorithm as it is at the server."
                 )
-            self._rounds.begin(call)
+            self._rounds.begin(call, repeats=self.declared().sends(call).repeats)
         if self._limit is not None:
             self._limit.set()
 
@@ -358,6 +358,9 @@ class Work:
         self._lacking = tuple(name for name, needed in made.items() if needed)
         if release is not None and self._algorithm.private is not None:
             self._algorithm = self._algorithm.private(release)
+        assert self._call is not None
+        job = self._call.run, self._let_in, self._settings.policy
+        self._requests.begin(*job, self._agreed().hex())
         prepared = preprocessing.initial(name, self._blocks["train"])
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._seal(None)

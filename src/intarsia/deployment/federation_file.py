@@ -57,6 +57,7 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # least_clients = 3          # of a job, and of its totals of what clients learned alone
 # epsilon_most = 1.0         # a job must add noise, with an epsilon above 0 and at most this
 # delta_most = 1e-5          # and with a delta of at most this
+# epsilon_total = 4.0        # and the epsilons of all jobs that ever began add up to at most this
 # models_readable = false    # whether the server may read a model of this site alone
 # columns = ["age", "lab_*"] # that may take part
 # least_rows = 100           # to train on

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from typing import Any, Final, Literal
 
 from intarsia.core.algorithm import Algorithm, Sends, contents
 from intarsia.core.atomic_files import write_atomically
-from intarsia.deployment.policy import Policy, check_jobs, today
+from intarsia.deployment.policy import Policy, check_jobs, check_spent, today
+from intarsia.engines.remote.wire import shown
 from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
 from intarsia.experiment.config import Experiment
 
@@ -63,18 +65,19 @@ def asked_of(
         *(privacy.epsilon, privacy.delta, privacy.least_clients),
         tuple(sorted(clients)),
         tuple(columns),
-        tuple(sorted({one for sent in sends for one in _read(sent)})),
+        tuple(sorted({one for sent in sends for one in _read(sent, privacy.mode)})),
         algorithm.disclosure.server_reads(options),
         tuple(sorted({_in_words(one.reply, name) for one in sends for name in one.opens})),
         tree,
     )
 
 
-def _read(one: Sends) -> Iterator[str]:
-    """Yield what the server reads of a client function's replies."""
-    if one.call == "ask":
+def _read(one: Sends, mode: str) -> Iterator[str]:
+    """Yield what the server reads of a client function's replies in a mode of sums."""
+    if one.call == "ask" or mode == "plain":  # sums that are not sealed are read part by part
         words = " and ".join(dict.fromkeys(contents(one.reply).values()))
         yield f"{words or 'that it is done'}, of each client ({one.reply.__name__})"
+        return
     yield from (_in_words(one.reply, name) for name in one.reveals)
 
 
@@ -92,8 +95,9 @@ class JobRequest:
     asked: Asked
     digest: str
     since: str  # when it asked first
-    let_in: str = ""  # when it began; "": it did not
+    let_in: str = ""  # when; "": it was not
     why: str = ""  # it was let in
+    begun: str = ""  # when it was set up, as no site had refused it; "": it was not
     state: State = "waiting"  # by the decision about it
     reason: str = field(default="", compare=False)  # of a denial
 
@@ -117,7 +121,7 @@ class Requests:
     folder
         The site's own.
     record
-        Writes into the site's log that a job asked, or was let in.
+        Writes into the site's log that a job asked, was let in, began or was denied.
     """
 
     def __init__(
@@ -131,7 +135,7 @@ class Requests:
         Raises
         ------
         PolicyError
-            If its owner denied it, or so many jobs have begun today.
+            If its owner denied it, so many jobs have begun today, or their epsilons are used up.
         PendingError
             If its owner is to decide.
         """
@@ -144,27 +148,54 @@ class Requests:
             return one
         why = self._why(one, policy)
         if why:
-            begun = {other.run for other in self.all() if other.let_in[:10] == today()}
-            if run not in begun:
-                check_jobs(policy, len(begun))
+            self._check_before(one, policy)
             one = replace(one, let_in=now, why=why)
         if known is None or why:
             told: dict[str, Any] = {
                 "job": asked.name,
                 "algorithm": asked.algorithm,
                 "mode": asked.mode,
+                "trust": asked.experiment.get("privacy", {}).get("trust", "pairs"),
             }
             told |= {"ids": asked.ids, "epsilon": asked.epsilon, "digest": digest, "why": why}
             self._record({"event": "let in" if why else "asked", "run": run, **told})
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            content = json.dumps({**asdict(one), "state": "", "reason": ""}, indent=1)
-            write_atomically(self._path(run, digest), f"{content}\n".encode(), private=True)
+            self._write(one)
         if not why:
             raise PendingError(
                 f"the owner has not decided about the job {asked.name[:80]!r} (digest "
                 f"{one.short}), which waits: see `intarsia federation requests` at the site."
             )
         return one
+
+    def begin(self, run: str, digest: str, policy: Policy, agreed: str = "") -> None:
+        """Count a job that was let in and that no site refused; it counts once.
+
+        `agreed` tells what all sites are to be told alike, so that their logs can be compared.
+
+        Raises
+        ------
+        PolicyError
+            If so many jobs have begun today, or their epsilons are used up.
+        """
+        one = self._load(self._path(run, digest))
+        if one is not None and not one.begun:
+            self._check_before(one, policy)
+            told = {"run": run, "job": one.asked.name, "digest": digest, "agreed": agreed}
+            self._record({"event": "began", **told})
+            self._write(replace(one, begun=datetime.now(UTC).isoformat(timespec="seconds")))
+
+    def _check_before(self, one: JobRequest, policy: Policy) -> None:
+        """Refuse a job after those that began: of another digest too, each has spent its own."""
+        before = [other for other in self.all() if other.begun]
+        begun = {other.run for other in before if other.begun[:10] == today()}
+        if one.run not in begun:
+            check_jobs(policy, len(begun))
+        check_spent(policy, math.fsum(other.asked.epsilon for other in before), one.asked.epsilon)
+
+    def _write(self, one: JobRequest) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        content = json.dumps({**asdict(one), "state": "", "reason": ""}, indent=1)
+        write_atomically(self._path(one.run, one.digest), f"{content}\n".encode(), private=True)
 
     def _why(self, one: JobRequest, policy: Policy) -> str:
         """Return why a job need not wait for its owner; "": it must."""
@@ -228,6 +259,14 @@ class Requests:
         content = {"approved": approved, "reason": reason, "at": at, "digest": one.digest}
         path = self._path(one.run, one.digest).with_suffix(_DECISION)
         write_atomically(path, f"{json.dumps(content)}\n".encode(), private=True)
+        if not approved:  # of an approval the log says when the job is let in by it
+            told = {
+                "run": one.run,
+                "job": one.asked.name,
+                "digest": one.digest,
+                "reason": shown(reason),
+            }
+            self._record({"event": "denied", **told})
 
     def _path(self, run: str, digest: str) -> Path:
         return self._folder / f"{run}-{digest}.json"
@@ -255,6 +294,7 @@ class Requests:
             asked: dict[str, Any] = {
                 k: tuple(v) if k in lists else v for k, v in found.pop("asked").items()
             }
+            found.setdefault("begun", found.get("let_in", ""))  # of an older version
             one = JobRequest(**{**found, "asked": Asked(**asked)})
             if one.digest != digest_of(one.asked) or path.stem != f"{one.run}-{one.digest}":
                 raise ValueError("its digest is another")

@@ -32,6 +32,7 @@ from intarsia.training.registry import algorithm_names
 
 DIGEST: Final = 64  # hex digits of the digest of a job
 _ROUNDS: Final = "rounds.json"
+_MARKS: Final = 3  # of a state in a round: it begins, is certified, is graded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Policy:
     # a job must add noise: its epsilon is above 0 and at most this; 0: noise is not asked for
     epsilon_most: NotNegative = 0.0
     delta_most: FractionBelowOne = 1e-5  # of a job, where epsilon_most is set
+    epsilon_total: NotNegative = 0.0  # of all jobs that ever began, added up; 0: any
     # whether the server may read a model of this site alone; None: where plain sums are allowed
     models_readable: bool | None = None
     columns: tuple[str, ...] = ()  # names, or patterns such as "lab_*", that may take part; (): all
@@ -148,6 +150,12 @@ def check_job(
             "delta_most",
             f"asks for a delta of at most {policy.delta_most:g}, and the job has {asked.delta:g}",
         )
+    if policy.epsilon_total and not asked.epsilon:
+        raise _forbidden(
+            "epsilon_total",
+            f"asks that the epsilons of all jobs come to {policy.epsilon_total:g} at most, and the "
+            "job adds no noise",
+        )
     readable = plain if policy.models_readable is None else policy.models_readable
     told = algorithm.disclosure.server_reads(options)
     if not readable and (told or asked.mode == "plain"):
@@ -203,19 +211,33 @@ def check_jobs(policy: Policy, begun: int) -> None:
         )
 
 
+def check_spent(policy: Policy, spent: float, epsilon: float) -> None:
+    """Refuse a job whose epsilon, with those of all that began before, is more than is allowed."""
+    most = policy.epsilon_total
+    if most and spent + epsilon > most * (1 + 1e-12):  # sums of decimals are not exact
+        raise _forbidden(
+            "epsilon_total",
+            f"asks that the epsilons of all jobs come to {most:g} at most; those before have spent "
+            f"{spent:g}, and the job has epsilon = {epsilon:g}",
+        )
+
+
 class RoundCount:
     """Counts the rounds of a day at a site, in a file that goes back with no run.
 
-    The server numbers rounds as it likes, so that a round is also begun where a function with which
-    one began is called again: in it, or after the site's state was marked anew, as it is for an
-    evaluation too. Before its first round a run may do so once with each function.
+    The server numbers rounds as it likes, so that the site counts by what it answers: a round is
+    also begun where a function comes again that the algorithm calls once in a round. It may come
+    again after the site's state was marked anew, for the evaluations of a round; there no function
+    is the first twice, and the state is marked three times at most.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
         self._path, self._most = folder / _ROUNDS, most
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Call, *, repeats: bool = False) -> None:
         """Take note of a call; the round that it goes on with is counted already.
+
+        `repeats`: the algorithm calls the function several times in a round.
 
         Raises
         ------
@@ -228,24 +250,27 @@ class RoundCount:
             return
         day, found = today(), _read(self._path)
         count = found["count"] if found.get("day") == day else 0
-        last, begun = [call.run, call.round], list[str](found.get("begun", ()))
+        last, firsts = [call.run, call.round], list[str](found.get("begun", ()))
         same = found.get("last") == last and (count > 0 or not call.round)
-        first = not same or found.get("anchor") != call.anchor
-        if same and not first and begun[-1:] != [call.function]:
-            return
         if same and found.get("sequence") == call.sequence:  # it comes again after a restart
             return
-        again = same and call.function in begun
-        if not again and not first:
+        marked = not same or found.get("anchor") != call.anchor
+        called = [] if marked else list[str](found.get("called", ()))
+        if not marked and repeats:
             return
+        again = same and call.function in (firsts if marked else called)
+        again |= same and marked and call.round > 0 and len(firsts) == _MARKS
         new = again or (not same and call.round > 0)
         if new and count >= self._most:
             raise _forbidden(
                 "rounds_a_day", f"allows no more than {self._most} a day, which are used up (UTC)"
             )
+        if again or not same:
+            firsts, called = [], []
         content = {
             **{"day": day, "count": count + new, "last": last, "anchor": call.anchor},
-            **{"begun": [*(begun if same and not again else ()), call.function]},
+            "begun": [*firsts, call.function] if marked or again else firsts,
+            "called": [*called, call.function],
             "sequence": call.sequence,
         }
         write_atomically(self._path, json.dumps(content).encode(), private=True)

@@ -42,11 +42,43 @@ _STEPS = {
 
 
 def site_of(folder: Path) -> Path | None:
-    """Return the folder of a site where a path leads: to its kit, or the folder; None: to none."""
+    """Return the folder of a site where a path leads: to its kit, or the folder; None: to none.
+
+    A folder with a copy of the log and its head, one beside the other, is one too.
+    """
     for one in (folder, folder / "local"):
-        if (one / "site.toml").is_file() or (one / LOG).is_file():
+        if (one / "site.toml").is_file() or _log_in(one).is_file():
             return one
     return None
+
+
+def _log_in(folder: Path) -> Path:
+    """Return the log in a site's folder, or in a folder with a copy of it."""
+    flat = folder / Path(LOG).name
+    return flat if flat.is_file() and not (folder / LOG).is_file() else folder / LOG
+
+
+def each_once(logs: Sequence[SiteLog]) -> list[SiteLog]:
+    """Return the logs without copies: of two of one site the one that goes on longer.
+
+    Raises
+    ------
+    ExperimentError
+        If two of one site are not the same as far as both go.
+    """
+    found: dict[str, SiteLog] = {}
+    for log in logs:
+        known = found.setdefault(log.name, log)
+        short, long = sorted((known, log), key=lambda one: len(one.chain.entries))
+        if short.chain.entries != long.chain.entries[: len(short.chain.entries)]:
+            raise ExperimentError(
+                f"Two logs of {log.name!r} are given that differ, and a site has one; give the "
+                "site's own, or name the folder of a copy as its site."
+            )
+        # of two that are equal the one with a fault: a head that does not fit stays to be seen
+        same = len(short.chain.entries) == len(long.chain.entries)
+        found[log.name] = known if same and not known.whole else long
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -144,13 +176,13 @@ def load(folder: Path, noted: str = "") -> SiteLog:
             "number of an entry, a colon and 64 hex digits."
         ) from None
     name = folder.parent.name if folder.name == "local" else folder.name
-    return SiteLog(name, read_chain(folder / LOG, folder / HEAD, head))
+    return SiteLog(name, read_chain(_log_in(folder), folder / HEAD, head))
 
 
 def sentences(log: SiteLog) -> tuple[str, ...]:
     """Return ten sentences about what left a site, for whoever answers for its data."""
     answered, refused = log.of("answered"), log.of("refused")
-    let_in, asked = log.of("let in"), log.of("asked")
+    let_in, asked, denied = log.of("let in"), log.of("asked"), log.of("denied")
     entries = log.chain.entries
     span = f"from {entries[0]['at'][:10]} to {entries[-1]['at'][:10]}" if entries else "empty"
     state = (
@@ -158,7 +190,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         if log.whole
         else " ".join(log.chain.faults).rstrip(".")
     )
-    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['mode']})" for one in let_in]
+    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {_sealing(one)})" for one in let_in]
     calls = [one for one in answered if one["kind"] != "stage"]
     steps = [one for one in answered if one["kind"] == "stage"]
     told = Counter(
@@ -195,7 +227,11 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     return (
         f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
-        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}.",
+        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}"
+        + (
+            f"; the owner denied {in_words([shown(one['job']) for one in denied])}." * bool(denied)
+            or "."
+        ),
         f"All that left went to the server, in answers to {several(len(calls), 'call')} of jobs "
         f"and {several(len(steps), 'step')} of their set-up; nothing went to another site "
         "directly.",
@@ -214,11 +250,18 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     )
 
 
+def _sealing(job: Entry) -> str:
+    """Return how a job's sums are sealed, and with whose keys; older logs do not say that."""
+    keys = {"pairs": " with keys of pairs", "clients": " with one key of all clients"}
+    mode = str(job["mode"])
+    return mode if mode == "plain" else mode + keys.get(job.get("trust", ""), "")
+
+
 def differences(logs: Sequence[SiteLog]) -> list[str]:
     """Return in what the logs of several sites do not agree, in sentences.
 
-    Of one exchange all were told the same; a total that two opened is the same, by the same
-    contributors; and each contributor's own log has the sum to which it contributed.
+    Of one job and of one exchange all were told the same; a total that two opened is the same, by
+    the same contributors; and each contributor's own log has the sum to which it contributed.
     """
     found: list[str] = []
     for one, other in combinations(logs, 2):
@@ -230,6 +273,13 @@ def differences(logs: Sequence[SiteLog]) -> list[str]:
 
 
 def _between(one: SiteLog, other: SiteLog) -> Iterator[str]:
+    jobs, others = ({it["run"]: it["agreed"] for it in log.of("began")} for log in (one, other))
+    for run in sorted(jobs.keys() & others.keys()):
+        if jobs[run] != others[run]:
+            yield (
+                f"{one.name} and {other.name} were told different things in the set-up of run "
+                f"{run[:8]}: another experiment, encoding or schema."
+            )
     calls, theirs = _calls(one), _calls(other)
     for key, entry in calls.items():
         place = f"exchange {key[1]} of run {key[0][:8]}"

@@ -2,7 +2,8 @@
 
 Read `config` first: the file's tables, keys and defaults. `federation` builds training and test
 blocks, with `entity_alignment` for sample ids and `feature_dictionary` for column names and units.
-`checks` holds what clients' tables must have in common, and `published` the figures of papers.
+`checks` holds what clients' tables must have in common, `published` the figures of
+papers, and `search` what `intarsia tune` tries.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from intarsia.experiment.federation import Federation as Federation
     from intarsia.experiment.federation import build as build
     from intarsia.experiment.published import Published as Published
+    from intarsia.experiment.search import Range as Range
+    from intarsia.experiment.search import Search as Search
 else:
     from intarsia.core.lazy_names import lazy_names
 

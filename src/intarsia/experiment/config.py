@@ -24,6 +24,7 @@ from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import located
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, nearest
+from intarsia.experiment import search
 from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
@@ -101,6 +102,7 @@ _TABLES = (
     "alignment",
     "privacy",
     "published",
+    "tune",
 )
 _ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advice names them
 
@@ -113,10 +115,30 @@ class Split:
     # fraction of the training samples on which models are graded instead of on the test part, which
     # is then not used: to choose hyperparameters
     validation: settings.FractionBelowOne = 0.0
+    # or: the training samples are cut into so many parts, and models are graded on the one with
+    # the number `fold`, from 0; 0: they are not cut
+    folds: settings.CountOrZero = 0
+    fold: settings.CountOrZero = 0
     salt: str = ""
 
     def __post_init__(self) -> None:
         settings.check_ranges(self, "[split] ")
+        if self.folds == 1 or self.fold >= max(self.folds, 1):
+            raise ExperimentError(
+                f"[split] folds is {self.folds} and fold is {self.fold}; set folds to 0 or at "
+                "least 2, and fold to a number from 0 that is below it."
+            )
+        if self.folds and self.validation:
+            raise ExperimentError(
+                f"[split] has folds = {self.folds} and validation = {self.validation}; remove one."
+            )
+
+    @property
+    def graded(self) -> tuple[float, float]:
+        """Return between which fractions of the training samples those are that grade models."""
+        if self.folds:
+            return self.fold / self.folds, (self.fold + 1) / self.folds
+        return 0.0, self.validation
 
     @property
     def validation_salt(self) -> str:
@@ -210,6 +232,7 @@ class Experiment:
     partition: Partition | None = None
     clients: tuple[Source, ...] = ()
     published: tuple[Published, ...] = ()  # for comparisons; nothing of a run depends on them
+    tune: search.Search | None = None  # what `intarsia tune` tries; nor on this
 
     def __post_init__(self) -> None:
         settings.check_ranges(self, "[experiment] ")
@@ -317,6 +340,7 @@ def from_dict(
             "partition": _partition(tree.get("partition")),
             "clients": _clients(tree.get("client", []), folder),
             "published": of_tables(tree.get("published", [])),
+            "tune": search.of_table(tree.get("tune")),
         },
         "[experiment]",
         _keys(),
@@ -349,7 +373,35 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
         tree["client"] = [_table(client) for client in experiment.clients]
     if experiment.published:
         tree["published"] = [_table(one) for one in experiment.published]
+    if experiment.tune is not None:
+        tree["tune"] = search.to_table(experiment.tune)
     return tree
+
+
+def to_toml(experiment: Experiment) -> str:
+    """Return the text of a file that describes the experiment, without keys at their defaults.
+
+    Needs the library tomli-w, of the extra `intarsia[tune]`.
+    """
+    import tomli_w
+
+    plain = to_dict(Experiment(name="", algorithm="", clients=(Source(name="x", path=""),)))
+    tree = to_dict(experiment)
+    default = {**plain, "client": plain["client"][0]}
+    kept = {
+        table: [_without(one, default["client"]) for one in own]
+        if table == "client"
+        else _without(own, default.get(table, {}))
+        if isinstance(own, Mapping)
+        else own
+        for table, own in tree.items()
+    }
+    return tomli_w.dumps({table: own for table, own in kept.items() if own})
+
+
+def _without(table: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a table that are not as in another."""
+    return {key: own for key, own in table.items() if key not in default or default[key] != own}
 
 
 def _plain(value: Any) -> Any:

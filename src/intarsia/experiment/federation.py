@@ -116,10 +116,11 @@ def build(
     else:
         train, test, labels, names = _own(experiment, tables, secret)
         notes, structure = [], None
-    if experiment.split.validation:
+    start, end = experiment.split.graded
+    if end:
         notes.append(
-            f"Scores are of {100 * experiment.split.validation:g} % of the training samples, held "
-            "out for validation; the test part was not used."
+            f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
+            "validation; the test part was not used."
         )
     checks.check_features(train)
     left = _drop_unlabelled(train)
@@ -145,7 +146,7 @@ def parties(
     """
     if experiment.dataset is None or tables is not None:
         return assemble(aligned(experiment, tables), experiment.labels)
-    whole = replace(experiment, split=replace(experiment.split, test=0.0, validation=0.0))
+    whole = replace(experiment, split=Split(test=0.0))
     blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
     return blocks, labels
 
@@ -231,8 +232,9 @@ def _named_publicly(
 def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
     """Return what a client trains on, and what it is tested on; TableError if none is left."""
     train, test = split(block, settings.test, settings.salt)
-    if settings.validation:
-        train, test = split(train, settings.validation, settings.validation_salt)
+    start, end = settings.graded
+    if end:
+        train, test = split(train, end, settings.validation_salt, start=start)
     return train, test
 
 
@@ -280,9 +282,10 @@ def _dealt(
     notes = [f"Data set: {one.departures}." for one in sets if one.departures]
     parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
     del sets
-    if experiment.split.validation:
-        share, salt = experiment.split.validation, experiment.split.validation_salt
-        parts = [_held_out(replace(kept, test=None), share, salt) for kept, _ in parts]
+    start, end = experiment.split.graded
+    if end:
+        salt = experiment.split.validation_salt
+        parts = [_held_out(replace(kept, test=None), end, salt, start) for kept, _ in parts]
     kind, keys = experiment.partition.kind, experiment.partition.options
     test = [held for _, held in parts if held is not None]
     train = [kept for kept, _ in parts]
@@ -311,14 +314,16 @@ def _dealt(
     return blocks, found, labels, notes, dealt.structure
 
 
-def _held_out(dataset: Dataset, share: float, salt: str) -> tuple[Dataset, Dataset | None]:
+def _held_out(
+    dataset: Dataset, share: float, salt: str, start: float = 0.0
+) -> tuple[Dataset, Dataset | None]:
     """Return the official parts of a data set where it has some, else those by hash."""
     if share == 0:
         return dataset, None
     if dataset.test is not None:
         return dataset.split()
     ids = Block(dataset.samples, (), np.zeros((len(dataset.samples), 0)))
-    chosen = np.isin(dataset.samples, split(ids, share, salt)[1].samples)
+    chosen = np.isin(dataset.samples, split(ids, share, salt, start=start)[1].samples)
     if not chosen.any():
         return dataset, None
     return replace(dataset, test=chosen).split()

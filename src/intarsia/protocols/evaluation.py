@@ -48,7 +48,7 @@ from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
-from intarsia.protocols.figures import Binned, Graded, Measured, ScoreCounts, ScoreSums
+from intarsia.protocols.figures import Binned, Graded, ClientFigures, ScoreCounts, ScoreSums
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]
@@ -428,7 +428,7 @@ def _grading(
 
     def measure(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
-    ) -> tuple[Any, Measured]:
+    ) -> tuple[Any, ClientFigures]:
         return state, exchanged.measured(graded(state, block, message.z))
 
     def sum_scores(

@@ -1,6 +1,6 @@
 """What clients tell of how good their samples' scores are, and what the server makes of it.
 
-`Measured`: figures of one client's own samples, each one number with its interval. Those that rest
+`ClientFigures`: figures of one client's own samples, each one number with its interval. Those that rest
 on both sides of a class are told where the client has enough rows on each; class counts never.
 
 Over all samples the server reads totals of all graded clients:
@@ -111,7 +111,7 @@ class Graded:
 
 @fl.describe("figures of evaluated rows and their intervals")
 @dataclass(frozen=True)
-class Measured:
+class ClientFigures:
     """Figures of a client's own samples."""
 
     values: Array  # (MEASURES, 3) figure and ends of its interval; NaN: not told
@@ -149,7 +149,7 @@ class Binned:
     scale: Array  # (outputs,)
 
 
-def measured(graded: Graded) -> Measured:
+def measured(graded: Graded) -> ClientFigures:
     """Return what a client tells of its own samples."""
     found = own_figures(graded, counts=False)
     values = np.full((len(MEASURES), 3), np.nan)
@@ -159,7 +159,7 @@ def measured(graded: Graded) -> Measured:
             values[place, 0] = value
         if name in found.intervals:
             values[place, 1:] = found.intervals[name]
-    return Measured(values)
+    return ClientFigures(values)
 
 
 def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
@@ -288,7 +288,7 @@ def _ranked_bins(counts: Array, places: Array, centre: float, scale: float) -> R
     return Ranked(scores[::-1], added[0][::-1], added[1][::-1])
 
 
-def figures_of_one(told: Measured) -> Figures:
+def figures_of_one(told: ClientFigures) -> Figures:
     """Return the figures that a client told."""
     known = dict(zip(MEASURES, np.asarray(told.values), strict=True))
     values = {

@@ -517,6 +517,7 @@ def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
             parties=lambda _, message, cells=cells: (
                 cells[message.cell].owners if 0 <= message.cell < len(cells) else ()
             ),
+            repeats=True,  # for each feature that several have
         )
     return fl.each(fl.opening(_TOTALS, found), together="all")
 

@@ -142,7 +142,8 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"The run{until} had {several(len(audit.clients), 'client')}: {named(audit.clients)}.",
         f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
         "sent anything to another.",
-        f"The server wrote {several(len(messages), 'kind')} of messages with contents of its own; "
+        f"The server wrote {several(len(messages), 'kind')} of messages without totals, which hold "
+        "what it asks for and numbers that it may read; "
         f"each client sent it {often}, with one or a few kinds of values in each.",
         f"Of single clients the server could read: {_listed(alone)}.",
         f"Of totals over clients the server read: {_listed(revealed)}.",

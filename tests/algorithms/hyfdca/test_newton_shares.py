@@ -101,9 +101,8 @@ def pooled_curvatures(engine):
     return found
 
 
-@EVERY_KIND
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
+def after_a_round(kind, loss):
+    """Return the engine and the server after a round; the pooled rows, Hessian and gradient."""
     x, _, blocks = federation(kind)
     weight = 1e-2
     engine = engine_over(blocks)
@@ -115,10 +114,17 @@ def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
     columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
     rows = (x.toarray() if kind == "sparse" else x)[schema.samples.ids][:, columns]
     h = pooled_curvatures(engine)
-    truth = rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(columns))
+    hessian = rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(columns))
     gradient = np.zeros(len(columns))
     for name, state in engine.get_states().items():
         gradient[schema.features.own(name)] = state.residual[0]
+    return engine, server, rows, hessian, gradient
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
+    engine, server, _, truth, gradient = after_a_round(kind, loss)
     seen = Solved(monkeypatch)
     engine.begin_round(2)
     HYFDCA.round(server, engine, engine.key())
@@ -135,26 +141,12 @@ def test_the_system_is_that_of_the_pooled_table(monkeypatch, kind, loss):
 
 @EVERY_KIND
 def test_the_direction_is_that_of_a_direct_solve(monkeypatch, kind):
-    x, _, blocks = federation(kind)
-    engine = engine_over(blocks)
-    weight = 1e-2
-    options = HyFDCA(loss="logistic", regularisation=weight, method="newton", system="shares")
-    server = begun(engine, options)
-    engine.begin_round(1)
-    server, _ = HYFDCA.round(server, engine, engine.key())
-    schema = engine.schema("train")
-    columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
-    rows = (x.toarray() if kind == "sparse" else x)[schema.samples.ids][:, columns]
-    h = pooled_curvatures(engine)
-    hessian = rows.T @ (h[:, None] * rows) / len(rows) + weight * np.eye(len(columns))
-    gradient = np.zeros(len(columns))
-    for name, state in engine.get_states().items():
-        gradient[schema.features.own(name)] = state.residual[0]
+    engine, server, rows, hessian, gradient = after_a_round(kind, "logistic")
     truth = np.linalg.solve(hessian, gradient)
     engine.begin_round(2)
     HYFDCA.round(server, engine, engine.key())
     for name, state in engine.get_states().items():
-        own = schema.features.own(name)
+        own = engine.schema("train").features.own(name)
         scores = rows[:, own] @ (state.direction[0] - truth[own])
         assert abs(scores).max() < 1e-5 * abs(rows @ truth).max()
 

@@ -401,6 +401,7 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     fl.asks(at_client.try_model, at_client.choose_model),
                     needed=lambda options: options.clustering == "loss",
+                    repeats=True,  # for each model
                 ),
                 *fl.each(
                     fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
@@ -414,6 +415,7 @@ FEMAM = fl.Algorithm(
                     ),
                     present="members",
                     together="some",  # those of a group
+                    repeats=True,
                 ),
                 *fl.sums(at_client.open_level, at_client.part_of_loss, reveals=("at",)),
                 *fl.each(

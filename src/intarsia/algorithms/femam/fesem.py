@@ -135,11 +135,16 @@ IFCA = replace(
     disclosure=fl.Disclosure(
         sends=(
             *_EVERY,
-            *opening_models(fl.asks(femam_client.try_model, femam_client.choose_model)),
-            *fl.sums(
-                femam_client.send_part,
-                pooled=lambda options: True,
-                chosen=lambda options: options.clusters > 1,
+            *fl.each(
+                (
+                    *opening_models(fl.asks(femam_client.try_model, femam_client.choose_model)),
+                    *fl.sums(
+                        femam_client.send_part,
+                        pooled=lambda options: True,
+                        chosen=lambda options: options.clusters > 1,
+                    ),
+                ),
+                repeats=True,  # for each cluster
             ),
         ),
         allowed=allowed,

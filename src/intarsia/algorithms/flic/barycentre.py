@@ -144,5 +144,8 @@ settle_factors = fl.one_sender(settle_factors, "shared")
 
 SENDS = fl.opening(
     dict.fromkeys(["Last.maps", "Step.maps"], ("Maps.maps",)),
-    fl.sums(send_maps, settle_factors, pooled=sharing.shares),
+    (
+        *fl.each(fl.sums(send_maps, pooled=sharing.shares), repeats=True),  # until it settles
+        *fl.sums(settle_factors, pooled=sharing.shares),
+    ),
 )

@@ -390,12 +390,21 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     },
 }
 _OF_SOME = ("solve",)  # by one client
+_REPEATED = (  # in a round: searches, inner iterations, chunks, and where a phase follows another
+    *("aggregate_and_multiply", "aggregate_primal", "inner_products", "objectives"),
+    *("ascend_locally", "count_trial", "multiply_trial", "part_of_dual", "part_of_objectives"),
+    *("evaluate", "find_steps", "score_all", "score_chunk", "take_steps"),
+    *("advance_search", "curve", "gather_point", "keep_scores", "mask_rows", "measure_point"),
+    *("move_duals", "multiply_rows", "own_scores", "slope_along"),
+    *("centre_duals", "count_duals", "measure_duals", "multiply_sum", "report_scores", "sweep"),
+)
 
 
 def _with_parties(one: fl.Sends) -> fl.Sends:
     name = one.function.name
     together: Any = "some" if name in _OF_SOME else one.together
-    return replace(one, parties=_PARTIES.get(name), together=together)
+    parties, repeats = _PARTIES.get(name), name in _REPEATED
+    return replace(one, parties=parties, together=together, repeats=repeats)
 
 
 HYFDCA = fl.Algorithm(

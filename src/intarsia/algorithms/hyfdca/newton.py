@@ -43,6 +43,8 @@ from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfdca import newton_client, newton_direction, newton_shares
 from intarsia.algorithms.hyfdca.newton_client import (
+    SAMPLES,
+    SHARED_SAMPLES,
     Gather,
     MeasurePoint,
     Move,
@@ -76,8 +78,6 @@ from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 
 _FRAME = 512  # most features for the exact solve
-_SAMPLE = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
-_TELLING = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -334,9 +334,9 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
 def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> int:
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
-        return max(_TELLING, 12 * features)
+        return max(SHARED_SAMPLES, 12 * features)
     # a sample misses the rare columns of a dense table
-    return samples if whole else max(_SAMPLE, 6 * features)
+    return samples if whole else max(SAMPLES, 6 * features)
 
 
 def _fallen(newton: Newton, times: float = 2) -> Array:

@@ -34,6 +34,8 @@ from intarsia.maths.linear.smoothed_losses import (
 from intarsia.protocols.differential_privacy import normal_numbers
 
 BLOCK = 512  # most features of a cell for a full Gram matrix in the preconditioner
+SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
+SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _FADING = 0.25  # what is left of a curvature after a step without it
 _GRAM = 8  # samples in a Gram matrix for each of its features
@@ -476,7 +478,19 @@ def move_duals(
 def gather_point(
     point: Point, block: Block, message: Gather, rng: fl.RandomKey
 ) -> tuple[Point, Gathered]:
-    """Count the dual point into w(α); select the samples of the Hessian."""
+    """Count the dual point into w(α); select the samples of the Hessian.
+
+    Raises
+    ------
+    RefusedError
+        If the Hessian is to be of so few samples that it would tell of each.
+    """
+    least = min(SHARED_SAMPLES if point.shared else SAMPLES, point.samples)
+    if message.budget < least:
+        raise RefusedError(
+            f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
+            f"takes {least} or more of these {point.samples}; run it as it is at the server."
+        )
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
     present = curvatures(point.loss, message.alpha, message.weight[:, None])
     faded = np.maximum(present, _FADING * point.faded)

@@ -142,7 +142,8 @@ class Caller:
         self.refused += [
             f"Site {client!r}: its owner refused the run before." for client in refused
         ]
-        found |= self._send({client: one for client, one in calls.items() if client not in found})
+        left = {client: one for client, one in calls.items() if client not in found}
+        found |= self._send(left, len(asked) - len(refused) if refusable else 0)
         if refusable:
             refused |= self._refusing(found)
             asked = tuple(client for client in asked if client not in refused)
@@ -202,19 +203,39 @@ class Caller:
                 found[client] = codec.decode(known, Answer) if known else None
         return found
 
-    def _send(self, calls: Mapping[ClientId, Call]) -> dict[ClientId, Answer | None]:
-        """Call sites, all at once; return their answers, None where there is none in time."""
+    def _send(
+        self, calls: Mapping[ClientId, Call], refusable: int
+    ) -> dict[ClientId, Answer | None]:
+        """Call sites, all at once; return their answers, None where there is none in time.
+
+        A refusal with which the run ends is told once each site was tried: it waits neither for
+        owners to decide nor for sites that are away. `refusable`: how many are asked where some may
+        refuse; 0: none may.
+        """
         end = time.monotonic() + self.patience.deadline
+        progress = threading.Event()
         waiting = {
-            client: _Attempts(self._transport, client, call, self.patience, self._note_pending)
+            client: _Attempts(
+                *(self._transport, client, call, self.patience, self._note_pending, progress)
+            )
             for client, call in calls.items()
         }
+        may_go = refusable - self.patience.quorum if self.patience.absent == "continue" else 0
         for attempts in waiting.values():
             attempts.start(end)
         found: dict[ClientId, Answer | None] = {}
         try:
+            while not all(one.done for one in waiting.values()):
+                refusals = sum(one.refused for one in waiting.values())
+                tried = all(one.tried for one in waiting.values())
+                first = next(one for one in waiting.values() if one.failed or not one.done)
+                if first.failed or (tried and refusals > max(0, may_go)):
+                    break
+                if not progress.wait(max(0.0, end - time.monotonic())):
+                    break
+                progress.clear()
             for client, attempts in waiting.items():
-                found[client] = self._record(client, attempts.wait(end))
+                found[client] = self._record(client, attempts.result())
         finally:
             for attempts in waiting.values():
                 attempts.give_up()  # where one raises, nobody waits for the others
@@ -309,22 +330,38 @@ class _Attempts:
         call: Call,
         patience: RetryPolicy,
         pending: Callable[[ClientId, str], None],
+        progress: threading.Event,  # set when it is done
     ) -> None:
-        self._pending = pending
+        self._pending, self._progress = pending, progress
         self._transport, self._client, self._call = transport, client, call
         self._patience = patience
         self._found: tuple[Answer, bytes] | None = None
         self._problem: Exception | None = None
         self._done, self._given_up = threading.Event(), threading.Event()
+        self.tried = False  # whether an attempt has come to its end
 
     def start(self, end: float) -> None:
         # a transport that hangs must not keep the process from ending
         name = f"call {self._call.sequence} to {self._client}"
         threading.Thread(target=self._run, args=(end,), name=name, daemon=True).start()
 
-    def wait(self, end: float) -> tuple[Answer, bytes] | None:
-        """Return the answer and its bytes, or None at the deadline."""
-        self._done.wait(max(0.0, end - time.monotonic()))
+    @property
+    def done(self) -> bool:
+        """Return whether the site has answered, or no more attempt is made."""
+        return self._done.is_set()
+
+    @property
+    def refused(self) -> bool:
+        """Return whether the site's owner refuses."""
+        return self.done and self._found is not None and self._found[0].error == "PolicyError"
+
+    @property
+    def failed(self) -> bool:
+        """Return whether no answer can come of it."""
+        return self._problem is not None
+
+    def result(self) -> tuple[Answer, bytes] | None:
+        """Return the answer and its bytes, None if there is none so far; make no more attempts."""
         self.give_up()
         if self._problem is not None:
             raise self._problem
@@ -340,14 +377,17 @@ class _Attempts:
             pause = self._patience.pause
             while (left := end - time.monotonic()) > 0 and not self._given_up.is_set():
                 found = self._attempt(data, min(left, self._patience.seconds))
+                self.tried = True
                 if found is not None:
                     self._found = found
                     break
+                self._progress.set()
                 self._given_up.wait(min(pause, left))
                 pause = min(2 * pause, 1.0)
         except Exception as problem:  # it is raised where the answer is waited for
-            self._problem = problem
+            self._problem, self.tried = problem, True
         self._done.set()
+        self._progress.set()
 
     def _attempt(self, data: bytes, seconds: float) -> tuple[Answer, bytes] | None:
         """Return an answer to this call, or None where there was none that is whole."""

@@ -159,10 +159,10 @@ class Site:
                     return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 name, sentence = wire.sentence_of(error)
-                if name != "PendingError":  # it is asked again every second
+                # nothing asks whether the site is there; what is pending is asked every second
+                if data and name != "PendingError":
                     self._report(error)
-                    if data:  # nothing asks whether the site is there
-                        self._refuse(call, data, error)
+                    self._refuse(call, data, error)
                 if name not in _HARMLESS:
                     self._run = None  # a call that was broken off may have changed it in part
                 return codec.encode(

@@ -1,0 +1,429 @@
+"""Try hyperparameters on held-out samples, one trial after the other, and keep what each came to.
+
+The values come from optuna (an extra): a tree-structured Parzen estimator, drawn from the
+experiment's seed and the number of the trial, so that a search that was stopped goes on to the same
+trials. The first trial has the values of the file, so that what is chosen is never worse than they
+are on the samples that it is chosen by.
+
+The folder has study.db (SQLite: all trials, with each fold that is done), tuning.json, tuning.png
+and best.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.settings import toml_text
+from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
+from intarsia.experiment import config, federation, search
+from intarsia.experiment.config import Experiment
+from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
+from intarsia.plots.tuning import tuning_picture
+from intarsia.results.lock import alone
+from intarsia.results.result import Result, Score
+from intarsia.training import run as running
+from intarsia.training.loop import Progress
+from intarsia.training.registry import choose
+from intarsia.tuning.choice import chosen, pareto_front
+
+_STUDY: Final = "study.db"
+_FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml")
+# what is tried of an algorithm where the file names no ranges
+_DEFAULTS: Final[Mapping[str, Range]] = {
+    "regularisation": Range(low=1e-6, high=1.0, log=True),
+    "rate": Range(low=1e-4, high=1e-1, log=True),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Values of hyperparameters, and what they came to."""
+
+    number: int  # from 0
+    values: Mapping[str, Any]  # "table.key" → value
+    # objective → mean over the folds, of scores weighed by their samples; none: training diverged
+    scores: Mapping[str, float]
+    folds: tuple[Mapping[str, float], ...] = ()  # of each fold: objectives, and "samples"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A search that is over; `to_dict` is what stands in tuning.json."""
+
+    experiment: str
+    algorithm: str
+    objectives: tuple[str, ...]
+    folds: int  # 0: models are graded on the validation part
+    trials: tuple[Trial, ...]
+    best: int  # number of the trial that is chosen
+    front: tuple[int, ...]  # numbers of those that no other is better than
+    folder: Path
+
+    @property
+    def chosen(self) -> Trial:
+        """Return the trial that is chosen."""
+        return next(one for one in self.trials if one.number == self.best)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "folder"}
+        return found | {"trials": [asdict(one) for one in self.trials]}
+
+
+def tune(
+    description: Experiment | str | Path,
+    *,
+    tables: federation.Tables | None = None,
+    objective: Sequence[str] = (),
+    trials: int | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Tuned:
+    """Look for the hyperparameters that are best on held-out training samples.
+
+    The test part is not used. Called again on the same folder it goes on with the fold in which it
+    was stopped, or with more trials.
+
+    Parameters
+    ----------
+    description
+        An experiment with tables in this process, or its file. Its table [tune] says which keys
+        vary; without ranges they are the regularisation, or the rate of networks.
+    tables
+        What a function makes, instead of the sources that the experiment names; best.toml is not
+        written then.
+    objective, trials
+        In place of those of [tune].
+    out
+        The output folder; None: that of the experiment with "-tuning" behind its name.
+    overwrite
+        Remove what a search before left in the folder.
+    progress
+        Called after every round of every trial.
+
+    Raises
+    ------
+    UserError
+        If optuna is not installed, a range does not fit the algorithm,
+        or the folder has the search of another experiment.
+    ConvergenceError
+        If training diverges in every trial.
+    """
+    described = config.load(description) if not isinstance(description, Experiment) else description
+    how = described.tune or Search()
+    how = replace(
+        how,
+        objective=tuple(objective) or how.objective,
+        trials=how.trials if trials is None else trials,
+    )
+    described, how = _settled(described, how)
+    folder = Path(f"{described.out}-tuning" if out is None else out).resolve()
+    _check_folder(folder)
+    _check_ranges(described, how)
+    _optuna()
+    checksum = federation.build(described, tables).fingerprint()  # reads and checks them
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = f"Another process works on the search in {folder}; wait until it is done."
+    with alone(folder / "tuning.lock", busy):
+        if overwrite:
+            _clear(folder)
+        study = _opened(folder, described, how, checksum)
+        work = _Work(study, described, how, folder, tables, progress)
+        found = _tried(work)
+        return _finished(found, work)
+
+
+def _settled(described: Experiment, how: Search) -> tuple[Experiment, Search]:
+    """Return the experiment of the trials, and a search with folds and ranges."""
+    held = described.split.validation
+    folds = how.folds if how.folds is not None else (0 if held else 5)
+    if folds and held:
+        raise ExperimentError(
+            f"[tune] folds is {folds} and [split] validation is {held}; remove one of them."
+        )
+    if not folds and not held:
+        raise ExperimentError(
+            "[tune] folds is 0 and [split] validation is 0, which leaves no samples to choose by; "
+            "set one of them, such as folds = 5."
+        )
+    if described.privacy.epsilon:
+        raise ExperimentError(
+            f"[privacy] epsilon is {described.privacy.epsilon:g}, which each fold of each trial "
+            "would spend again; search with epsilon = 0 on samples that need no such protection."
+        )
+    ranges = how.ranges
+    if not ranges:
+        known = {one.name for one in fields(choose(described)[0].hyperparameters)}
+        ranges = {f"algorithm.{key}": one for key, one in _DEFAULTS.items() if key in known}
+    if not ranges:
+        raise ExperimentError(
+            f"[tune] names no ranges, and {described.algorithm} has no regularisation and no rate; "
+            "add a table [tune.ranges] with keys of [algorithm]."
+        )
+    plain = replace(
+        described,
+        yardsticks=False,
+        tune=None,
+        split=replace(described.split, folds=0, fold=0),
+    )
+    return plain, replace(how, folds=folds, ranges=ranges)
+
+
+def _check_ranges(described: Experiment, how: Search) -> None:
+    """Refuse values that the algorithm does not take, before anything is computed."""
+    for key, one in how.ranges.items():
+        for value in one.ends:
+            try:
+                choose(_with(described, {key: value}))
+            except ExperimentError as problem:
+                raise ExperimentError(
+                    f"[tune.ranges] {key} goes to {toml_text(value)}, which is refused: {problem}"
+                ) from None
+
+
+def _with(described: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with other values of some keys."""
+    tree = config.to_dict(described)
+    for key, value in values.items():
+        table, _, name = key.partition(".")
+        tree[table] = {**tree[table], name: value}
+    return config.from_dict(tree, ".", described.name)
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is a file, and a search's output is a folder; choose another with --out."
+        )
+    if (folder / "experiment.json").is_file() or (folder / "result.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds a run; choose another folder for the search with --out."
+        )
+
+
+def _clear(folder: Path) -> None:
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise ExperimentError(
+            "The search needs the library optuna, which is not installed; run "
+            'pip install "intarsia[tune]".'
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> Any:
+    """Return the study in the folder, begun or gone on with; refuse that of something else."""
+    optuna = _optuna()
+    tree = config.to_dict(described)
+    del tree["experiment"]["out"]
+    known = search.to_table(how)
+    del known["trials"]  # there may be more of them later
+    own = {"experiment": tree, "tune": known, "tables": tables}
+    study = optuna.create_study(
+        study_name="tuning",
+        storage=f"sqlite:///{folder / _STUDY}",
+        load_if_exists=True,
+        directions=["maximize" if OBJECTIVES[one] else "minimize" for one in how.objectives],
+    )
+    before = study.user_attrs.get("of")
+    own = json.loads(json.dumps(own))
+    if before is None:
+        study.set_user_attr("of", own)
+    elif before != own:
+        differ = [key for key in own if own[key] != before.get(key)]
+        words = {
+            "experiment": "another experiment",
+            "tune": "another [tune]",
+            "tables": "other tables",
+        }
+        raise CheckpointError(
+            f"{folder} holds a search over {' and '.join(words[one] for one in differ)}; choose "
+            "another folder with --out, or replace it with --overwrite."
+        )
+    return study
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A search under way."""
+
+    study: Any  # optuna's
+    described: Experiment
+    how: Search
+    folder: Path
+    tables: federation.Tables | None
+    progress: Callable[[Progress], None] | None
+
+
+def _tried(work: _Work) -> tuple[Trial, ...]:
+    """Run the trials that are left; return all."""
+    optuna, study, how = _optuna(), work.study, work.how
+    states = optuna.trial.TrialState
+    over = (states.COMPLETE, states.FAIL)
+    while sum(one.state in over for one in study.trials) < how.trials:
+        left = [one for one in study.trials if one.state == states.RUNNING]
+        if left:  # a process was ended in it
+            trial = optuna.trial.Trial(study, left[0]._trial_id)
+        else:
+            if not study.trials:
+                study.enqueue_trial(_own_values(work.described, how))
+            # a sampler of its own for each trial: the values depend on those before alone
+            entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
+            drawn = np.random.SeedSequence(entropy).generate_state(1)[0]
+            study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
+            trial = study.ask()
+        values = {key: _value(trial, key, one) for key, one in how.ranges.items()}
+        try:
+            rows = _folds(work, trial, _with(work.described, values))
+        except ConvergenceError as problem:
+            trial.set_user_attr("note", str(problem))
+            study.tell(trial, state=states.FAIL)
+            continue
+        study.tell(trial, [_mean(rows, one) for one in how.objectives])
+    return tuple(_trial(one, how) for one in study.trials if one.state in over)
+
+
+def _own_values(described: Experiment, how: Search) -> dict[str, Any]:
+    """Return what the experiment itself has in place of the keys that vary, where it is in range.
+
+    Of numbers outside of their range the nearer end is taken.
+    """
+    tree, options = config.to_dict(described), choose(described)[1]
+    found: dict[str, Any] = {}
+    for key, one in how.ranges.items():
+        table, _, name = key.partition(".")
+        value = tree[table].get(name, getattr(options, name, None))
+        if one.choices:
+            if value in one.choices:
+                found[key] = value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            low, high = one.ends
+            inside = min(max(value, low), high)
+            found[key] = round(inside) if one.whole else float(inside)
+    return found
+
+
+def _value(trial: Any, key: str, one: Range) -> Any:
+    """Return the trial's value of a key: that which it has already, or a new one."""
+    if one.choices:
+        return trial.suggest_categorical(key, list(one.choices))
+    if one.whole:
+        return trial.suggest_int(key, one.low, one.high, log=one.log)
+    return trial.suggest_float(key, one.low, one.high, log=one.log)
+
+
+def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, float]]:
+    """Train once for each fold that is left; return what each came to."""
+    rows: list[dict[str, float]] = list(trial.user_attrs.get("folds", ()))
+    folds = work.how.folds or 0
+    for fold in range(len(rows), max(folds, 1)):
+        one, at = described, f"trial {trial.number + 1}/{work.how.trials}"
+        if folds:
+            part = replace(described.split, folds=folds, fold=fold)
+            one, at = replace(described, split=part), f"{at}, fold {fold + 1}/{folds}"
+
+        def show(now: Progress, at: str = at) -> None:
+            if work.progress is not None:
+                work.progress(replace(now, phase=at))
+
+        result = running.run(one, tables=work.tables, out=None, progress=show)
+        rows = [*rows, _figures(result, work.how)]
+        trial.set_user_attr("folds", rows)  # from here on it is not run again
+    return rows
+
+
+def _figures(result: Result, how: Search) -> dict[str, float]:
+    """Return the objectives of a run."""
+    score = result.metrics.server or result.metrics.clients_mean
+    if score is None:
+        raise ExperimentError(
+            "A run has no score on the held-out samples: no client has enough of them with a "
+            "label; set folds lower in [tune], or validation higher in [split]."
+        )
+    found = {one: _figure(result, score, one) for one in how.objectives}
+    return found | {"samples": float(score.samples or 1)}
+
+
+def _figure(result: Result, score: Score, objective: str) -> float:
+    if objective in SCORES:
+        value = getattr(score, objective)
+        if value is None:
+            known = [one for one in SCORES if getattr(score, one) is not None]
+            raise ExperimentError(
+                f"[tune] objective is {objective!r}, which this experiment's scores lack; choose "
+                f"from {', '.join(known)}."
+            )
+        return float(value)
+    if objective == "seconds":
+        return float(result.seconds["training"])
+    if objective == "bytes":
+        return float(result.bytes["up"] + result.bytes["down"])
+    return float(getattr(result, objective))
+
+
+def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
+    if objective in SCORES:
+        return statistics.fmean([one[objective] for one in rows], [one["samples"] for one in rows])
+    return statistics.fmean(one[objective] for one in rows)
+
+
+def _trial(one: Any, how: Search) -> Trial:
+    scores = dict(zip(how.objectives, one.values or (), strict=False))
+    attributes = one.user_attrs
+    folds = tuple(attributes.get("folds", ()))
+    return Trial(one.number, dict(one.params), scores, folds, attributes.get("note", ""))
+
+
+def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
+    """Choose, and write what the search came to."""
+    described, how, folder = work.described, work.how, work.folder
+    done = [one for one in trials if one.scores]
+    if not done:
+        raise ConvergenceError(
+            f"Training diverged in all {len(trials)} trials, the first time so: {trials[0].note} "
+            "Set other ranges in [tune.ranges]."
+        )
+    better = [OBJECTIVES[one] for one in how.objectives]
+    table = [[one.scores[name] for name in how.objectives] for one in done]
+    best = done[chosen(table, better)]
+    front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
+    tuned = Tuned(
+        *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),
+        *(tuple(front), folder),
+    )
+    tuning_picture(tuned, folder / "tuning.png")
+    if work.tables is None:
+        write_atomically(folder / "best.toml", _best_toml(described, tuned).encode())
+    text = json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(folder / "tuning.json", f"{text}\n".encode())
+    return tuned
+
+
+def _best_toml(described: Experiment, tuned: Tuned) -> str:
+    """Return the experiment with the chosen values, as a file that can be run."""
+    best = _with(described, tuned.chosen.values)
+    split = replace(best.split, validation=0.0)
+    best = replace(best, yardsticks=True, out=str(tuned.folder / "best"), split=split)
+    came = ", ".join(f"{name} {value:.6g}" for name, value in tuned.chosen.scores.items())
+    values = ", ".join(f"{key} = {toml_text(one)}" for key, one in tuned.chosen.values.items())
+    return (
+        f"# The best of {len(tuned.trials)} trials: {values}\n# On held-out training samples: "
+        f"{came}\n\n{config.to_toml(best)}"
+    )

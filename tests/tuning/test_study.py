@@ -1,0 +1,319 @@
+"""A search is the best of its trials, and goes on after any stop to the same ones."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import intarsia
+from intarsia.cli.main import main
+from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
+from intarsia.experiment import config, federation
+from intarsia.training import run as running
+from intarsia.tuning import study
+from intarsia.tuning.study import tune
+
+EXPERIMENT = """
+[experiment]
+name = "two"
+seed = 3
+rounds = 60
+tolerance = 1e-8
+
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = 0.9
+
+[[client]]
+name = "bank"
+path = "bank.csv"
+id = "customer"
+label = "default"
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+id = "customer"
+
+[tune]
+trials = 4
+folds = 3
+
+[tune.ranges]
+regularisation = { low = 1e-5, high = 1.0, log = true }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """240 customers, 180 of them at each of two clients; labels with noise."""
+    place = tmp_path_factory.mktemp("two")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 8))
+    label = (x @ np.r_[0.5, -0.5, 1.0, 0, 0, 0, 0.8, 0] + rng.normal(size=240) > 0).astype(int)
+    bank = pd.DataFrame(x[:180, :4], columns=list("abcd")).assign(default=label[:180])
+    bank.rename_axis("customer").to_csv(place / "bank.csv")
+    shop = pd.DataFrame(x[60:, 4:], columns=list("efgh"), index=range(60, 240))
+    shop.rename_axis("customer").to_csv(place / "shop.csv")
+    (place / "two.toml").write_text(EXPERIMENT)
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return tune(folder / "two.toml", out=folder / "whole")
+
+
+def test_each_training_sample_is_graded_on_in_one_fold_and_no_test_sample_is(folder):
+    described = config.load(folder / "two.toml", ["split.test=0.25"])
+    apart = federation.build(described)
+    tests, trains = [], []
+    for fold in range(4):
+        split = replace(described.split, folds=4, fold=fold)
+        found = federation.build(replace(described, split=split))
+        tests.append({name: block.samples.tolist() for name, block in found.test.items()})
+        trains.append({name: block.samples.tolist() for name, block in found.train.items()})
+    own = sorted(apart.train["bank"].samples.tolist())  # all have a label
+    assert sorted(one for part in tests for one in part["bank"]) == own  # each once
+    for held, kept in zip(tests, trains, strict=True):
+        assert sorted(held["bank"] + kept["bank"]) == own
+    shared = set(apart.train["bank"].samples) & set(apart.train["shop"].samples)
+    for held in tests:  # both clients hold out the same
+        assert set(held["bank"]) & shared == set(held["shop"]) & shared
+        assert held["bank"]
+
+
+def test_a_trial_comes_to_what_its_folds_come_to_one_by_one(folder, whole):
+    described = config.load(folder / "two.toml", ["experiment.yardsticks=false"])
+    one = whole.trials[2]
+    hyper = {**described.hyperparameters, "regularisation": one.values["algorithm.regularisation"]}
+    total = rows = 0.0
+    for fold in range(3):
+        split = replace(described.split, folds=3, fold=fold)
+        made = replace(described, split=split, hyperparameters=hyper, tune=None)
+        score = running.run(made, out=None).metrics.server
+        total, rows = total + score.samples * score.loss, rows + score.samples
+    assert one.scores["loss"] == pytest.approx(total / rows, abs=1e-15)
+
+
+def test_the_best_trial_is_chosen_and_the_file_is_the_first(whole):
+    losses = [one.scores["loss"] for one in whole.trials]
+    assert whole.trials[0].values == {"algorithm.regularisation": 0.9}
+    assert len({one.values["algorithm.regularisation"] for one in whole.trials}) == 4
+    assert whole.best == int(np.argmin(losses))
+    assert losses[whole.best] < losses[0]  # λ of the file is far too large
+    assert whole.front == (whole.best,)
+
+
+def test_the_best_values_are_a_file_that_runs(folder, whole):
+    best = config.load(whole.folder / "best.toml")
+    assert best.hyperparameters["regularisation"] == whole.chosen.values["algorithm.regularisation"]
+    own = config.load(folder / "two.toml")
+    kept = replace(own, hyperparameters=best.hyperparameters, out=best.out, tune=None)
+    assert best == kept
+    result = running.run(best)
+    assert (whole.folder / "best" / "result.json").is_file()
+    assert result.metrics.server is not None
+    told = json.loads((whole.folder / "tuning.json").read_text())
+    assert told["best"] == whole.best
+    assert told["trials"][1]["scores"] == whole.trials[1].scores
+    assert (whole.folder / "tuning.png").read_bytes().startswith(b"\x89PNG")
+
+
+KILLED = """
+import os, signal, sys
+from intarsia.tuning.study import tune
+def shown(progress):
+    if progress.phase == "trial 3/4, fold 2/3" and progress.round == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+tune(sys.argv[1], out=sys.argv[2], progress=shown)
+"""
+
+
+def test_a_killed_search_goes_on_to_the_same_trials(folder, whole, monkeypatch):
+    out = folder / "killed"
+    script = [sys.executable, "-c", textwrap.dedent(KILLED), folder / "two.toml", out]
+    assert subprocess.run(script, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert not (out / "tuning.json").exists()
+    fresh = []
+    begun = running.run
+    monkeypatch.setattr(
+        study.running, "run", lambda *given, **how: fresh.append(1) or begun(*given, **how)
+    )
+    found = tune(folder / "two.toml", out=out)
+    assert len(fresh) == 5  # folds 2 and 3 of trial 3, and trial 4: no other is done twice
+    assert found.trials == whole.trials
+    assert found.best == whole.best
+
+
+def test_more_trials_go_on_with_those_that_there_are(folder, whole):
+    out = folder / "more"
+    tune(folder / "two.toml", trials=2, out=out)
+    assert tune(folder / "two.toml", trials=4, out=out).trials == whole.trials
+
+
+def test_a_search_of_something_else_is_refused_and_replaced_on_request(folder):
+    out = folder / "other"
+    tune(folder / "two.toml", trials=1, out=out)
+    changed = config.load(folder / "two.toml", ["algorithm.loss=squared_hinge"])
+    with pytest.raises(CheckpointError, match=r"holds a search over another experiment; choose"):
+        tune(changed, trials=1, out=out)
+    with pytest.raises(CheckpointError, match=r"holds a search over another \[tune\]; choose"):
+        tune(folder / "two.toml", objective=["accuracy"], trials=1, out=out)
+    found = tune(changed, trials=1, out=out, overwrite=True)
+    assert len(found.trials) == 1
+
+
+def test_several_objectives_end_in_a_choice_among_the_front(folder):
+    found = tune(folder / "two.toml", objective=["accuracy", "rounds", "bytes"], out=folder / "o")
+    assert set(found.chosen.scores) == {"accuracy", "rounds", "bytes"}
+    assert found.best in found.front
+    assert (found.folder / "tuning.png").is_file()
+
+
+def test_trials_that_diverge_are_told_and_left_out(folder, monkeypatch):
+    begun = running.run
+
+    def diverging(described, **how):
+        if described.hyperparameters["regularisation"] == 0.9:
+            raise ConvergenceError("The objective is no number any more.")
+        return begun(described, **how)
+
+    monkeypatch.setattr(study.running, "run", diverging)
+    found = tune(folder / "two.toml", trials=2, out=folder / "diverged")
+    assert found.trials[0].scores == {}
+    assert found.trials[0].note == "The objective is no number any more."
+    assert found.best == 1
+
+    def always(described, **how):
+        raise ConvergenceError("The objective is no number any more.")
+
+    monkeypatch.setattr(study.running, "run", always)
+    with pytest.raises(ConvergenceError, match="diverged in all 2 trials"):
+        tune(folder / "two.toml", trials=2, out=folder / "always")
+
+
+def test_choices_and_whole_numbers_are_tried(folder):
+    ranges = {
+        "method": ["auto", "ascent"],
+        "preprocessing.standardise": [True, False],
+        "experiment.rounds": {"low": 5, "high": 9},
+    }
+    found = intarsia.tune(
+        folder / "two.toml", search={"ranges": ranges, "objective": "accuracy"}, out=folder / "ch"
+    )
+    for one in found.trials:
+        assert one.values["algorithm.method"] in ("auto", "ascent")
+        assert isinstance(one.values["preprocessing.standardise"], bool)
+        assert one.values["experiment.rounds"] in range(5, 10)
+    assert found.trials[0].values["experiment.rounds"] == 9  # the nearest to the 60 of the file
+
+
+def test_tables_in_memory_are_searched_with_the_default_range(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(120, 4))
+    y = np.where(x.sum(1) > 0, 1, 0)
+    a = pd.DataFrame({"id": range(90), "p": x[:90, 0], "q": x[:90, 1], "out": y[:90]})
+    b = pd.DataFrame({"id": range(30, 120), "r": x[30:, 2], "s": x[30:, 3]})
+    how = {"tables": {"a": a, "b": b}, "id": "id", "label": "out", "loss": "logistic"}
+    with pytest.raises(ExperimentError, match="has no output folder; give out"):
+        intarsia.tune(**how)
+    found = intarsia.tune(**how, search={"trials": 2, "folds": 2}, out=tmp_path / "mem")
+    assert list(found.chosen.values) == ["algorithm.regularisation"]
+    assert found.trials[0].scores["loss"] > 0
+    assert not (tmp_path / "mem" / "best.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"trials": 0}, "[tune] trials is 0; it must be a whole number of at least 1"),
+        ({"folds": 1}, "[tune] folds is 1, which leaves nothing to train on"),
+        ({"folds": 0}, "[tune] folds is 0 and [split] validation is 0"),
+        ({"objective": "accurracy"}, "[tune] objective is 'accurracy'; use 'accuracy'"),
+        ({"objective": ["loss", "loss"]}, 'objective is ["loss", "loss"]; name at least one of'),
+        ({"objective": []}, "name at least one of"),
+        ({"trails": 3}, "[tune] has the unknown key 'trails'; use 'trials'"),
+        ({"ranges": 3}, "[tune] ranges is 3; expected a table"),
+        ({"ranges": {"regularisation": 3}}, "regularisation is 3; expected { low = 1e-6"),
+        ({"ranges": {"regularisation": {"low": 1.0}}}, "low is 1.0 and high is not set; give both"),
+        ({"ranges": {"regularisation": {"low": 1.0, "high": 0.1}}}, "expected finite numbers"),
+        (
+            {"ranges": {"regularisation": {"low": 0.0, "high": 1.0, "log": True}}},
+            "low is 0.0 with log = true, and there is no logarithm",
+        ),
+        ({"ranges": {"regularisation": {"choices": [1.0], "low": 1.0}}}, "give either the choices"),
+        ({"ranges": {"regularisation": {"lo": 1.0}}}, "has the unknown key 'lo'"),
+        (
+            {"ranges": {"regularisation": {"low": 0.0, "high": 1.0}}},
+            "[tune.ranges] algorithm.regularisation goes to 0.0, which is refused:",
+        ),
+        ({"ranges": {"regularization": [1e-3]}}, "has the unknown key 'regularization';"),
+        ({"ranges": {"split.test": [0.1]}}, "has 'split.test', which cannot vary"),
+        ({"ranges": {"algorithm.name": ["hyfdca"]}}, "has 'algorithm.name', which cannot vary"),
+        ({"ranges": {"experiment.seed": [1]}}, "which does not make a model better"),
+        ({"ranges": {"algorithm": {"rate": [1]}}}, 'write the key in quotation marks: "algorithm.'),
+        ({"ranges": {"loss": ["hinge"]}}, "values of different losses cannot be compared"),
+        (
+            {"objective": "r2", "trials": 1},
+            "objective is 'r2', which this experiment's scores lack",
+        ),
+    ],
+)
+def test_a_wrong_search_is_one_sentence(folder, tmp_path, settings, sentence):
+    with pytest.raises(ExperimentError) as found:
+        intarsia.tune(folder / "two.toml", search=settings, out=tmp_path / "out")
+    assert sentence in str(found.value)
+    assert str(found.value).count("\n") == 0
+
+
+def test_a_search_that_would_spend_epsilon_each_time_is_refused(folder, tmp_path):
+    described = config.load(folder / "two.toml", ["privacy.epsilon=1.0"])
+    with pytest.raises(ExperimentError, match=r"epsilon is 1, which each fold of each trial would"):
+        tune(described, out=tmp_path / "noisy")
+
+
+def test_without_optuna_the_remedy_is_said(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ExperimentError, match=r'run pip install "intarsia\[tune\]"'):
+        tune(folder / "two.toml", out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_of_a_run_is_left_alone(folder, whole, tmp_path):
+    running.run(config.load(folder / "two.toml"), out=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="holds a run; choose another folder"):
+        tune(folder / "two.toml", out=tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="is a file, and a search's output is a folder"):
+        tune(folder / "two.toml", out=tmp_path / "file")
+
+
+def test_the_command_prints_the_choice_and_what_to_run(folder, whole, capfd):
+    out = folder / "whole"  # done already
+    assert main(["tune", str(folder / "two.toml"), "--out", str(out), "--json"]) == 0
+    written, said = capfd.readouterr()
+    assert json.loads(written)["best"] == whole.best
+    assert f"run the best: intarsia run {out / 'best.toml'}" in said
+    assert f"{whole.best + 1}, chosen" in said
+    assert main(["tune", str(folder / "two.toml"), "-c", "tune.folds=1"]) == 2
+    assert capfd.readouterr().err.startswith("error: [tune] folds is 1")
+
+
+def test_ctrl_c_says_how_to_go_on(folder, tmp_path, monkeypatch, capfd):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study.running, "run", stopped)
+    out = tmp_path / "stopped"
+    assert main(["tune", str(folder / "two.toml"), "--out", str(out), "--quiet"]) == 130
+    assert "the same command, without --overwrite, goes on" in capfd.readouterr().err
