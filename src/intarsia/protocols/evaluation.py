@@ -48,7 +48,7 @@ from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
-from intarsia.protocols.figures import Binned, Graded, ClientFigures, ScoreCounts, ScoreSums
+from intarsia.protocols.figures import Binned, ClientFigures, Graded, ScoreCounts, ScoreSums
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]

@@ -1,7 +1,7 @@
 """What clients tell of how good their samples' scores are, and what the server makes of it.
 
-`ClientFigures`: figures of one client's own samples, each one number with its interval. Those that rest
-on both sides of a class are told where the client has enough rows on each; class counts never.
+`ClientFigures`: figures of one client's own samples, each one number with its interval. Those that
+rest on both sides of a class are told where the client has enough rows on each; class counts never.
 
 Over all samples the server reads totals of all graded clients:
 
@@ -332,4 +332,5 @@ def figures_of_the_one(own: Figures, confusion: Array, sums: ScoreSums) -> Figur
     told = figures.of_confusion(confusion)
     if np.asarray(sums.calibration)[0].sum() > 0.5:
         told["calibration"] = figures.calibration_table(np.asarray(sums.calibration))[0]
-    return replace(own, **told, intervals=figures.confusion_intervals(confusion) | own.intervals)
+    ranges = {**figures.confusion_intervals(confusion), **own.intervals}
+    return replace(own, **told, intervals=ranges)
