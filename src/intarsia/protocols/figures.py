@@ -129,7 +129,7 @@ class ScoreSums:
     calibration: Array  # (3, bins) samples, Σ probability, samples that it is right of
 
 
-@fl.describe("numbers of evaluated rows by class and by range of the score")
+@fl.describe("numbers of evaluated rows by class and score range")
 @dataclass(frozen=True)
 class ScoreCounts:
     """How many samples on each side of a class have a score in each bin, shared ones once."""
