@@ -27,6 +27,7 @@ TOTALS = "tests/attacks/test_replaced_totals.py"
 OPENING = "tests/attacks/test_opening.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
+FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
 APART = "tests/attacks/test_round_apart.py"
@@ -527,9 +528,30 @@ MUTATIONS = [
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
-            "*fl.each(counts, parties=lambda *_: _graded_clients(schema, schema.clients, blocks)),",
-            '*fl.each(counts, together="some"),',
+            "parties=lambda *_: _graded_clients(schema, schema.clients, blocks),",
+            'together="some",',
             SINGLE,
+        ),
+        (
+            "few rows of a class of the one with labels",
+            "kept = 0.0 if alone and found.few else 1.0",
+            "kept = 1.0",
+            FIGURES,
+        ),
+    ),
+    *_of(
+        "protocols/figures.py",
+        (
+            "labels in the order of scores",
+            "    if graded.alone:\n        return ScoreCounts(found, places)\n",
+            "",
+            FIGURES,
+        ),
+        (
+            "figures of few rows of a class",
+            "if graded.least <= side.sum() <= len(side) - graded.least",
+            "if 0 < side.sum() < len(side)",
+            FIGURES,
         ),
     ),
     *_of(

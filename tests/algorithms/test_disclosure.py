@@ -263,7 +263,7 @@ def test_what_all_runs_share_is_declared():
         def predict(state, block, outputs=labels.outputs):
             return np.ones((outputs, len(block.samples)))
 
-        evaluation.evaluate(engine, schema, predict, loss, part="train")
+        evaluation.evaluate(engine, schema, predict, loss, part="train", with_figures=True)
         found |= audit.list_crossings(engine.books.crossings.summary())
         sent = evaluation.sends(predict, loss, schema, part="train", additive=True)
         declared |= audit.list_declared(sent)

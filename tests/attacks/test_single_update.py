@@ -80,7 +80,7 @@ def test_the_classes_of_one_client_s_test_rows_are_not_counted(works, monkeypatc
     answer = made.ask("bank", "evaluation.count_classes_own", Totals(None), part="test")
     assert answer.error == ("" if works else "RefusedError")
     if works:
-        held = made.opened("bank", answer, "held")
+        held = made.opened("bank", answer, "counts").sum(axis=1)
         count = codec.decode(
             made.ask("bank", "evaluation.grade_own", Totals(None), kind="ask", part="test").body,
             Sums,

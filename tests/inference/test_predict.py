@@ -405,3 +405,33 @@ def test_rows_count_as_in_the_run_where_that_had_them_by_number(numbers, capfd):
     path.write_text(LINES)
     assert main(["predict", str(numbers), str(path)]) == 0
     assert [row.split(",")[0] for row in said(capfd)[0].split()[1:]] == ["0", "1", "2"]
+
+
+def test_a_table_with_labels_is_scored(model, capfd):
+    text = "customer,age,sex,default\n7,50,F,yes\n8,30,M,no\n9,50,M,no\n10,20,F,yes\n11,45,F,\n"
+    rows, err = predicted(model, text, capfd)
+    assert len(rows) == 5
+    # scores 5.5, -2.5, 1.5, -0.5: two of four are said right, and of four pairs one is out of order
+    lines = {words[0]: words for line in err.splitlines() if (words := line.split("│")) if words}
+    shown = {name.strip(): cells[1].strip() for name, cells in lines.items() if len(cells) > 1}
+    assert "figures on 4 rows with a label" in err
+    assert shown["accuracy"] == "0.5"
+    assert shown["AUC"] == "0.75"
+    assert shown["base rate"] == "0.5"
+    assert "1 true positives, 1 false positives, 1 false negatives, 1 true negatives" in err
+
+
+def test_labels_that_the_model_does_not_know_are_no_error(model, capfd):
+    rows, err = predicted(model, "customer,age,sex,default\n7,50,F,perhaps\n8,30,M,no\n", capfd)
+    assert len(rows) == 2
+    assert "The rows are not scored by the column 'default'" in err
+    assert "'perhaps'" in err
+
+
+def test_labels_that_positive_names_are_of_the_second_class(model, capfd):
+    tree = json.loads((model / "experiment.json").read_text())
+    tree["labels"] = {"positive": ["severe", "mild"]}
+    (model / "experiment.json").write_text(json.dumps(tree))
+    text = "customer,age,sex,default\n7,50,F,mild\n8,30,M,no\n9,50,F,severe\n"
+    _, err = predicted(model, text, capfd)
+    assert "2 true positives, 0 false positives, 0 false negatives, 1 true negatives" in err

@@ -118,7 +118,16 @@ def test_an_older_run_is_resumed_to_the_result_that_it_had_there(place, name):
     found = json.loads((place / name / "result.json").read_text(encoding="utf-8"))
     expected = json.loads((EXPECTED / f"{name}.json").read_text(encoding="utf-8"))
     for key in ("algorithm", "rounds", "finished", "certificate", "metrics"):
-        assert_same(found[key], expected[key], 1e-9)
+        assert_same(_known_then(found[key]), expected[key], 1e-9)
+
+
+def _known_then(found):
+    """Return a part of a result without the figures, which older ones have not."""
+    if isinstance(found, list):
+        return [_known_then(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {key: _known_then(one) for key, one in found.items() if key != "figures"}
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)

@@ -2,14 +2,26 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from intarsia.errors import CheckpointError
+from intarsia.maths.figures import Figures
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.results.result import Certificate, Metrics, Result, Score, deciles, load, mean, worst
+from intarsia.results.result import (
+    Certificate,
+    Metrics,
+    Result,
+    Score,
+    deciles,
+    load,
+    mean,
+    worse_by_joining,
+    worst,
+)
 
 KEYS = [
     "algorithm",
@@ -80,6 +92,7 @@ def test_the_file_has_exactly_the_documented_keys(tmp_path):
         "r2": None,
         "macro_f1": None,
         "samples": 120,
+        "figures": None,
     }
     assert len(found["metrics"]["clients_deciles"]) == 9
     assert found["certificate"] == {"primal": 0.5, "dual": 0.25, "gap_relative": 0.5}
@@ -178,3 +191,40 @@ def test_a_damaged_result_is_named(tmp_path, text):
     (tmp_path / "result.json").write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"result\.json is not a result"):
         load(tmp_path)
+
+
+def test_clients_that_the_federation_makes_worse_are_named():
+    def metrics(federated, alone):
+        names = ("north", "south", "west")
+        return Metrics(
+            clients={n: Score(0.4, a) for n, a in zip(names, federated, strict=True)},
+            standalone={n: Score(0.4, a) for n, a in zip(names, alone, strict=True)},
+        )
+
+    (note,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)))
+    assert "worse than the own model of 2 of 3 clients, by accuracy" in note
+    assert "north (0.75 alone, 0.7 federated), west (0.625 alone, 0.5 federated)" in note
+    assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
+    assert worse_by_joining(Metrics()) == ()
+
+
+def test_figures_come_back_from_the_file(tmp_path):
+    made = Figures(auc=0.75, confusion=((3.0, 1.0), (2.0, 4.0)), intervals={"auc": (0.5, 0.875)})
+    result = example()
+    server = replace(result.metrics.server, figures=made)
+    replace(result, metrics=replace(result.metrics, server=server)).write(tmp_path)
+    written = json.loads((tmp_path / "result.json").read_text())["metrics"]["server"]["figures"]
+    assert written == {
+        "auc": 0.75,
+        "confusion": [[3.0, 1.0], [2.0, 4.0]],
+        "intervals": {"auc": [0.5, 0.875]},
+    }
+    assert load(tmp_path).metrics.server.figures == made
+
+
+def test_the_mean_and_the_worst_client_have_figures():
+    scores = {n: Score(0.4, 0.8, figures=Figures(auc=a, brier=b)) for n, a, b in (
+        ("north", 0.5, 0.125), ("south", 0.75, 0.25)
+    )}  # fmt: skip
+    assert mean(scores).figures == Figures(auc=0.625, brier=0.1875)
+    assert worst(scores).figures == Figures(auc=0.5, brier=0.25)

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, roc_auc_score
 from sklearn.multiclass import OneVsRestClassifier
 
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
@@ -259,3 +261,48 @@ def test_a_run_that_diverges_says_so(tmp_path):
         pytest.raises(ConvergenceError, match=r"algorithm\.gamma"),
     ):
         run(replace(described, hyperparameters=options))
+
+
+# -- figures
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_figures_of_a_run_are_those_of_the_joined_table(tmp_path, layout, mode):
+    x, y = pooled()
+    parts = LAYOUTS[layout]
+    for name, (rows, columns, labelled) in parts.items():
+        write(tmp_path, name, x, y if labelled else None, rows, columns)
+    clients = {name: labelled for name, (_, _, labelled) in parts.items()}
+    described = experiment(tmp_path, clients)
+    described = replace(described, privacy=replace(described.privacy, mode=mode))
+    found = run(described, out=tmp_path / "out")
+    z = scores_of(found.model, x)[0]
+    figures = found.metrics.server.figures
+    assert figures.auc == pytest.approx(roc_auc_score(y, z), abs=1e-6)
+    assert figures.brier == pytest.approx(brier_score_loss(y == "1", expit(z)), abs=1e-6)
+    assert found.metrics.server.macro_f1 == pytest.approx(
+        f1_score(y, np.where(z > 0, "1", "0"), average="macro"), abs=1e-12
+    )
+    counts = confusion_matrix(y, np.where(z > 0, "1", "0"))
+    assert np.array(figures.confusion).tolist() == counts.tolist()
+    assert set(figures.intervals) >= {"auc", "average_precision", "brier", "sensitivity"}
+    for name, (rows, _, labelled) in parts.items():
+        if labelled:
+            own = roc_auc_score(y[list(rows)], z[list(rows)])
+            assert found.metrics.clients[name].figures.auc == pytest.approx(own, abs=1e-9)
+    assert json.loads((tmp_path / "out" / "audit.json").read_text())["undeclared"] == []
+    assert found.metrics.centralised.figures.auc == pytest.approx(figures.auc, abs=1e-2)
+
+
+def test_a_model_that_says_one_class_is_noted(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(SAMPLES, FEATURES))
+    y = np.where(np.arange(SAMPLES) % 5 == 0, "ill", "well")  # nothing tells them apart
+    for name, rows in (("a", range(75)), ("b", range(75, 150))):
+        write(tmp_path, name, x, y, rows, range(6))
+    described = experiment(tmp_path, {"a": True, "b": True}, rounds=60)
+    options = {**described.hyperparameters, "regularisation": 10.0}
+    found = run(replace(described, hyperparameters=options))
+    (note,) = [one for one in found.notes if one.startswith("The model says")]
+    assert "'well' of all 150 training samples" in note

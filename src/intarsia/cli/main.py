@@ -449,6 +449,10 @@ def predict(
         found = applied(folder, table, id, client, missing or (), allow_modules=allowed)
     for note in found.notes:
         say(f"note: {note}")
+    if found.score is not None:
+        from intarsia.cli import tables as display
+
+        display.show_score(console(), found.score)
     text = io.StringIO()
     found.write(text)
     if out is None:

@@ -17,7 +17,7 @@ from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
 from intarsia.results import comparison as figures
 from intarsia.results.audit import sentences
-from intarsia.results.comparison import Group, Row, Spread
+from intarsia.results.comparison import FigureRow, Group, Row, Spread
 
 if TYPE_CHECKING:
     from intarsia.core.block import ClientId, Labels
@@ -153,7 +153,13 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
     scores = [score for row in rows for score in (row.standalone, row.federated, row.centralised)]
     if any(score is not None for score in scores):
         console.print(_three_way(result, rows, figures.measure_of(scores)))
-    lines = [
+    told = figures.figure_rows(result)
+    if told:
+        console.print(_figures_of(told))
+    every = result.metrics.server
+    confusion = None if every is None or every.figures is None else every.figures.confusion
+    lines = [] if confusion is None else _confusion(confusion)
+    lines += [
         f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
         f"{_WHY[result.finished]}"
     ]
@@ -185,6 +191,55 @@ def show_result(console: Console, result: Result, folder: Path) -> None:
     lines.append(f"cost: {figures.duration(total)}{of_it}, {up} up, {down} down, {exchanges}")
     lines += [f"note: {note}" for note in result.notes]
     _print(console, *lines, f"folder: {result.folder or folder}")
+
+
+def _figures_of(rows: Sequence[FigureRow]) -> Table:
+    """Return the figures of the models; a column without any is left out."""
+    columns = {
+        "stand-alone\nmean of clients": [_number(row.alone) for row in rows],
+        "federated\nmean of clients": [_number(row.clients) for row in rows],
+        "federated\nall samples": [_number(row.every) for row in rows],
+        "95 % interval": [_range(row.interval) for row in rows],
+        "centralised\nall samples": [_number(row.centralised) for row in rows],
+    }
+    columns = {name: some for name, some in columns.items() if any(some)}
+    table = _table("figures (docs/figures.md)", "", *columns)
+    for place, row in enumerate(rows):
+        table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
+    return table
+
+
+def show_score(console: Console, score: Score) -> None:
+    """Show how good a model is on the rows of a table that have a label."""
+    table = _table(f"figures on {score.samples:,} rows with a label", "", "", "95 % interval")
+    known = {"accuracy": "accuracy", "r2": "R²", **figures.FIGURES}
+    for key, name in known.items():
+        value = figures.figure_of(score, key)
+        if value is not None:
+            ranges = {} if score.figures is None else score.figures.intervals
+            table.add_row(name, figures.number(value), _range(ranges.get(key)) or "–")
+    console.print(table)
+    if score.figures is not None and score.figures.confusion is not None:
+        _print(console, *_confusion(score.figures.confusion))
+
+
+def _range(ends: tuple[float, float] | None) -> str | None:
+    return None if ends is None else " – ".join(figures.number(one) for one in ends)
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else figures.number(value)
+
+
+def _confusion(counts: Sequence[Sequence[float]]) -> list[str]:
+    """Return in a line how many samples of each class are taken for which."""
+    if len(counts) == 2:
+        (right, false), (missed, found) = counts
+        said = ((found, "true positives"), (false, "false positives"), (missed, "false negatives"))
+        each = [f"{count:,.6g} {name}" for count, name in (*said, (right, "true negatives"))]
+        return [f"of all samples, at a score above 0: {', '.join(each)}"]
+    right = sum(row[place] for place, row in enumerate(counts))
+    return [f"of all samples {right:,.6g} of {sum(map(sum, counts)):,.6g} are said right"]
 
 
 def show_joined(console: Console, result: Result) -> None:

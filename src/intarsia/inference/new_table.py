@@ -78,6 +78,7 @@ class TableSettings:
     formats: Mapping[str, Format] = field(default_factory=dict[str, Format])  # stated, by ending
     # how texts are read (`_READING`), as all of the clients do
     reading: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    positives: tuple[str, ...] = ()  # labels that are of the second of two classes
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
@@ -109,7 +110,12 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     }
     if every("dates"):  # others have none
         reading["dates"] = every("dates")[0]
-    return TableSettings(every("id"), every("label"), texts, every("separator"), formats, reading)
+    stated_positive = tree.get("labels", {}).get("positive") or ()
+    positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
+    return TableSettings(
+        *(every("id"), every("label"), texts, every("separator"), formats, reading),
+        tuple(map(str, positives)),
+    )
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:

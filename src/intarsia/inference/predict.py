@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,15 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.data.labels import OTHER, LabelColumn, encode_labels
+from intarsia.data.parsing import canonical
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
+from intarsia.maths.figures import CROSS_ENTROPY
+from intarsia.maths.linear.losses import SQUARED, loss_code
 from intarsia.models.feature_mapping import encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
-from intarsia.results.result import load
+from intarsia.protocols.evaluation import grade_scores
+from intarsia.results.result import Score, load
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork
@@ -51,6 +56,7 @@ class Predictions:
     # (rows,) what each rests on where the columns were spread over clients: "all", "means" or a
     # client's name
     basis: Sequence[str] | None = None
+    score: Score | None = None  # of the rows that have a label, where the table has one
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -90,7 +96,8 @@ def predict(
     ----------
     table
         The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
-        Labels in it are not read.
+        Where it has the run's label column, the model is scored on the rows with a label; a column
+        with none of the model's classes is left aside.
     id
         The column with the ids; None: the one of the experiment, where the table has it. Of libsvm
         and npz files "row", or "samples" where the file has this array.
@@ -137,12 +144,14 @@ def predict(
     id = new_table.id_of(
         table, kind, id, [name for name in names if name not in known], settings.ids
     )
+    label = _label_of(kind, names, known, id, settings)
     source = Source(
         name="table",
         path=str(table),
         format=kind,
         separator=new_table.separator_of(table, header, kind),
         id=id,
+        label=label,
         features=tuple(known),
         exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
         categorical=tuple(levels),
@@ -150,14 +159,64 @@ def predict(
         **settings.reading,
     )
     found = new_table.read_table(source)
-    block = encode_known(found, levels, f"{table}: column ")
+    truth = None if label is None else found.labels
+    block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
     notes = (*taken, *_notes(means, names, known, levels, block, id, settings))
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
-        return Predictions(ids, model.predict(block), None, None, notes)
-    return from_scores(model, np.atleast_2d(model.decision_function(block).T), ids, notes)
+        values = model.predict(block)
+        made = Predictions(ids, values, None, None, notes)
+        return _scored(made, truth, settings, model, block, np.atleast_2d(values))
+    scores = np.atleast_2d(model.decision_function(block).T)
+    return _scored(from_scores(model, scores, ids, notes), truth, settings, model, block, scores)
+
+
+def _label_of(
+    kind: str, names: Sequence[str], known: Sequence[str], id: str | None, settings: TableSettings
+) -> str | None:
+    """Return the label column of the run that a table has, None without one or with several."""
+    found = [name for name in settings.labels if name in names and name not in (*known, id)]
+    return found[0] if kind in NAMED and len(found) == 1 else None
+
+
+def _scored(
+    made: Predictions,
+    column: LabelColumn | None,
+    settings: TableSettings,
+    model: LinearModel | ClientNetwork,
+    block: Block,
+    scores: Array,
+) -> Predictions:
+    """Return predictions with the score of those rows that have a label of the model's."""
+    if column is None:
+        return made
+    names = [canonical(str(one)) for one in getattr(model, "classes_", ())]
+    labels = Labels("regression" if not names else "binary", tuple(names), column.name)
+    if len(names) > 2:
+        labels = replace(labels, task="multiclass")
+    stored = (-1.0, 1.0) if len(names) == 2 else tuple(map(float, range(len(names))))
+    codes = dict(zip(names, stored, strict=True))
+    if len(names) == 2 and settings.positives:
+        codes |= {canonical(one): 1.0 for one in settings.positives}
+        if names[0] == OTHER:
+            rest = {canonical(str(one)) for one in column.values.tolist()} - {*codes}
+            codes |= dict.fromkeys(rest, -1.0)
+    if names and not {canonical(str(one)) for one in column.values.tolist()} & {*codes}:
+        return made  # a column that holds something else, such as a place for labels to come
+    try:
+        y = encode_labels(column, "table", labels, codes)
+    except TableError as odd:
+        note = f"The rows are not scored by the column {column.name!r}: {odd}"
+        return replace(made, notes=(*made.notes, note))
+    loss = CROSS_ENTROPY
+    if isinstance(model, LinearClassifier):
+        loss = loss_code(model.loss)
+    elif isinstance(model, LinearRegressor):
+        loss = SQUARED
+    graded = grade_scores(replace(block, y=y), scores, loss, labels, least=1)
+    return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 
 def _estimator(

@@ -7,10 +7,13 @@
    samples count, and by how much, each client tells from the schema, and one with fewer than
    `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or of rows
    that the server chooses, would tell their labels.
-3. `count_classes`, of networks: how often each class is there, is said, and both, over all clients.
+3. `count_classes`, of networks: how many samples of each class are said to be of each, over all
+   clients.
+4. Where figures are asked for, once at the end of a run: `measure`, `count_classes`, `sum_scores`
+   and `count_scores`, see `protocols.figures`.
 
-`evaluate_own`: clients' own models, which nothing is added to. `grade_own` and `count_classes_own`
-are steps 2 and 3, each client's with the scores of its own model.
+`evaluate_own`: clients' own models, which nothing is added to. `grade_own` and the others of that
+ending are steps 2 to 4, each client's with the scores of its own model.
 
 The loss of a linear model is its own, of several classes the sum of one against the rest for each.
 That of networks is the cross-entropy of the class that a sample has, or half the squared error.
@@ -27,6 +30,7 @@ of others no term crosses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -40,13 +44,17 @@ from intarsia.core.block import Array, Block, ClientId, Labels, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError
+from intarsia.maths import figures as judging
+from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
+from intarsia.protocols import figures as exchanged
+from intarsia.protocols.figures import Binned, ClientFigures, Graded, ScoreCounts, ScoreSums
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]
 
-LEAST_ROWS: Final = 5  # of a client that are graded, if any are
-CROSS_ENTROPY: Final = len(losses.LOSSES)  # of networks, whose scores are log-odds of the classes
+LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
+_MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class Totals:
     "counts and losses of evaluated rows and the F1 score",
     label="sums of labels and of their squares in regression",
     square="sums of labels and of their squares in regression",
+    absolute="mean errors of evaluated rows in regression",
 )
 @dataclass(frozen=True)
 class Sums:
@@ -84,17 +93,16 @@ class Sums:
     label: Array  # (2,) Σ y
     square: Array  # (2,) Σ y²
     error: Array  # (2,) Σ (y - z)²
+    absolute: Array  # (2,) Σ |y - z|
     macro_f1: Array  # () of the client's own samples; 0 for regression
 
 
 @fl.describe("numbers of evaluated rows by true and predicted class")
 @dataclass(frozen=True)
 class ClassCounts:
-    """How many samples of each class there are, shared ones once."""
+    """How many samples there are by true and by predicted class, shared ones once."""
 
-    held: Array  # (classes,) that have it as their label
-    said: Array  # (classes,) that the model takes for it
-    right: Array  # (classes,) both
+    counts: Array  # (classes, classes)
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,7 @@ class Evaluation:
     r2: float | None
     macro_f1: float | None = None  # mean over the classes that are there or are said
     samples: int = 0  # that were graded; shared ones once where they are all clients'
+    figures: Figures | None = None  # where they were asked for
 
 
 def grading_loss(name: str) -> int:
@@ -126,6 +135,7 @@ def evaluate(
     loss: int,
     *,
     part: Part,
+    with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of an additive model over all samples of a part, and over each client's.
 
@@ -139,7 +149,8 @@ def evaluate(
     total = clients.sum(score, dict.fromkeys(holding, Ask()))
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    return _graded(clients, schema, _given_scores, Totals(z=total.z), loss, part=part)
+    scored = (clients, schema, _given_scores, Totals(z=total.z), loss)
+    return _graded(*scored, part=part, with_figures=with_figures)
 
 
 def evaluate_own(
@@ -149,6 +160,7 @@ def evaluate_own(
     loss: int,
     *,
     part: Part,
+    with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of the clients' own models over all samples of a part, and of each client.
 
@@ -157,8 +169,8 @@ def evaluate_own(
     """
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    scores = _own_scores(predict)
-    return _graded(clients, schema, scores, Totals(None), loss, part=part, suffix="_own")
+    scored = (clients, schema, _own_scores(predict), Totals(None), loss)
+    return _graded(*scored, part=part, suffix="_own", with_figures=with_figures)
 
 
 def sends(
@@ -176,28 +188,29 @@ def sends(
     """
     if not additive:
         return _grades_sent(
-            *_grading(_own_scores(predict), loss, schema, part, "_own", least=least), schema
+            _grading(_own_scores(predict), loss, schema, part, "_own", least=least), schema
         )
     score = fl.sums(_partial_scores(predict, schema, part))
     grades = _grading(_given_scores, loss, schema, part, "", least=least)
-    return *fl.each(score, parties=lambda *_: _holding(schema)), *_grades_sent(*grades, schema)
+    return *fl.each(score, parties=lambda *_: _holding(schema)), *_grades_sent(grades, schema)
 
 
 def _grades_sent(
-    grade: fl.ClientFunction,
-    count_classes: fl.ClientFunction,
-    schema: Schema,
-    blocks: Sequence[str] | None = None,
+    functions: _Functions, schema: Schema, blocks: Sequence[str] | None = None
 ) -> tuple[fl.Sends, ...]:
-    names = tuple(one.name for one in fields(ClassCounts))
-    counts = fl.sums(count_classes, reveals=names)
-    found = (
-        *fl.asks(grade),
-        *fl.each(counts, parties=lambda *_: _graded_clients(schema, schema.clients, blocks)),
-    )
-    if grade.name == "grade_own":
-        return found
-    return fl.opening({"Totals.z": "PartialScores.z"}, found)
+    totals = [functions.count_classes]
+    if schema.labels.task != "regression":
+        totals += [functions.sum_scores, functions.count_scores]
+    found = [*fl.asks(functions.grade, functions.measure)]
+    for one in totals:
+        names = tuple(field.name for field in fields(one.reply))
+        found += fl.each(
+            fl.sums(one, reveals=names),
+            parties=lambda *_: _graded_clients(schema, schema.clients, blocks),
+        )
+    if functions.grade.name == "grade_own":
+        return tuple(found)
+    return fl.opening(dict.fromkeys(("Totals.z", "Binned.z"), "PartialScores.z"), found)
 
 
 def _given_scores(state: Any, block: Block, z: Array) -> Array:
@@ -218,26 +231,67 @@ def _graded(
     part: Part,
     suffix: str = "",
     blocks: Sequence[str] | None = None,
+    with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
 
     `suffix` ends the names of the client functions, where there is more than one model. Where
     `blocks` are given, only samples count of which the clients hold all of them.
     """
-    grade, count_classes = _grading(scores, loss, schema, part, suffix, blocks)
+    functions = _grading(scores, loss, schema, part, suffix, blocks)
     messages = dict.fromkeys(_graded_clients(schema, clients.ids, blocks), message)
     if not messages:
         return None, {}
-    replies = clients.ask(grade, messages)
+    replies = clients.ask(functions.grade, messages)
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
     every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
-    macro_f1 = None
-    if len(own) == 1:
-        macro_f1 = next(iter(own.values())).macro_f1
-    elif loss == CROSS_ENTROPY:
+    grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
+    several, counts = len(own) > 1, None
+    if schema.labels.task != "regression" and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
-        macro_f1 = _macro_f1(clients.reveal(clients.sum(count_classes, messages)))
-    return replace(_grades(every, 1, schema.labels), macro_f1=macro_f1), own
+        found = clients.reveal(clients.sum(functions.count_classes, messages))
+        counts = _whole(schema, np.asarray(found.counts))
+    if not several:
+        grades = replace(grades, macro_f1=next(iter(own.values())).macro_f1)
+    elif counts is not None:
+        grades = replace(grades, macro_f1=float(judging.macro_f1(counts)))
+    if not with_figures:
+        return grades, own
+    # discloses how well the model ranks each client's own labelled samples
+    told = clients.ask(functions.measure, messages)
+    each = {name: exchanged.figures_of_one(one) for name, one in told.items()}
+    own = {name: replace(one, figures=each[name]) for name, one in own.items()}
+    if counts is None:
+        figures = Figures(
+            mae=float(every.absolute[1] / every.count[1]),
+            rmse=math.sqrt(every.error[1] / every.count[1]),
+            intervals={} if several else next(iter(each.values())).intervals,
+        )
+    else:
+        # discloses the mean and the deviation of all scores together, and how many samples there
+        # are, and how many the model is right of, in ten ranges of the probability
+        sums = clients.reveal(clients.sum(functions.sum_scores, messages))
+        if several:
+            bins = [Binned(message.z, *exchanged.bins_of(sums))] * len(messages)
+            asked = dict(zip(messages, bins, strict=True))
+            # discloses how many samples of all clients together have a score in each bin, by class
+            total = clients.reveal(clients.sum(functions.count_scores, asked))
+            by_score = ScoreCounts(
+                *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
+            )
+            figures = exchanged.figures_of_all(counts, sums, by_score)
+        else:
+            figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
+    return replace(grades, figures=figures), own
+
+
+def _whole(schema: Schema, counts: Array) -> Array:
+    """Return counts without the rounding of a sealed sum: fractions of labels' holders."""
+    holders = schema.label_holders
+    parts = math.lcm(*(int(k) for k in np.unique(holders[holders > 0])))
+    if parts > _MOST_PARTS:
+        return np.where(np.abs(counts) < 1 / (2 * _MOST_PARTS), 0.0, counts)
+    return np.round(counts * parts) / parts
 
 
 def _holding(schema: Schema) -> list[ClientId]:
@@ -256,12 +310,29 @@ def _graded_clients(
     ]
 
 
-def grade_scores(block: Block, z: Array, loss: int, labels: Labels) -> Evaluation | None:
-    """Return the grades of given scores (outputs, samples) on a block's labelled samples."""
+def grade_scores(
+    block: Block, z: Array, loss: int, labels: Labels, *, least: int = LEAST_ROWS
+) -> Evaluation | None:
+    """Return the grades and figures of given scores (outputs, samples) on the labelled samples.
+
+    Figures that rest on both sides of a class are there with `least` rows on each.
+    """
     if block.y is None or np.isnan(block.y).all():
         return None
     share = (~np.isnan(block.y)).astype(np.float64)
-    return _grades(_sums(block, z, share, loss, labels), 0, labels)
+    grades = _grades(_sums(block, z, share, loss, labels), 0, labels)
+    return replace(
+        grades, figures=exchanged.own_figures(_of_rows(block, z, share, loss, labels, least))
+    )
+
+
+def _of_rows(
+    block: Block, z: Array, share: Array, loss: int, labels: Labels, least: int, alone: bool = False
+) -> Graded:
+    """Return the samples of a block that count, by their share."""
+    held = share > 0
+    truth = np.zeros(0) if block.y is None else block.y[held]
+    return Graded(z[:, held], truth, share[held], labels, loss, max(1, least), alone)
 
 
 def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
@@ -335,8 +406,14 @@ def _grading(
     blocks: Sequence[str] | None = None,
     *,
     least: int = LEAST_ROWS,
-) -> tuple[fl.ClientFunction, fl.ClientFunction]:
+) -> _Functions:
     """Return the client functions of `_graded`."""
+    # those that may be graded, whoever is there: a total of one alone is its own
+    alone = len(_graded_clients(schema, schema.clients, blocks)) == 1
+
+    def graded(state: Any, block: Block, z: Any) -> Graded:
+        share = _label_share(schema, block, blocks, least)
+        return _of_rows(block, scores(state, block, z), share, loss, schema.labels, least, alone)
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
         share = _label_share(schema, block, blocks, least)
@@ -345,13 +422,39 @@ def _grading(
     def count_classes(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ClassCounts]:
-        share = _label_share(schema, block, blocks, least)
-        return state, _class_counts(block, scores(state, block, message.z), schema.labels, share)
+        found = graded(state, block, message.z)
+        kept = 0.0 if alone and found.few else 1.0
+        return state, ClassCounts(kept * found.confusion)
 
-    return (
-        _function(grade, name=f"grade{suffix}", part=part),
-        _function(count_classes, name=f"count_classes{suffix}", part=part),
-    )
+    def measure(
+        state: Any, block: Block, message: Totals, rng: fl.RandomKey
+    ) -> tuple[Any, ClientFigures]:
+        return state, exchanged.measured(graded(state, block, message.z))
+
+    def sum_scores(
+        state: Any, block: Block, message: Totals, rng: fl.RandomKey
+    ) -> tuple[Any, ScoreSums]:
+        return state, exchanged.summed(graded(state, block, message.z))
+
+    def count_scores(
+        state: Any, block: Block, message: Binned, rng: fl.RandomKey
+    ) -> tuple[Any, ScoreCounts]:
+        found = graded(state, block, message.z)
+        return state, exchanged.counted(found, message.centre, message.scale)
+
+    calls = (grade, count_classes, measure, sum_scores, count_scores)
+    return _Functions(*(_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls))
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """What clients do to grade a model."""
+
+    grade: fl.ClientFunction
+    count_classes: fl.ClientFunction
+    measure: fl.ClientFunction
+    sum_scores: fl.ClientFunction
+    count_scores: fl.ClientFunction
 
 
 def _sums(block: Block, scores: Array, share: Array, loss: int, labels: Labels) -> Sums:
@@ -364,39 +467,15 @@ def _sums(block: Block, scores: Array, share: Array, loss: int, labels: Labels) 
         each = _cross_entropy(z, raw)
     else:
         each = losses.value(loss, z, targets(block, len(z))[:, held]).sum(axis=0)
-    correct = _said(z, labels) == raw
-    error = (raw - z[0]) ** 2
+    own = Graded(z, raw, np.ones(len(raw)), labels, loss, 1, False)
+    correct, f1 = np.zeros(len(raw)), 0.0
+    error = raw - z[0]
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
+        correct, f1 = own.said == raw, float(judging.macro_f1(own.confusion))
         raw, error = 0.0 * raw, 0.0 * error
     weights = np.stack([np.ones(held.sum()), share[held]])
-    f1 = 0.0
-    if labels.task != "regression":
-        f1 = _macro_f1(_class_counts(block, scores, labels, held.astype(np.float64)))
-    terms = (np.ones(len(raw)), each, correct, raw, raw**2, error)
+    terms = (np.ones(len(raw)), each, correct, raw, raw**2, error**2, np.abs(error))
     return Sums(*[*(weights @ term for term in terms), np.array(f1)])
-
-
-def _said(z: Array, labels: Labels) -> Array:
-    """Return what a model takes samples for, as a block codes it, (samples,)."""
-    if labels.task == "multiclass":
-        return np.asarray(z.argmax(axis=0), np.float64)
-    return np.asarray(np.where(z[0] > 0, 1.0, -1.0))
-
-
-def _class_counts(block: Block, z: Array, labels: Labels, share: Array) -> ClassCounts:
-    """Return the counts of a client's labelled samples, each counted by its share."""
-    held = share > 0
-    raw = np.zeros(0) if block.y is None else block.y[held]
-    said, share = _said(z[:, held], labels), share[held]
-    codes = np.arange(len(labels.classes)) if labels.task == "multiclass" else np.array([-1, 1])
-    real, taken = codes[:, None] == raw, codes[:, None] == said  # (classes, samples)
-    return ClassCounts(real @ share, taken @ share, (real & taken) @ share)
-
-
-def _macro_f1(counts: ClassCounts) -> float:
-    both = counts.held + counts.said
-    there = both > 1e-9  # a sum under encryption is 0 up to its rounding
-    return float((2 * counts.right[there] / both[there]).mean()) if there.any() else 0.0
 
 
 def _cross_entropy(z: Array, y: Array) -> Array:
@@ -431,7 +510,7 @@ def server_sends(
     grades = _grading(scores, loss, schema, part, "_server", blocks, least=least)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
     return (
-        *_grades_sent(*grades, schema, blocks),
+        *_grades_sent(grades, schema, blocks),
         *fl.each(layer, parties=lambda *_: _holding(schema)),
     )
 
@@ -448,6 +527,7 @@ def evaluate_server(
     loss: int,
     *,
     part: Part,
+    with_figures: bool = False,
 ) -> Evaluation | None:
     """Return the grades of a server's network over all samples; `blocks` are those that it takes.
 
@@ -464,6 +544,7 @@ def evaluate_server(
         part=part,
         suffix="_server",
         blocks=blocks,
+        with_figures=with_figures,
     )[0]
 
 

@@ -43,6 +43,59 @@ def three_way(result: Result) -> list[Row]:
     return rows
 
 
+FIGURES = {  # beside accuracy, R² and loss; by the words that a reader knows them by
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "ks": "Kolmogorov-Smirnov",
+    "macro_f1": "macro-F1",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "base_rate": "base rate",
+    "majority": "commonest class",
+    "brier": "Brier score",
+    "calibration_error": "calibration error",
+    "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+}
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """One figure of a result's models."""
+
+    name: str
+    alone: float | None  # the mean over the clients' own models
+    clients: float | None  # federated, the mean over clients
+    every: float | None  # federated, over all samples
+    interval: tuple[float, float] | None  # of 95 %, of `every`
+    centralised: float | None
+
+
+def figure_rows(result: Result) -> list[FigureRow]:
+    """Return the figures that some model of a result has, in the order of `FIGURES`."""
+    metrics = result.metrics
+    scores = (metrics.standalone_mean, metrics.clients_mean, metrics.server, metrics.centralised)
+    rows = []
+    for key, name in FIGURES.items():
+        values = [figure_of(score, key) for score in scores]
+        if any(value is not None for value in values):
+            every = metrics.server if metrics.server and metrics.server.figures else None
+            interval = every.figures.intervals.get(key) if every and every.figures else None
+            alone, clients, all_samples, centralised = values
+            rows.append(FigureRow(name, alone, clients, all_samples, interval, centralised))
+    return rows
+
+
+def figure_of(score: Score | None, key: str) -> float | None:
+    """Return one figure of a score, of `FIGURES` or by its name in a result; None: it has none."""
+    if score is None:
+        return None
+    value: float | None = getattr(score if hasattr(score, key) else score.figures, key, None)
+    return value
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and sample standard deviation of one figure over runs."""

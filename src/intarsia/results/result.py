@@ -16,6 +16,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
 from intarsia.errors import CheckpointError
+from intarsia.maths.figures import CalibrationBin, Figures, figures_from, reduced
 from intarsia.partition.client_clusters import Structure, Structures
 
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
@@ -31,6 +32,7 @@ class Score:
     r2: float | None = None  # coefficient of determination; None for classes
     macro_f1: float | None = None  # mean over the classes that are true or predicted somewhere
     samples: int | None = None  # that it is over; None: a mean of scores, or of an older version
+    figures: Figures | None = None  # AUC, calibration, confusion …; None: of an older version
 
     @classmethod
     def of(cls, found: Any) -> Score | None:
@@ -73,7 +75,8 @@ def _over(
         return reduce(known, 1) if known else None
 
     loss = reduce([score.loss for score in scores.values()], -1)
-    return Score(loss, figure("accuracy"), figure("r2"), figure("macro_f1"))
+    figures = reduced([score.figures for score in scores.values()], reduce)
+    return Score(loss, figure("accuracy"), figure("r2"), figure("macro_f1"), figures=figures)
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,17 @@ class Metrics:
         return replace(self, standalone=standalone, standalone_mean=mean(standalone))
 
 
-def better_alone(metrics: Metrics) -> tuple[str, ...]:
-    """Return a sentence for each client whose federated model is worse than its own alone."""
+@dataclass(frozen=True)
+class _Loss:
+    """A client whose federated model is worse than its own alone, by one figure."""
+
+    client: ClientId
+    figure: str
+    alone: float
+    joined: float
+
+
+def _losing(metrics: Metrics) -> list[_Loss]:
     found = []
     for client, alone in metrics.standalone.items():
         own = metrics.clients.get(client)
@@ -109,11 +121,31 @@ def better_alone(metrics: Metrics) -> tuple[str, ...]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            found.append(
-                f"{client} is better off alone on these rows: {name} {other:.4g} alone and "
-                f"{mine:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
-            )
-    return tuple(found)
+            found.append(_Loss(client, name, other, mine))
+    return found
+
+
+def better_alone(metrics: Metrics) -> tuple[str, ...]:
+    """Return a sentence for each client whose federated model is worse than its own alone."""
+    return tuple(
+        f"{one.client} is better off alone on these rows: {one.figure} {one.alone:.4g} alone and "
+        f"{one.joined:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
+        for one in _losing(metrics)
+    )
+
+
+def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
+    """Return a note that names each client whose federated model is worse than its own alone."""
+    found = _losing(metrics)
+    if not found:
+        return ()
+    named = [f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated)" for one in found]
+    count = len([one for one in metrics.standalone if one in metrics.clients])
+    return (
+        f"The federated model is worse than the own model of {len(found)} of {count} clients, by "
+        f"{found[0].figure} on their rows: {', '.join(named)}. The interval of each figure says "
+        "how much of it may be chance.",
+    )
 
 
 @dataclass(frozen=True)
@@ -271,8 +303,11 @@ def _known_structures(found: Mapping[str, Any] | None) -> Structures:
 
 def _known(score: Mapping[str, Any]) -> Score:
     loss = math.nan if score["loss"] is None else score["loss"]
-    more = (score.get(name) for name in ("macro_f1", "samples"))
-    return Score(loss, score["accuracy"], score["r2"], *more)
+    figures = score.get("figures")
+    return Score(
+        *(loss, score["accuracy"], score["r2"], score.get("macro_f1"), score.get("samples")),
+        None if figures is None else figures_from(figures),
+    )
 
 
 def _score(score: Mapping[str, Any] | None) -> Score | None:
@@ -285,7 +320,10 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Structures):
         return _structures(value)
-    if isinstance(value, Score | Metrics | Certificate | Guarantee):
+    if isinstance(value, Figures):  # of another task is left out
+        found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        return {key: _plain(own) for key, own in found.items() if own is not None and own != {}}
+    if isinstance(value, Score | Metrics | Certificate | Guarantee | CalibrationBin):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

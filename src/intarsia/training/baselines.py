@@ -190,7 +190,8 @@ def graded(
     engine.begin_round(engine.books.round)
     try:
         with engine.books.unmetered():
-            return evaluate(engine, engine.schema(part), _LINEAR.predict, code, part=part)
+            tested = engine.schema(part)
+            return evaluate(engine, tested, _LINEAR.predict, code, part=part, with_figures=True)
     finally:
         engine.set_states(kept)
 

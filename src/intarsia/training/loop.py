@@ -353,36 +353,40 @@ def _certify(
     return server, info
 
 
-def grade(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
+def grade(
+    task: Task, *, figures: bool = False
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades over all samples and over each client's; not exchanges of training.
 
     Scores of a sample are added up where the algorithm says that they are. Of clients' own models
     each says its client's samples by itself, and all samples are said by the server's network, if
-    the algorithm has one.
+    the algorithm has one. `figures`: with those of docs/figures.md.
     """
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.books.round)
     schema, loss = engine.schema(task.part), evaluation.grading_loss(task.options.loss)
+    how: Any = {"part": task.part, "with_figures": figures}
     with engine.books.unmetered():
         model = algorithm.model
         if model.additive:
-            return evaluation.evaluate(engine, schema, model.predict, loss, part=task.part)
-        every, own = evaluation.evaluate_own(engine, schema, model.predict, loss, part=task.part)
+            return evaluation.evaluate(engine, schema, model.predict, loss, **how)
+        every, own = evaluation.evaluate_own(engine, schema, model.predict, loss, **how)
         server = model.server_model
         if server is None:
             return every, own
         blocks = evaluation.server_blocks(algorithm.model, task.options, engine.schema("train"))
         if blocks is None:
             return None, own
-        return evaluation.evaluate_server(engine, schema, server, blocks, loss, part=task.part), own
+        return evaluation.evaluate_server(engine, schema, server, blocks, loss, **how), own
 
 
 def grade_clients(
     engine: Simulation, algorithm: fl.Algorithm, options: Any, part: Part
 ) -> dict[ClientId, Evaluation]:
-    """Return the grades of each client's own model."""
+    """Return the grades of each client's own model, with figures."""
     schema, loss = engine.schema(part), evaluation.grading_loss(options.loss)
-    return evaluation.evaluate_own(engine, schema, algorithm.model.predict, loss, part=part)[1]
+    predict = algorithm.model.predict
+    return evaluation.evaluate_own(engine, schema, predict, loss, part=part, with_figures=True)[1]
 
 
 def _check_finite(number: int, info: fl.RoundMetrics) -> None:

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from intarsia.core.algorithm import Algorithm, Release, SecretKey
-from intarsia.core.block import ClientId
+from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
@@ -28,6 +30,7 @@ from intarsia.inspection.overlap import missing_percent
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import evaluation
+from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import result, run_folder
 from intarsia.results.checkpoint import Checkpoints
@@ -381,7 +384,7 @@ def train_to_end(task: training.Task) -> Outcome:
         engine.begin_round(state.round + 1)
         conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
     with clock.part("evaluation"):
-        every, own = training.grade(task)
+        every, own = training.grade(task, figures=True)
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
@@ -419,7 +422,24 @@ def train_to_end(task: training.Task) -> Outcome:
             "those of which the clients together hold all blocks of the server's network. A "
             "client's scores are of all its own.",
         )
+    notes += one_class(every, schema.labels, part)
     return Outcome(state.round, state.finished or "rounds", conclusion, every, own, notes)
+
+
+def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
+    """Return a note where a model says one class of all samples, of which there are several."""
+    counts = None if every is None or every.figures is None else every.figures.confusion
+    if every is None or counts is None:
+        return ()
+    held, said = (np.array(counts).sum(axis=axis) > 0 for axis in (1, 0))
+    if held.sum() < 2 or said.sum() != 1:
+        return ()
+    name = labels.classes[int(said.argmax())]
+    return (
+        f"The model says {name!r} of all {every.samples:,} {part} samples: its accuracy is the "
+        "share of that class. See the AUC for whether its scores tell the classes apart; with "
+        "classes of very different size, another threshold of the score may serve.",
+    )
 
 
 @dataclass(eq=False)

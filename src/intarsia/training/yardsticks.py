@@ -93,6 +93,9 @@ def complete(
             made = _networks if algorithm.federated and algorithm.model.local_baseline else _linear
             found = made(name, found, engine, algorithm, options, part, told)
             left = tuple(one for one in found.yardsticks_left if one != name)
+            if name == "standalone":
+                worse = results.worse_by_joining(found.metrics)
+                found = replace(found, notes=(*found.notes, *worse))
             found = replace(found, yardsticks_left=left, seconds=results.with_total(clock.seconds))
         if found.folder is not None:
             found.write(found.folder)

@@ -1,0 +1,481 @@
+"""The figures that people judge a model's scores by: ranking, calibration, errors, intervals.
+
+Everything here is a function of counts: how many samples of each class have each score, in the
+order of the scores. Where a count is of one score each figure is exact, and that of scikit-learn;
+where it is of a bin of scores, samples of a bin count as tied, and `bounds_of_bins` says between
+which values the exact figure lies.
+
+A sample is taken for the second of two classes where its score is above `THRESHOLD`, for which the
+probability is 1/2, and for the class with the largest score where there are more than two.
+
+Intervals are of 95 %, from the percentiles of a Poisson bootstrap over samples (Hanley and
+MacGibbon 2006, "Creating non-parametric bootstrap samples using Poisson frequencies") with a fixed
+public seed, so that a run that is repeated has the same. Of more than `GROUPS` scores neighbours
+are taken together for it, and the interval is moved to the exact figure. Kolmogorov-Smirnov, AUC of
+several classes and what calibration says have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from intarsia.maths.linear import losses
+
+Array = NDArray[np.float64]
+Range = tuple[float, float]
+
+THRESHOLD: Final = 0.0  # of the score; a probability of 1/2
+CALIBRATION_BINS: Final = 10  # of equal width in the probability
+GROUPS: Final = 1000  # of scores, for intervals
+REPLICATES: Final = 500
+# of networks, whose scores are log-odds of the classes
+CROSS_ENTROPY: Final = len(losses.LOSSES)
+_SEED = 20060101
+_TAIL = (0.025, 0.975)
+
+# which way is better; of the others neither
+BETTER: Final[Mapping[str, int]] = {
+    "auc": 1,
+    "gini": 1,
+    "average_precision": 1,
+    "ks": 1,
+    "brier": -1,
+    "calibration_error": -1,
+    "sensitivity": 1,
+    "specificity": 1,
+    "mae": -1,
+    "rmse": -1,
+}
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """The samples whose probability lies in one bin."""
+
+    samples: float
+    probability: float  # mean of what the model says
+    share: float  # of them that are of the class, or that it says right
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How good a model's scores of some samples are (docs/figures.md).
+
+    None: it is a figure of another task, or is not told.
+    """
+
+    auc: float | None = None  # of several classes the mean of one against the rest
+    gini: float | None = None  # 2 AUC - 1
+    average_precision: float | None = None  # of several classes the mean of one against the rest
+    ks: float | None = None  # largest distance of both classes' distributions; of two classes
+    brier: float | None = None  # mean squared error of the probabilities; of several, their sum
+    calibration_error: float | None = None  # mean |share - probability| over the bins
+    calibration_slope: float | None = None  # of the labels' log-odds on the model's; best is 1
+    calibration_intercept: float | None = None  # best is 0
+    sensitivity: float | None = None  # of the second of two classes, at the threshold
+    specificity: float | None = None
+    threshold: float | None = None  # of the score
+    base_rate: float | None = None  # share of the second of two classes
+    majority: float | None = None  # share of the class with most samples: what always saying it has
+    mae: float | None = None  # mean absolute error, in the labels' unit
+    rmse: float | None = None  # root of the mean squared error, in the labels' unit
+    confusion: tuple[tuple[float, ...], ...] | None = None  # by true (rows) and predicted class
+    calibration: tuple[CalibrationBin, ...] | None = None  # of several classes of the one it says
+    intervals: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of 95 %, by name
+    bounds: Mapping[str, Range] = field(default_factory=dict[str, Range])  # where scores have bins
+
+
+def figures_from(found: Mapping[str, Any]) -> Figures:
+    """Return the figures that were written as plain types; names that are not known are left out.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If they are no figures.
+    """
+    known = {one.name for one in fields(Figures)}
+    given = {key: value for key, value in found.items() if key in known}
+    for name in ("intervals", "bounds"):
+        given[name] = {key: (low, high) for key, (low, high) in given.get(name, {}).items()}
+    if given.get("confusion") is not None:
+        given["confusion"] = tuple(tuple(row) for row in given["confusion"])
+    if given.get("calibration") is not None:
+        given["calibration"] = tuple(CalibrationBin(**one) for one in given["calibration"])
+    return Figures(**given)
+
+
+def reduced(
+    some: Sequence[Figures | None], reduce: Callable[[Sequence[float], int], float]
+) -> Figures | None:
+    """Return one number for each figure of which more is better, or less (a sign of -1)."""
+    there = [one for one in some if one is not None]
+    found: dict[str, float] = {}
+    for name, sign in BETTER.items():
+        known = [value for one in there if (value := getattr(one, name)) is not None]
+        if known:
+            found[name] = reduce(known, sign)
+    return Figures(**found) if found else None  # type: ignore[arg-type]
+
+
+def probabilities(z: Array, loss: int) -> Array | None:
+    """Return the probability of each class, (outputs, samples): of two, of the second.
+
+    None for a loss whose scores are no log-odds.
+    """
+    if loss == CROSS_ENTROPY:
+        return np.asarray(expit(z))
+    if loss != losses.LOGISTIC:
+        return None
+    if len(z) == 1:
+        return np.asarray(expit(z))
+    each = np.maximum(expit(z), np.finfo(float).tiny)
+    return np.asarray(each / each.sum(axis=0))
+
+
+def ranked_scores(z: Array, loss: int) -> Array:
+    """Return what samples are put in order by, (outputs, samples): log-odds where there are any.
+
+    Of one against the rest they are those of probabilities that add up to 1.
+    """
+    if loss != losses.LOGISTIC or len(z) == 1:
+        return z
+    found = probabilities(z, loss)
+    assert found is not None
+    return np.asarray(logit(np.clip(found, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """How many samples of each of two classes have each score, the largest score first."""
+
+    scores: Array  # (scores,) descending
+    positive: Array  # (..., scores) of the second class
+    negative: Array  # (..., scores)
+
+    @classmethod
+    def of(cls, scores: Array, positive: NDArray[np.bool_], weights: Array) -> Ranked:
+        """Return the counts of samples, each array (samples,)."""
+        distinct, place = np.unique(-scores, return_inverse=True)
+        count = len(distinct)
+        return cls(
+            -distinct,
+            _added(place, weights * positive, count),
+            _added(place, weights * ~positive, count),
+        )
+
+    @property
+    def there(self) -> bool:
+        """Return whether both classes are there."""
+        return bool(self.positive.sum() > 0 and self.negative.sum() > 0)
+
+    def grouped(self, most: int = GROUPS) -> Ranked:
+        """Return the counts with neighbours taken together, none across the threshold."""
+        held = (self.positive + self.negative) > 0
+        scores, positive, negative = self.scores[held], self.positive[held], self.negative[held]
+        if len(scores) <= most:
+            return Ranked(scores, positive, negative)
+        weight = positive + negative
+        at = np.cumsum(weight) - weight / 2
+        group = np.floor(at / weight.sum() * (most - 1)) + (scores <= THRESHOLD)
+        _, group = np.unique(group, return_inverse=True)
+        count = int(group.max()) + 1
+        return Ranked(
+            _added(group, weight * scores, count) / _added(group, weight, count),
+            _added(group, positive, count),
+            _added(group, negative, count),
+        )
+
+
+def _added(place: NDArray[np.intp], values: Array, count: int) -> Array:
+    """Return the sums of the values of each place, (count,)."""
+    return np.bincount(place, values, count).astype(np.float64)
+
+
+def auc(ranked: Ranked) -> Array:
+    """Return the area under the ROC curve, (...,): how often a positive is above a negative."""
+    p, n = ranked.positive, ranked.negative
+    total = n.sum(axis=-1, keepdims=True)
+    below = total - np.cumsum(n, axis=-1) + n / 2
+    found: Array = (p * below).sum(axis=-1) / (p.sum(axis=-1) * total[..., 0])
+    return found
+
+
+def average_precision(ranked: Ranked) -> Array:
+    """Return Σ (recall - recall before) · precision over the scores, (...,)."""
+    p = ranked.positive
+    above = np.cumsum(p, axis=-1)
+    every = above + np.cumsum(ranked.negative, axis=-1)
+    precision = np.divide(above, every, out=np.zeros_like(above), where=every > 0)
+    found: Array = (p * precision).sum(axis=-1) / p.sum(axis=-1)
+    return found
+
+
+def kolmogorov_smirnov(ranked: Ranked) -> Array:
+    """Return the largest distance of the two classes' distributions of scores, (...,)."""
+    rates = _rates(ranked)
+    found: Array = np.abs(rates).max(axis=-1)
+    return found
+
+
+def _rates(ranked: Ranked) -> Array:
+    """Return the true less the false positive rate at each threshold, (..., scores)."""
+    p, n = ranked.positive, ranked.negative
+    rate = np.cumsum(p, axis=-1) / p.sum(axis=-1, keepdims=True)
+    found: Array = rate - np.cumsum(n, axis=-1) / n.sum(axis=-1, keepdims=True)
+    return found
+
+
+def bounds_of_bins(ranked: Ranked) -> dict[str, Range]:
+    """Return between which values the figures lie whose counts are of bins of scores.
+
+    AUC: pairs of a bin count 1/2 and may count 0 or 1. Average precision: a bin's positives come
+    last or first in it. Kolmogorov-Smirnov: the distance may grow within a bin by its share of one
+    class.
+    """
+    held = (ranked.positive + ranked.negative) > 0
+    ranked = Ranked(ranked.scores[held], ranked.positive[held], ranked.negative[held])
+    p, n = ranked.positive, ranked.negative
+    every, others = p.sum(), n.sum()
+    tied = float(p @ n) / float(every * others) / 2
+    area = float(auc(ranked))
+    before, wrong = np.cumsum(p) - p, np.cumsum(n) - n
+    first = np.divide(before + p, before + p + wrong, out=np.ones_like(p), where=p > 0)
+    late = wrong + n
+    # a sum of an increasing function is at least its integral; 1 - late/(late + t) has a logarithm
+    ratio = np.divide(before + p + late, before + late, out=np.ones_like(p), where=late > 0)
+    last = p - late * np.log(ratio)
+    own = np.divide(before + p, before + p + late, out=np.zeros_like(p), where=p > 0)
+    single = (p == 1) & (n <= 0)  # one sample has no order
+    least = float(np.where(single, p * own, np.minimum(last, p * own)).sum() / every)
+    precise = float((p * first).sum() / every)
+    distance = np.abs(_rates(ranked))
+    start = np.concatenate([[0.0], distance[:-1]])
+    inside = np.where((p > 0) & (n > 0), start + np.maximum(p / every, n / others), distance)
+    return {
+        "auc": (max(area - tied, 0.0), min(area + tied, 1.0)),
+        "gini": (max(2 * area - 2 * tied - 1, -1.0), min(2 * area + 2 * tied - 1, 1.0)),
+        "average_precision": (least, min(precise, 1.0)),
+        "ks": (float(distance.max()), min(float(max(inside.max(), distance.max())), 1.0)),
+    }
+
+
+def calibration_line(ranked: Ranked) -> tuple[float, float] | None:
+    """Return slope and intercept of the logistic regression of the labels on the scores.
+
+    None where there is none: the scores separate the classes, or are all the same.
+    """
+    held = (ranked.positive + ranked.negative) > 0
+    z, p, n = ranked.scores[held], ranked.positive[held], ranked.negative[held]
+    if not ranked.there or len(z) < 2:
+        return None
+    high, low = z[p > 0], z[n > 0]
+    if high.min() >= low.max() or high.max() <= low.min():
+        return None
+    middle, scale = float(np.average(z, weights=p + n)), float(np.std(z)) or 1.0
+    rows = np.stack([(z - middle) / scale, np.ones_like(z)])
+    theta = np.zeros(2)
+
+    def loss(at: Array) -> float:
+        line = at @ rows
+        return float(p @ np.logaddexp(0.0, -line) + n @ np.logaddexp(0.0, line))
+
+    for _ in range(100):
+        chance = expit(theta @ rows)
+        gradient = rows @ (n * chance - p * (1 - chance))
+        curvature = (rows * ((p + n) * chance * (1 - chance))) @ rows.T
+        if not np.linalg.det(curvature) > 0:
+            return None
+        step, now, share = np.linalg.solve(curvature, gradient), loss(theta), 1.0
+        while loss(theta - share * step) > now + 1e-12 * abs(now) and share > 1e-6:
+            share /= 2
+        theta = theta - share * step
+        if np.abs(step).max() < 1e-12 * (1 + np.abs(theta).max()):
+            break
+    slope = float(theta[0] / scale)
+    return slope, float(theta[1] - slope * middle)
+
+
+def calibration_sums(chance: Array, right: NDArray[np.bool_], weights: Array) -> Array:
+    """Return for each bin of the probability Σ weight, Σ probability, Σ of those that are right.
+
+    (3, bins), as `sklearn.calibration.calibration_curve` cuts them.
+    """
+    edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
+    place = np.searchsorted(edges, chance)
+    terms = (weights, weights * chance, weights * right)
+    return np.stack([_added(place, one, CALIBRATION_BINS) for one in terms])
+
+
+def merged_bins(sums: Array, least: float) -> Array:
+    """Return the sums with bins of fewer than `least` samples taken together with the next."""
+    found, at = np.zeros_like(sums), 0
+    last: int | None = None
+    for number in range(sums.shape[1]):
+        found[:, at] += sums[:, number]
+        if found[0, at] >= least:
+            last, at = at, number + 1
+    if at < sums.shape[1] and last is not None:  # what is left is of too few
+        found[:, last] += found[:, at]
+        found[:, at] = 0.0
+    return found
+
+
+def calibration_table(sums: Array) -> tuple[tuple[CalibrationBin, ...], float]:
+    """Return the bins that have samples, and the expected calibration error over them."""
+    count = sums[0]
+    bins = tuple(
+        CalibrationBin(float(k), float(p / k), float(r / k)) for k, p, r in sums.T if k > 1e-9
+    )
+    error = np.abs(sums[2] - sums[1]).sum() / count.sum()
+    return bins, float(error)
+
+
+def brier_sum(chance: Array, classes: Array, weights: Array) -> float:
+    """Return Σ weight (p - y)², summed over the outputs; `classes` (outputs, samples) is 0 or 1."""
+    return float((((chance - classes) ** 2).sum(axis=0)) @ weights)
+
+
+def of_confusion(counts: Array) -> dict[str, Any]:
+    """Return the figures of a confusion matrix, (classes, classes) by true and predicted class."""
+    total, held = counts.sum(), counts.sum(axis=1)
+    found: dict[str, Any] = {
+        "confusion": tuple(tuple(float(one) for one in row) for row in counts),
+        "majority": float(held.max() / total),
+    }
+    if len(counts) != 2:
+        return found
+    rates = [float(counts[k, k] / held[k]) if held[k] > 0 else None for k in (0, 1)]
+    return {
+        **found,
+        "base_rate": float(held[1] / total),
+        "specificity": rates[0],
+        "sensitivity": rates[1],
+        "threshold": THRESHOLD,
+    }
+
+
+def macro_f1(counts: Array) -> Array:
+    """Return the mean F1 score over the classes that are there or are said, (...,)."""
+    both = counts.sum(axis=-1) + counts.sum(axis=-2)  # (..., classes)
+    there = both > 1e-9
+    right = np.diagonal(counts, axis1=-2, axis2=-1)
+    each = np.divide(2 * right, both, out=np.zeros_like(both), where=there)
+    found: Array = each.sum(axis=-1) / np.maximum(there.sum(axis=-1), 1)
+    return found
+
+
+def ranking(tables: Sequence[Ranked]) -> dict[str, float]:
+    """Return AUC, Gini, average precision and Kolmogorov-Smirnov of the outputs' counts.
+
+    Of several they are means, without Kolmogorov-Smirnov; {} without one that has both classes.
+    """
+    known = [one for one in tables if one.there]
+    if not known:
+        return {}
+    area = float(np.mean([auc(one) for one in known]))
+    precise = float(np.mean([average_precision(one) for one in known]))
+    found = {"auc": area, "gini": 2 * area - 1, "average_precision": precise}
+    if len(tables) == 1:
+        found["ks"] = float(kolmogorov_smirnov(known[0]))
+    return found
+
+
+def intervals(ranked: Ranked, figures: Mapping[str, Any], *, chances: bool) -> dict[str, Range]:
+    """Return the intervals of two classes' figures, around those that are given.
+
+    `chances`: whether the scores are log-odds.
+    """
+    own = ranked.grouped()
+    if not own.there:
+        return {}
+    rng = np.random.Generator(np.random.Philox(key=_SEED))
+    shape = (REPLICATES, len(own.scores))
+    drawn = Ranked(
+        own.scores, _poisson(rng, own.positive, shape), _poisson(rng, own.negative, shape)
+    )
+    p, n = drawn.positive.sum(axis=-1), drawn.negative.sum(axis=-1)
+    both = (p > 0) & (n > 0)
+    drawn = Ranked(own.scores, drawn.positive[both], drawn.negative[both])
+    found = {}
+    for name, value in _pair_figures(drawn, chances).items():
+        exact = figures.get(name)
+        if exact is None or not len(value):
+            continue
+        whole = float(_pair_figures(own, chances)[name])
+        found[name] = _range(value + (exact - whole))
+    return found
+
+
+def _pair_figures(ranked: Ranked, chances: bool) -> dict[str, Array]:
+    p, n = ranked.positive, ranked.negative
+    said = ranked.scores > THRESHOLD
+    every, others = p.sum(axis=-1), n.sum(axis=-1)
+    area = auc(ranked)
+    found = {
+        "auc": area,
+        "gini": 2 * area - 1,
+        "average_precision": average_precision(ranked),
+        "sensitivity": p[..., said].sum(axis=-1) / every,
+        "specificity": n[..., ~said].sum(axis=-1) / others,
+    }
+    right = p[..., said].sum(axis=-1) + n[..., ~said].sum(axis=-1)
+    found["accuracy"] = right / (every + others)
+    if chances:
+        chance = expit(ranked.scores)
+        squares = p @ (1 - chance) ** 2 + n @ chance**2
+        found["brier"] = squares / (every + others)
+    return found
+
+
+def confusion_intervals(counts: Array) -> dict[str, Range]:
+    """Return the intervals of accuracy and macro-F1, and of two classes of their rates."""
+    rng = np.random.Generator(np.random.Philox(key=_SEED))
+    drawn = _poisson(rng, counts, (REPLICATES, *counts.shape))
+    total = drawn.sum(axis=(-1, -2))
+    drawn = drawn[total > 0]
+    right = np.diagonal(drawn, axis1=-2, axis2=-1).sum(axis=-1)
+    share = right / drawn.sum(axis=(-1, -2))
+    found = {"accuracy": _range(share), "macro_f1": _range(macro_f1(drawn))}
+    for place, name in enumerate(("specificity", "sensitivity") if len(counts) == 2 else ()):
+        held = drawn[:, place].sum(axis=-1)
+        if (held > 0).any():
+            found[name] = _range(drawn[held > 0, place, place] / held[held > 0])
+    return found
+
+
+def error_intervals(truth: Array, said: Array) -> dict[str, Range]:
+    """Return the intervals of R², MAE and RMSE of predicted numbers, each array (samples,)."""
+    count = len(truth)
+    rng = np.random.Generator(np.random.Philox(key=_SEED))
+    error, middle = truth - said, truth - truth.mean()
+    terms = np.stack([np.ones(count), error**2, np.abs(error), middle, middle**2])  # (5, samples)
+    rows = max(1, 4_000_000 // count)
+    sums = np.concatenate(
+        [
+            rng.poisson(1.0, (min(rows, REPLICATES - done), count)) @ terms.T
+            for done in range(0, REPLICATES, rows)
+        ]
+    )
+    sums = sums[sums[:, 0] > 0]
+    weight, squares, absolute, label, square = sums.T
+    found = {"mae": _range(absolute / weight), "rmse": _range(np.sqrt(squares / weight))}
+    spread = square - label**2 / weight
+    if (spread > 0).all():
+        found["r2"] = _range(1 - squares / spread)
+    return found
+
+
+def _poisson(rng: np.random.Generator, counts: Array, shape: tuple[int, ...]) -> Array:
+    """Return how often samples are drawn; a count below 1, of shared samples, is drawn as one."""
+    return rng.poisson(np.maximum(counts, 0.0), shape).astype(np.float64)
+
+
+def _range(values: Array) -> Range:
+    low, high = np.quantile(values, _TAIL)
+    return float(low), float(high)
