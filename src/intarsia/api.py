@@ -212,6 +212,7 @@ def tune(
     tables: Mapping[ClientId, Any] | None = None,
     id: str | None = None,
     label: str | None = None,
+    weights: str | None = None,
     id_type: Literal["integer", "text"] | None = None,
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -236,7 +237,7 @@ def tune(
     out
         The output folder; None: that of the experiment with "-tuning" behind its name. With
         `tables` it is needed.
-    experiment, tables, id, label, id_type, categorical, exclude, missing, table_settings, \
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, table_settings, \
     algorithm, overwrite, progress, settings
         As for `run`.
 
@@ -255,7 +256,7 @@ def tune(
     {'algorithm.regularisation': 0.0096}
     """
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
-    shared = _shared(**names, id_type=id_type, missing=missing)
+    shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if search is not None:
         known = {} if described.tune is None else to_table(described.tune)

@@ -192,7 +192,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     All are up to 21, as many as a table of the experiment file has keys.
     """
     known = [str(one) for one in valid]
-    shown = listed(known, 21)
+    shown = listed(known, 24)
     if not known:
         return "remove it"
     lowered = {one.lower(): one for one in reversed(known)}

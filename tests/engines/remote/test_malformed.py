@@ -207,7 +207,7 @@ CASES: list[Case] = [
     (
         "number labels at one, text at another",
         several("id,a,y\n1,2,0\n2,3,1\n", "id,b,y\n1,2,no\n2,3,yes\n"),
-        "'no' at",
+        "'no', 'yes' at",
     ),
     ("an infinite label", labelled("0.5 1.5 inf"), "inf"),
     ("dates as labels", parquet(a=[1.0], y=[pd.Timestamp("2026-01-01")]), "dates or times"),
