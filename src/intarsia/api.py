@@ -237,8 +237,8 @@ def tune(
     out
         The output folder; None: that of the experiment with "-tuning" behind its name. With
         `tables` it is needed.
-    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, table_settings, \
-    algorithm, overwrite, progress, settings
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, \
+    table_settings, algorithm, overwrite, progress, settings
         As for `run`.
 
     Raises
