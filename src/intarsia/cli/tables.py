@@ -15,6 +15,7 @@ from rich.text import Text
 
 from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
+from intarsia.models.coefficients import cell_text
 from intarsia.results import comparison as figures
 from intarsia.results.audit import sentences
 from intarsia.results.comparison import Group, Row, Spread
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from intarsia.core.schema import Schema
     from intarsia.deployment.site_log import SiteLog
     from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
+    from intarsia.models.coefficients import Summary
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
     from intarsia.training import loop as training
@@ -269,6 +271,16 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
         )
     _more(table, len(tuned.trials))
     console.print(table)
+
+
+def show_coefficients(console: Console, summary: Summary) -> None:
+    """Show the coefficients of a model and what is to be known of them."""
+    table = _table(f"{len(summary.rows)} coefficients, loss {summary.loss}", *summary.header)
+    for row in summary.cells():
+        table.add_row(*map(cell_text, row))
+    console.print(table)
+    for note in summary.notes:
+        _print(console, f"note: {note}")
 
 
 def _valued(value: object) -> str:
