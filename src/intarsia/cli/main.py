@@ -446,8 +446,8 @@ def coefficients(
 ) -> None:
     """Show the coefficients of a linear model per unit of each column, with their errors.
 
-    DIR is the output folder of a finished run, or a site's own model. Errors, intervals and p-values
-    are there where the run stored them (algorithm.errors = true); --out writes CSV.
+    DIR is the output folder of a finished run, or a site's own model. Errors, intervals and
+    p-values are there where the run stored them (algorithm.errors = true); --out writes CSV.
     """
     from intarsia.cli import tables as display
     from intarsia.inference.coefficients import coefficients as listed_of

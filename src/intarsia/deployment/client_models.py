@@ -61,17 +61,12 @@ def broadcast_end(schema: Schema, conclusion: FinalResult) -> dict[ClientId, End
     weights, gap = conclusion.weights, conclusion.info.gap_relative
     if weights is None:
         return dict.fromkeys(schema.clients, Ended())
-    errors, left = conclusion.errors, conclusion.degrees_of_freedom
-    return {
-        name: Ended(
-            weights[:, own],
-            gap,
-            None if errors is None else np.ascontiguousarray(errors[:, own]),
-            left,
-        )
-        for name in schema.clients
-        for own in [schema.features.own(name)]
-    }
+    found: dict[ClientId, Ended] = {}
+    for name in schema.clients:
+        own = schema.features.own(name)
+        errors = None if conclusion.errors is None else conclusion.errors[:, own]
+        found[name] = Ended(weights[:, own], gap, errors, conclusion.degrees_of_freedom)
+    return found
 
 
 def model_of_site(

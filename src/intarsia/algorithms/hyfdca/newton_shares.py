@@ -245,7 +245,7 @@ def solve_shared(
 def reveal_variances(
     clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
 ) -> Array:
-    """Return the diagonal of (λI + 1/N Xᵀ h X)⁻¹, (outputs, features), as `_open_system` is given it.
+    """Return the diagonal of (λI + 1/N Xᵀ h X)⁻¹, (outputs, features); given as there.
 
     The server inverts the system in its secret basis P, (P H Pᵀ)⁻¹ = M, and tells each client the
     part of M of its own features. H⁻¹ = Pᵀ M P: who owns a feature knows its column of P.
