@@ -15,7 +15,6 @@ from rich.text import Text
 
 from intarsia.inspection.overlap import BlockClasses
 from intarsia.inspection.recommend import Advice
-from intarsia.models.coefficients import cell_text
 from intarsia.results import comparison as figures
 from intarsia.results.audit import sentences
 from intarsia.results.comparison import Group, Row, Spread
@@ -277,7 +276,7 @@ def show_coefficients(console: Console, summary: Summary) -> None:
     """Show the coefficients of a model and what is to be known of them."""
     table = _table(f"{len(summary.rows)} coefficients, loss {summary.loss}", *summary.header)
     for row in summary.cells():
-        table.add_row(*map(cell_text, row))
+        table.add_row(*map(_valued, row))
     console.print(table)
     for note in summary.notes:
         _print(console, f"note: {note}")

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from intarsia.errors import ExperimentError
 
@@ -117,13 +117,13 @@ class Summary:
         writer.writerows(self.cells())
 
     def __str__(self) -> str:
-        table = [self.header, *([cell_text(one) for one in row] for row in self.cells())]
+        table = [self.header, *([_text(one) for one in row] for row in self.cells())]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def cell_text(cell: Any) -> str:
+def _text(cell: Any) -> str:
     """Return what a cell shows."""
     if cell is None:
         return "–"
@@ -219,11 +219,14 @@ class _Table:
         special = name in (INTERCEPT_ROW, CENTRED_ROW)
         found: dict[str, Any] = {}
         if error is not None and math.isfinite(error) and error > 0:
-            normal = self.loss != "squared" or self.left is None
-            known = norm if normal else t(float(self.left[c]))
-            reach = float(known.ppf(_LEVEL)) * float(error)
+            ratio = abs(estimate) / float(error)
+            if self.loss == "squared" and self.left is not None:  # Student's t
+                quantile, below = stdtrit(self.left[c], _LEVEL), stdtr(self.left[c], -ratio)
+            else:
+                quantile, below = ndtri(_LEVEL), ndtr(-ratio)
+            reach = float(quantile) * float(error)
             found = {"error": float(error), "low": estimate - reach, "high": estimate + reach}
-            found["p"] = float(2 * known.sf(abs(estimate) / error))
+            found["p"] = 2 * float(below)
         if self.loss == "logistic" and not special:
             found["odds_ratio"] = _power(estimate)
             if "low" in found:

@@ -58,8 +58,8 @@ def guarantee(
         )
     if getattr(options, "errors", False):
         raise ExperimentError(
-            f"privacy.epsilon is {settings.epsilon:g} and algorithm.errors is true: standard errors "
-            "would be released without noise; set errors = false, or epsilon = 0."
+            f"privacy.epsilon is {settings.epsilon:g} and algorithm.errors is true: standard "
+            "errors would be released without noise; set errors = false, or epsilon = 0."
         )
     if algorithm.model.kind == "networks" and schema.labels.task == "regression":
         raise ExperimentError(
