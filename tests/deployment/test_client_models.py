@@ -15,6 +15,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import CheckpointError
+from intarsia.inference.coefficients import coefficients
 from intarsia.inference.predict import predict
 from intarsia.training import run as running
 
@@ -80,6 +81,29 @@ def test_each_site_keeps_its_part_and_the_server_predicts_where_all_give_their_s
         np.testing.assert_allclose(
             own.scores, predict(tmp_path / "one", tmp_path / f"{name}.csv").scores, atol=1e-12
         )
+
+
+def test_each_site_has_the_errors_of_its_own_coefficients(tmp_path, monkeypatch):
+    tree = four_sites.tree
+
+    def asking(*given, **settings):
+        found = tree(*given, **settings)
+        own = {**found["algorithm"], "loss": "logistic", "errors": True}
+        return {**found, "algorithm": own}
+
+    monkeypatch.setattr(four_sites, "tree", asking)
+    result, expected = both(tmp_path, "hyfdca")
+    same(tmp_path, result, expected)
+    whole = {row.feature: row for row in expected.model.summary().rows}
+    for name in four_sites.NAMES:
+        own = coefficients(tmp_path / name / "models" / "hyfdca").rows
+        table = (tmp_path / f"{name}.csv").read_text().splitlines()[0]
+        assert {row.feature for row in own[2:]} < set(whole)
+        assert len(own) < len(whole)
+        assert all(row.feature.split("=")[0] in table for row in own[2:])
+        for row in own[1:]:
+            assert row.error is None or row == whole[row.feature]
+        assert any(row.error is not None for row in own[2:])
 
 
 def test_a_site_that_keeps_its_scales_leaves_the_server_without_a_model(tmp_path):
