@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,8 +127,8 @@ def test_points_of_a_scorecard_add_up_to_the_base_score_at_the_base_odds(folder,
         rows[name]["estimate"] * value for name, value in row.items()
     )
     assert total(row) == pytest.approx(500 + 40 * (log_odds - math.log(4)) / math.log(2))
-    with open("card.csv", encoding="utf-8") as file:
-        written = {line["feature"]: line for line in csv.DictReader(file)}
+    lines = Path("card.csv").read_text(encoding="utf-8").splitlines()
+    written = {line["feature"]: line for line in csv.DictReader(lines)}
     assert float(written["age"]["points"]) == rows["age"]["points"]
 
 
