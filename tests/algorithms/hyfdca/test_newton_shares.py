@@ -16,7 +16,7 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -378,3 +378,14 @@ def test_without_being_asked_for_there_are_none():
 def test_errors_are_refused_where_nothing_gives_them(options):
     with pytest.raises(ExperimentError, match="standard errors"):
         HyFDCA(errors=True, **options)
+
+
+def test_a_client_refuses_errors_that_the_experiment_did_not_ask_for():
+    engine = after_a_round("columns", "logistic")[0]
+    states = engine.get_states()
+    messages = {
+        name: newton_shares.Inverse(np.zeros((1, len(one.frame), len(one.frame))))
+        for name, one in states.items()
+    }
+    with pytest.raises(RefusedError, match=r"algorithm\.errors of this experiment is false"):
+        engine.sum(newton_shares.own_variances, messages)
