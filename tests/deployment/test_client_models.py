@@ -15,6 +15,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import CheckpointError
+from intarsia.inference.coefficients import coefficients
 from intarsia.inference.predict import predict
 from intarsia.training import run as running
 
@@ -80,6 +81,36 @@ def test_each_site_keeps_its_part_and_the_server_predicts_where_all_give_their_s
         np.testing.assert_allclose(
             own.scores, predict(tmp_path / "one", tmp_path / f"{name}.csv").scores, atol=1e-12
         )
+
+
+def test_each_site_has_the_errors_of_its_own_coefficients(tmp_path, monkeypatch):
+    tree = four_sites.tree
+
+    def asking(*given, **settings):
+        found = tree(*given, **settings)
+        own = {**found["algorithm"], "loss": "logistic", "errors": True}
+        return {**found, "algorithm": own}
+
+    monkeypatch.setattr(four_sites, "tree", asking)
+    result, expected = both(tmp_path, "hyfdca")
+    same(tmp_path, result, expected)
+    whole = set(expected.model.summary().rows)
+    for name in four_sites.NAMES:
+        rows = coefficients(tmp_path / name / "models" / "hyfdca").rows
+        columns = (tmp_path / f"{name}.csv").read_text().splitlines()[0].split(",")
+        own = {row for row in rows if not row.feature.startswith("intercept")}
+        assert {row.feature.split("=")[0] for row in own} <= set(columns)
+        assert own < whole
+        assert all(row.error for row in own)
+        # the intercept is the site's part, and at the means that of all
+        centred = [row for row in rows if row.feature.endswith("means")]
+        assert centred
+        for row in centred:
+            (of_all,) = (
+                one for one in whole if (one.feature, one.output) == (row.feature, row.output)
+            )
+            assert row.estimate == pytest.approx(of_all.estimate, abs=1e-9)
+            assert row.error == of_all.error
 
 
 def test_a_site_that_keeps_its_scales_leaves_the_server_without_a_model(tmp_path):

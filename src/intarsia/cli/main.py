@@ -465,6 +465,49 @@ def predict(
 
 
 @app.command()
+def coefficients(
+    folder: Folder,
+    out: Output = None,
+    scorecard: Annotated[
+        bool, typer.Option("--scorecard", help="Show points, of log-odds of two classes.")
+    ] = False,
+    points: Annotated[
+        float, typer.Option("--points", metavar="N", help="Points that double the odds.")
+    ] = 20.0,
+    base_score: Annotated[
+        float, typer.Option("--base-score", metavar="N", help="Points at the base odds.")
+    ] = 600.0,
+    base_odds: Annotated[
+        float, typer.Option("--base-odds", metavar="N", help="Odds of the second class.")
+    ] = 50.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show the coefficients of a linear model per unit of each column, with their errors.
+
+    DIR is the output folder of a finished run, or a site's own model. Errors, intervals and
+    p-values are there where the run stored them (algorithm.errors = true); --out writes CSV.
+    """
+    from intarsia.cli import tables as display
+    from intarsia.inference.coefficients import coefficients as listed_of
+    from intarsia.models.coefficients import Scorecard
+
+    card = None
+    if scorecard:
+        card = Scorecard(points=points, base_score=base_score, base_odds=base_odds)
+    found = listed_of(folder, card)
+    display.show_coefficients(console(), found)
+    if out is not None:
+        from intarsia.core.atomic_files import write_over
+
+        text = io.StringIO()
+        found.write(text)
+        write_over(out, text.getvalue().encode())
+        say(f"{len(found.rows):,} coefficients: {out}")
+    if as_json:
+        put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@app.command()
 def join(
     folder: Folder,
     table: Annotated[Path, typer.Argument(metavar="TABLE")],

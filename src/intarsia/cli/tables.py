@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from intarsia.core.schema import Schema
     from intarsia.deployment.site_log import SiteLog
     from intarsia.inspection.overlap import HoldingsRow, OverlapCounts
+    from intarsia.models.coefficients import Summary
     from intarsia.results.audit import Audit, AuditLine
     from intarsia.results.result import Guarantee, Result, Score
     from intarsia.training import loop as training
@@ -325,6 +326,23 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
         )
     _more(table, len(tuned.trials))
     console.print(table)
+
+
+def show_coefficients(console: Console, summary: Summary) -> None:
+    """Show the coefficients of a model and what is to be known of them."""
+    left_out = ("low", "high", "odds_low", "odds_high")  # an interval is one column
+    names = [name for name in summary.header if name not in left_out]
+    titles = [name.replace("_", " ") for name in names]
+    interval = "low" in summary.header
+    title = f"{len(summary.rows)} coefficients, loss {summary.loss}"
+    table = _table(title, *titles, *(["95 % interval"] if interval else []))
+    for row in summary.rows:
+        reach = "–" if row.low is None else f"{row.low:.3g} to {row.high:.3g}"
+        cells = [_valued(getattr(row, name)) for name in names]
+        table.add_row(*cells, *([reach] if interval else []))
+    console.print(table)
+    for note in summary.notes:
+        _print(console, f"note: {note}")
 
 
 def _valued(value: object) -> str:

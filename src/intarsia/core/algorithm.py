@@ -388,6 +388,8 @@ class FinalResult:
 
     info: RoundMetrics
     weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
+    errors: Array | None = None  # (outputs, features) standard errors of the weights
+    degrees_of_freedom: Array | None = None  # (outputs,) that are left, beside errors
     # of models at several levels: for each level the number of the model that a client has there,
     # by client; those without one are left out
     structure: tuple[Mapping[ClientId, int], ...] = ()

@@ -44,6 +44,8 @@ class Ended:
 
     weights: Any = None  # (outputs, the site's features) of a linear model
     gap: float | None = None
+    errors: Any = None  # (outputs, the site's features) standard errors of the weights
+    degrees_of_freedom: Any = None  # (outputs,)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,12 @@ def broadcast_end(schema: Schema, conclusion: FinalResult) -> dict[ClientId, End
     weights, gap = conclusion.weights, conclusion.info.gap_relative
     if weights is None:
         return dict.fromkeys(schema.clients, Ended())
-    return {name: Ended(weights[:, schema.features.own(name)], gap) for name in schema.clients}
+    found: dict[ClientId, Ended] = {}
+    for name in schema.clients:
+        own = schema.features.own(name)
+        errors = None if conclusion.errors is None else conclusion.errors[:, own]
+        found[name] = Ended(weights[:, own], gap, errors, conclusion.degrees_of_freedom)
+    return found
 
 
 def model_of_site(
@@ -86,7 +93,12 @@ def model_of_site(
     # weights of all features, (outputs, features), of which the client has some
     weights = np.zeros((len(ended.weights), len(schema.features.ids)))
     weights[:, schema.features.own(client)] = ended.weights
-    conclusion = FinalResult(RoundMetrics(gap_relative=ended.gap), weights)
+    errors = None
+    if ended.errors is not None:
+        errors = np.full_like(weights, np.nan)
+        errors[:, schema.features.own(client)] = ended.errors
+    left = ended.degrees_of_freedom
+    conclusion = FinalResult(RoundMetrics(gap_relative=ended.gap), weights, errors, left)
     return build.linear_model(schema, conclusion, own, options)
 
 

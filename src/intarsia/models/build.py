@@ -34,8 +34,9 @@ def linear_model(
 
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
     means, scales = _by_name(schema, scaling)
-    scales = {name: scale or 1.0 for name, scale in scales.items()}
     weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
+    own_scales = [scales[name] for name in weights]
+    scales = {name: scale or 1.0 for name, scale in scales.items()}
     intercept = np.zeros(len(conclusion.weights))
     if INTERCEPT in place:
         intercept = conclusion.weights[:, place[INTERCEPT]]
@@ -43,11 +44,23 @@ def linear_model(
     gap = conclusion.info.gap_relative
     if schema.labels.task == "regression":
         plain = {name: float(weight[0]) for name, weight in weights.items()}
-        return LinearRegressor.from_weights(plain, intercept=float(intercept[0]), gap=gap, **known)
-    classes = as_in_tables(schema.labels.classes)
-    return LinearClassifier.from_weights(
-        weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
-    )
+        model: LinearModel = LinearRegressor.from_weights(
+            plain, intercept=float(intercept[0]), gap=gap, **known
+        )
+    else:
+        classes = as_in_tables(schema.labels.classes)
+        model = LinearClassifier.from_weights(
+            weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
+        )
+    if conclusion.errors is not None:
+        # a feature that is constant has no direction in which samples vary, and no error
+        factor = np.array([1 / constant if constant else np.nan for constant in own_scales])
+        columns = np.array([place[name] for name in weights], np.intp)
+        model.errors_ = conclusion.errors[:, columns] * factor
+        model.degrees_of_freedom_ = conclusion.degrees_of_freedom
+        if INTERCEPT in place:
+            model.intercept_errors_ = conclusion.errors[:, place[INTERCEPT]]
+    return model
 
 
 def client_models(

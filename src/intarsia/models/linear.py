@@ -30,9 +30,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import sdca
 from intarsia.maths.linear.losses import SQUARED, loss_code
+from intarsia.models.coefficients import Scorecard, Summary, summarise
 from intarsia.models.feature_mapping import Table, known_columns
 
 Array = NDArray[np.float64]
+ERRORS = ("errors_", "intercept_errors_", "degrees_of_freedom_")  # what training may store
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,6 +58,9 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    errors_ : (outputs, features), standard errors of coef_; only where training stored them
+    intercept_errors_ : (outputs,), of the intercept at the features' means
+    degrees_of_freedom_ : (outputs,), samples less what the weights take
     """
 
     loss: str = "logistic"
@@ -149,6 +154,16 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         each = np.maximum(expit(scores), np.finfo(float).tiny)
         return np.asarray(each / each.sum(axis=1, keepdims=True))
 
+    def summary(
+        self, *, units: Mapping[str, str] | None = None, scorecard: Scorecard | None = None
+    ) -> Summary:
+        """Return the coefficients per unit of each column, with errors where they were stored.
+
+        Parameters are those of `intarsia.models.coefficients.summarise`.
+        """
+        check_is_fitted(self)
+        return summarise(self, units=units, scorecard=scorecard)
+
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: sparse tables are accepted."""
         tags = super().__sklearn_tags__()
@@ -175,6 +190,7 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    errors_, intercept_errors_, degrees_of_freedom_ : as of LinearClassifier, with one output
     """
 
     regularisation: float = 1e-3
@@ -232,6 +248,16 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         """Return the prediction for each sample, (samples,)."""
         return _scores(self, X).ravel()
 
+    def summary(
+        self, *, units: Mapping[str, str] | None = None, scorecard: Scorecard | None = None
+    ) -> Summary:
+        """Return the coefficients per unit of each column, with errors where they were stored.
+
+        Parameters are those of `intarsia.models.coefficients.summarise`.
+        """
+        check_is_fitted(self)
+        return summarise(self, units=units, scorecard=scorecard)
+
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: sparse tables are accepted."""
         tags = super().__sklearn_tags__()
@@ -271,8 +297,9 @@ def _train(
             stacklevel=3,
         )
     model.gap_, model.n_iter_ = found.gap, found.epochs
-    if hasattr(model, "means_"):
-        del model.means_  # trained anew: no longer a federation's model
+    for name in ("means_", *ERRORS):
+        if hasattr(model, name):
+            delattr(model, name)  # trained anew: no longer a federation's model
     if model.fit_intercept:
         return np.ascontiguousarray(found.w[:, :-1]), found.w[:, -1].copy()
     return found.w, np.zeros(len(found.w))

@@ -135,11 +135,19 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _linear_content(model: LinearModel) -> dict[str, Any]:
-    from intarsia.models.linear import LinearClassifier
+    from intarsia.models.linear import ERRORS, LinearClassifier
 
     kind, loss, classes = "regressor", "squared", None
     if isinstance(model, LinearClassifier):
         kind, loss, classes = "classifier", model.loss, model.classes_.tolist()
+    errors = {
+        name[:-1]: [
+            [one if math.isfinite(one) else None for one in row]
+            for row in np.atleast_2d(getattr(model, name)).tolist()
+        ]
+        for name in ERRORS
+        if getattr(model, name, None) is not None
+    }
     return {
         "kind": kind,
         "loss": loss,
@@ -150,6 +158,7 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
         "features": [str(name) for name in model.feature_names_in_],
         "means": model.means_.tolist(),
         "coef": np.atleast_2d(model.coef_).tolist(),
+        **errors,
     }
 
 
@@ -174,6 +183,13 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
         model.coef_, model.intercept_ = coef[0], float(intercept[0])
     model.feature_names_in_, model.n_features_in_ = names, len(names)
     model.means_ = means
+    shapes = {"errors": coef.shape, "intercept_errors": (1, len(coef))}
+    for name in ("errors", "intercept_errors", "degrees_of_freedom"):
+        if name in content:
+            known = np.array(content[name], np.float64)  # null: NaN
+            if known.shape != shapes.get(name, (1, len(coef))):
+                raise ValueError(f"{name} has the shape {known.shape}, for {coef.shape} of coef")
+            setattr(model, f"{name}_", known if name == "errors" else known[0])
     model.gap_ = math.nan if content["gap"] is None else content["gap"]
     return model
 

@@ -56,6 +56,11 @@ def guarantee(
             "was measured for that. Set standardise = false, and bring the features to like scales "
             "by constants that do not come from the data (factors of [alignment] dictionary)."
         )
+    if getattr(options, "errors", False):
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} and algorithm.errors is true: standard "
+            "errors would be released without noise; set errors = false, or epsilon = 0."
+        )
     if algorithm.model.kind == "networks" and schema.labels.task == "regression":
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} and the labels are numbers to predict: "

@@ -16,6 +16,7 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
+from intarsia.errors import ExperimentError, RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -303,3 +304,88 @@ def test_the_secret_basis_is_well_conditioned_and_one_for_all_owners_of_a_featur
 def test_options_of_the_system_are_checked():
     with pytest.raises(Exception, match="system"):
         dataclasses.replace(HyFDCA(), system="frame")
+
+
+# -- standard errors
+
+SHAPES = {
+    "columns": ((1, 3), {}),
+    "rows": ((3, 1), {}),
+    "copies": ((2, 3), {"shared_rows": 40, "shared_columns": 2}),
+}
+
+
+def concluded(shape, mode="plain", labels=BINARY, rounds=12, **options):
+    x, y = table(240, 6, 0)
+    y = x @ np.linspace(-1, 1, 6) + 0.3 * np.sin(np.arange(240)) if labels != BINARY else y
+    grid, more = SHAPES[shape]
+    engine = engine_over(rectangles(x, y, *grid, **more), mode, labels)
+    server = begun(engine, HyFDCA(**options))
+    for number in range(1, rounds + 1):
+        engine.begin_round(number)
+        server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    schema = engine.schema("train")
+    columns = np.array([int(str(name)[1:]) for name in schema.features.ids])
+    return x[:, columns], y, final
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize("weight", [1e-6, 0.1])
+def test_errors_are_those_of_the_penalised_fisher_information_of_the_pooled_table(
+    shape, mode, weight
+):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    given = {"loss": "logistic", "regularisation": weight, "errors": True}
+    x, y, final = concluded(shape, mode, **given)
+    w = final.weights[0]
+    p = 1 / (1 + np.exp(-x @ w))
+    gradient = x.T @ (p - (y > 0)) / len(x) + weight * w
+    assert abs(gradient).max() < 1e-7  # the optimum
+    information = x.T @ ((p * (1 - p))[:, None] * x) + weight * len(x) * np.eye(len(w))
+    expected = np.sqrt(np.diag(np.linalg.inv(information)))
+    np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
+
+
+def test_errors_without_a_penalty_are_those_of_ordinary_least_squares():
+    given = {"loss": "squared", "regularisation": 1e-10, "errors": True}
+    x, y, final = concluded("columns", labels=Labels("regression"), **given)
+    found, squares, _, _ = np.linalg.lstsq(x, y, rcond=None)
+    variance = squares[0] / (len(x) - x.shape[1])
+    expected = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
+    np.testing.assert_allclose(final.weights[0], found, rtol=1e-6)
+    np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
+    assert final.degrees_of_freedom[0] == pytest.approx(len(x) - x.shape[1], abs=1e-4)
+
+
+def test_without_being_asked_for_there_are_none():
+    _, _, final = concluded("columns", loss="logistic", rounds=2)
+    assert final.errors is None
+    assert final.notes == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "hinge"},
+        {"loss": "logistic", "method": "ascent"},
+        {"loss": "logistic", "frame": False},
+        {"loss": "logistic", "system": "rows"},
+    ],
+)
+def test_errors_are_refused_where_nothing_gives_them(options):
+    with pytest.raises(ExperimentError, match="standard errors"):
+        HyFDCA(errors=True, **options)
+
+
+def test_a_client_refuses_errors_that_the_experiment_did_not_ask_for():
+    engine = after_a_round("columns", "logistic")[0]
+    states = engine.get_states()
+    messages = {
+        name: newton_shares.Inverse(np.zeros((1, len(one.frame), len(one.frame))))
+        for name, one in states.items()
+    }
+    with pytest.raises(RefusedError, match=r"algorithm\.errors of this experiment is false"):
+        engine.sum(newton_shares.own_variances, messages)

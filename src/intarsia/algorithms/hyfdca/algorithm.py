@@ -201,6 +201,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
     """Go on with Newton's method in the primal from the present duals."""
     if warm:
         server = dual_ascent.catch_up(server, clients)
+    shared = server.options.system == "shares" or server.options.errors
     phase = newton.begin(
         clients,
         alpha=server.alpha,
@@ -213,7 +214,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         labelled=server.counting,
         sparse=server.sparse,
         frame=server.options.frame,
-        dealer=server.dealer if server.options.system == "shares" or clients.sealed else None,
+        dealer=server.dealer if shared or clients.sealed else None,
         told=server.weighted,
     )
     return replace(server, phase=phase)
@@ -253,12 +254,29 @@ def certify(
 
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
-    """Certify the final model and reveal it."""
+    """Certify the final model and reveal it, with standard errors where they are asked for."""
+    final = _conclude(server, clients, rng)
+    if server.options.errors and final.errors is None:
+        why = "the run did not end in Newton's method with a shared system"
+        if server.features > newton.MOST_FEATURES:
+            why = f"there are {server.features} features, more than {newton.MOST_FEATURES}"
+        note = f"No standard errors (algorithm.errors): {why}."
+        return replace(final, notes=(*final.notes, note))
+    return final
+
+
+def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     if server.partial is not None:
         _, partial = _enter_partial(server, clients)
         _, info, weights = partial_participation.certify(partial, clients)
         # discloses the model: the server may predict with it
         return fl.FinalResult(info, clients.reveal(weights))
+    if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
+        _check_readers(server)
+        phase, info = newton.certify(newton.take_all(server.phase), clients)
+        weights = newton.reveal_weights(clients)
+        errors, left = newton.reveal_errors(phase, clients, weights, rng)
+        return fl.FinalResult(info, weights, errors=errors, degrees_of_freedom=left)
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
         return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))

@@ -73,12 +73,12 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_conjugate,
     multiply_exact,
 )
-from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, solve_shared
+from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, reveal_variances, solve_shared
 from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 
-_FRAME = 512  # most features for the exact solve
+MOST_FEATURES = 512  # most features for the exact solve
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -193,7 +193,7 @@ def begin(
 
 def solves_exactly(frame: bool, features: int) -> bool:
     """Return whether the phase solves Newton's system exactly."""
-    return frame and features <= _FRAME
+    return frame and features <= MOST_FEATURES
 
 
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
@@ -391,6 +391,38 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     outputs = len(newton.weight)
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton, info(newton)
+
+
+def take_all(newton: Newton) -> Newton:
+    """Return the state that takes all samples into the Hessian, each with its curvature."""
+    return replace(newton, budget=newton.samples, faded=False)
+
+
+def reveal_errors(
+    newton: Newton, clients: Clients, weights: Array, rng: RandomKey
+) -> tuple[Array, Array]:
+    """Return the standard errors of the weights and the degrees of freedom that are left.
+
+    (outputs, features) and (outputs,), at a point with all samples in the Hessian.
+
+        V = σ² (λI + 1/N Xᵀ h X)⁻¹ / N
+
+    is the inverse of the penalised Fisher information λN I + Xᵀ h X: of the posterior with the
+    prior N(0, 1/(λN)) on each weight (Wahba 1983, Nychka 1988), without a penalty that of
+    maximum likelihood. σ² is 1 for the logistic loss. For the squared loss it is the residual sum
+    of squares over N - tr((Xᵀ X + λN I)⁻¹ Xᵀ X), the degrees of freedom that are left.
+    """
+    assert newton.dealer is not None
+    outputs, samples = len(newton.weight), newton.samples
+    diagonal = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    taken = (1 - newton.regularisation * diagonal).sum(axis=1)
+    left = np.maximum(samples - taken, 0.0)
+    variance = np.ones(outputs)
+    if newton.loss == losses.SQUARED:
+        ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
+        squares = 2 * samples * (newton.primal - ridge)
+        variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
+    return np.sqrt(variance[:, None] * diagonal / samples), left
 
 
 def reveal_weights(clients: Clients) -> Array:

@@ -159,6 +159,21 @@ class SystemShare:
     system: fl.Halves  # (2, outputs · features · (features + 3) / 2 + 2 · clients)
 
 
+@dataclass(frozen=True)
+class Inverse:
+    """The inverse system's part of the client's own features, in units of the system's size."""
+
+    inverse: Array  # (outputs, own features, own features) in the secret basis
+
+
+@fl.describe("how exactly each model weight is known")
+@dataclass(frozen=True)
+class OwnVariances:
+    """A client's share of the inverse Hessian's diagonal."""
+
+    variances: fl.PerFeature  # (outputs, features)
+
+
 def deal_overlaps(schema: Schema) -> Dealer:
     """Return who has which samples in common with whom, and a secret of the dealer's own."""
     index = schema.samples
@@ -219,7 +234,38 @@ def solve_shared(
 ) -> dict[ClientId, Array]:
     """Return the Newton direction's coefficients for each client's features, (outputs, features).
 
-    They are in units of the system's size, which each client knows.
+    They are in units of the system's size, which each client knows; parameters as `_open_system`.
+    """
+    y = np.empty((outputs, dealer.features))
+    for c, (hessian, gradient) in enumerate(_open_system(clients, dealer, bounds, outputs, rng)):
+        y[c] = np.linalg.solve(hessian, gradient)
+    return {name: np.ascontiguousarray(y[:, own.features]) for name, own in dealer.overlaps.items()}
+
+
+def reveal_variances(
+    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
+) -> Array:
+    """Return the diagonal of (λI + 1/N Xᵀ h X)⁻¹, (outputs, features); given as there.
+
+    The server inverts the system in its secret basis P, (P H Pᵀ)⁻¹ = M, and tells each client the
+    part of M of its own features. H⁻¹ = Pᵀ M P: who owns a feature knows its column of P.
+    """
+    inverses = np.stack(
+        [np.linalg.inv(one) for one, _ in _open_system(clients, dealer, bounds, outputs, rng)]
+    )
+    own = {
+        name: Inverse(np.ascontiguousarray(inverses[:, one.features[:, None], one.features]))
+        for name, one in dealer.overlaps.items()
+    }
+    # discloses how exactly each weight is known, beside the weight itself
+    found: Array = clients.reveal(clients.sum(own_variances, own).variances)
+    return found
+
+
+def _open_system(
+    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
+) -> list[tuple[Array, Array]]:
+    """Return each output's Hessian and gradient in secret bases, in units of the system's size.
 
     Parameters
     ----------
@@ -275,11 +321,7 @@ def solve_shared(
         blind = _bound(blinds[name], last[own.number].tobytes())
         _blind(taken, own.features, blind, dealer.features)
     words = opened[: taken.size].reshape(taken.shape) - taken
-    y = np.empty((outputs, dealer.features))
-    for c, values in enumerate(product_values(words)):
-        hessian, gradient = unpack(values, dealer.features)
-        y[c] = np.linalg.solve(hessian, gradient)
-    return {name: np.ascontiguousarray(y[:, own.features]) for name, own in overlaps.items()}
+    return [unpack(values, dealer.features) for values in product_values(words)]
 
 
 def _deal_products(
@@ -547,7 +589,32 @@ def _own_part(point: Point, rows: Array) -> NDArray[np.uint64]:
     return np.stack(parts)
 
 
+@fl.client_function
+def own_variances(
+    state: Point | Sharing, block: Block, message: Inverse, rng: fl.RandomKey
+) -> tuple[Point, OwnVariances]:
+    """Send this client's share of the inverse Hessian's diagonal, of its own features.
+
+    Raises
+    ------
+    RefusedError
+        If the experiment did not ask for standard errors.
+    """
+    point = state.point if isinstance(state, Sharing) else state
+    if not point.options.errors:
+        raise RefusedError(
+            "Standard errors were asked for where algorithm.errors of this experiment is false; "
+            "run the algorithm as it is at the server, or set algorithm.errors = true."
+        )
+    variances = np.empty_like(point.w)
+    for c, inverse in enumerate(message.inverse):
+        variances[c] = np.einsum("pj,pj->j", point.frame, inverse @ point.frame)
+    variances *= point.feature_share / point.system_scale[:, None]
+    return point, OwnVariances(variances)
+
+
 SENDS = (
     *fl.sums(mask_rows, reveals=("announced",)),
     *fl.sums(multiply_rows, reveals=("system",)),
+    *fl.each(fl.sums(own_variances, reveals=("variances",)), needed=lambda options: options.errors),
 )

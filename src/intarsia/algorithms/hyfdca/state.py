@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from intarsia.core.algorithm import RandomKey, Release, evolve
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import Count, Positive, PositiveFraction, check_ranges
+from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 
 
@@ -49,11 +51,36 @@ class HyFDCA:
     # σ, damps a client's steps against those that others take at the same time
     sigma: Annotated[Positive, "1 trusts the steps, γ times the number of clients is safe"] = 1.0
 
+    # standard errors of the weights at the end, by the shared system: what they disclose is
+    # declared, and one more system is solved; so who wants them asks for them
+    errors: bool = False
+
     retired: ClassVar[frozenset[str]] = frozenset({"owners"})
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
         check_ranges(self)
+        if self.errors:
+            _check_errors(self)
+
+
+def _check_errors(options: HyFDCA) -> None:
+    if options.loss not in ("logistic", "squared"):
+        raise ExperimentError(
+            f"algorithm.errors asks for standard errors of the loss {options.loss!r}, which is no "
+            'likelihood; set algorithm.loss = "logistic" or "squared", or errors = false.'
+        )
+    for key, value, needed in (
+        ("method", options.method, options.method != "ascent"),
+        ("frame", options.frame, options.frame),
+        ("system", options.system, options.system != "rows"),
+    ):
+        if not needed:
+            raise ExperimentError(
+                f"algorithm.errors asks for standard errors, which Newton's shared system gives, "
+                f"and algorithm.{key} = {json.dumps(value)} does without it; remove "
+                f"algorithm.{key}, or set errors = false."
+            )
 
 
 Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton

@@ -1,0 +1,48 @@
+"""The coefficients of a finished run's linear model, with the units that its experiment names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intarsia.errors import ExperimentError
+from intarsia.experiment import feature_dictionary
+from intarsia.models.coefficients import Scorecard, Summary, summarise
+from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.serialization import read_model
+from intarsia.results.run_folder import describe
+
+
+def coefficients(folder: Path | str, scorecard: Scorecard | None = None) -> Summary:
+    """Return the coefficients of the model in a run's folder, or in a site's folder of its own.
+
+    A site has those of its own columns, and its own part of the intercept.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no finished run, or no model.
+    ExperimentError
+        If the model is not linear, or no scorecard can be made of it.
+    """
+    folder = Path(folder)
+    model = read_model(folder / "model")
+    if not isinstance(model, LinearClassifier | LinearRegressor):
+        raise ExperimentError(
+            f"The model in {folder} has no coefficients of all columns: it is "
+            f"{'networks' if not hasattr(model, 'coef_') else type(model).__name__} or one model "
+            'for each client; train a linear model, such as algorithm.name = "hyfdca".'
+        )
+    return summarise(model, units=_units(folder), scorecard=scorecard)
+
+
+def _units(folder: Path) -> dict[str, str]:
+    """Return the units of features: of the dictionary, where its file is there, else of clients."""
+    description = describe(folder)
+    path = description.alignment.dictionary
+    dictionary = feature_dictionary.load(path if path and Path(path).is_file() else None)
+    found: dict[str, str] = {}
+    for client in description.clients:
+        for name, unit in client.units.items():
+            found[dictionary.column(client.name, name, {}).feature] = unit
+    agreed = {name: one.unit for name, one in dictionary.features.items() if one.unit is not None}
+    return {**found, **agreed}

@@ -1,0 +1,245 @@
+"""The coefficients of a linear model as a table: on the scale of the tables, with their errors.
+
+A linear model is trained on standardised features; a coefficient here is per unit of the column
+as the table has it. With standard errors that were stored at the end of training
+(`algorithm.errors` of hyfdca): intervals, and the p-value of the hypothesis that it is 0.
+
+They are those of the penalised estimate: the diagonal of σ² (Xᵀ h X + λN I)⁻¹, the inverse of the
+penalised Fisher information (Wahba 1983, Nychka 1988). The penalty draws coefficients to 0, so
+that an interval is around a value that is too small; without it these are the errors of maximum
+likelihood. σ² is 1 for the logistic loss (normal distribution), and for the squared loss it comes
+of the residuals (Student's t with the degrees of freedom that are left).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+from intarsia.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from intarsia.models.serialization import LinearModel
+
+_LEVEL: Final = 0.975  # of the 95 % interval
+INTERCEPT_ROW, CENTRED_ROW = "intercept", "intercept at the means"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorecard:
+    """How log-odds become points: base_score at base_odds, and so many more double the odds."""
+
+    points: float = 20.0  # that double the odds; negative: that halve them
+    base_score: float = 600.0
+    base_odds: float = 50.0  # of the second class against the first
+
+    def __post_init__(self) -> None:
+        for name in ("points", "base_score", "base_odds"):
+            if not math.isfinite(getattr(self, name)):
+                raise ExperimentError(
+                    f"The scorecard's {name} is {getattr(self, name)}; give a finite number."
+                )
+        if not self.points:
+            raise ExperimentError(
+                "The scorecard's points to double the odds are 0; give a number, such as 20."
+            )
+        if not self.base_odds > 0:
+            raise ExperimentError(
+                f"The scorecard's base odds are {self.base_odds:g}; give a number above 0, such "
+                "as 50 (for 50 to 1)."
+            )
+
+    @property
+    def factor(self) -> float:
+        """Return the points of one unit of log-odds."""
+        return self.points / math.log(2)
+
+    @property
+    def offset(self) -> float:
+        """Return the points of even odds."""
+        return self.base_score - self.factor * math.log(self.base_odds)
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """One coefficient, per unit of its column."""
+
+    feature: str
+    unit: str | None
+    output: str | None  # the class against the rest, where there are more than two
+    estimate: float
+    error: float | None = None  # standard error
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    p: float | None = None  # two-sided, of being 0
+    odds_ratio: float | None = None  # logistic loss: of one unit more
+    odds_low: float | None = None
+    odds_high: float | None = None
+    points: float | None = None  # of a scorecard, for each unit
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The coefficients of a model; `str` of it is a table."""
+
+    rows: tuple[Coefficient, ...]
+    loss: str
+    regularisation: float
+    classes: tuple[Any, ...] = ()  # the coefficients speak for the second of two
+    notes: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Return the names of the columns that say something."""
+        names = [one.name for one in fields(Coefficient)]
+        given = {name for name in names for row in self.rows if getattr(row, name) is not None}
+        return tuple(name for name in names if name in {*given, "feature", "estimate"})
+
+    def cells(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows in the order of `header`; None where there is no number."""
+        for row in self.rows:
+            yield tuple(getattr(row, name) for name in self.header)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+    def write(self, file: TextIO) -> None:
+        """Write the rows as CSV with a header; no number is an empty cell."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.cells())
+
+    def __str__(self) -> str:
+        table = [self.header, *([_text(one) for one in row] for row in self.cells())]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _text(cell: Any) -> str:
+    """Return what a cell shows."""
+    if cell is None:
+        return "–"
+    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+
+
+def summarise(
+    model: LinearModel,
+    *,
+    units: Mapping[str, str] | None = None,
+    scorecard: Scorecard | None = None,
+) -> Summary:
+    """Return the coefficients of a fitted linear model, the intercept first.
+
+    Parameters
+    ----------
+    units
+        Of features, by name.
+    scorecard
+        Gives each coefficient its points; of a logistic model of two classes.
+
+    Raises
+    ------
+    ExperimentError
+        If there is a scorecard, and the model has no log-odds of two classes.
+    """
+    classes = tuple(getattr(model, "classes_", np.zeros(0)).tolist())
+    loss = getattr(model, "loss", "squared")
+    if scorecard is not None and not (loss == "logistic" and len(classes) == 2):
+        raise ExperimentError(
+            f"A scorecard is made of log-odds of two classes, and this model has the loss {loss!r} "
+            f"and {len(classes)} classes; train with the logistic loss on two classes."
+        )
+    table = _Table(model, loss, classes, dict(units or {}), scorecard)
+    notes = [
+        f"estimates are penalised: regularisation {model.regularisation:g} draws them towards 0."
+    ]
+    if classes and len(classes) == 2:
+        notes.append(f"a positive coefficient speaks for {classes[1]!r} against {classes[0]!r}.")
+    if table.errors is None:
+        notes.append("no standard errors were stored; hyfdca stores them with errors = true.")
+    else:
+        notes.append(
+            "standard errors are of the penalised estimate: the inverse of the Fisher information "
+            "plus regularisation times samples."
+        )
+    return Summary(tuple(table.rows()), loss, float(model.regularisation), classes, tuple(notes))
+
+
+class _Table:
+    """The rows of one model."""
+
+    def __init__(
+        self,
+        model: LinearModel,
+        loss: str,
+        classes: tuple[Any, ...],
+        units: Mapping[str, str],
+        scorecard: Scorecard | None,
+    ) -> None:
+        self.coef = np.atleast_2d(model.coef_)
+        self.intercept = np.atleast_1d(model.intercept_)
+        self.means = getattr(model, "means_", None)
+        names = getattr(model, "feature_names_in_", None)
+        width = self.coef.shape[1]
+        self.names = [f"x{j}" for j in range(width)] if names is None else list(map(str, names))
+        self.errors = getattr(model, "errors_", None)
+        self.intercept_errors = getattr(model, "intercept_errors_", None)
+        self.left = getattr(model, "degrees_of_freedom_", None)
+        self.loss, self.units, self.scorecard = loss, units, scorecard
+        several = len(self.intercept) > 1
+        self.outputs = [str(one) for one in classes] if several else [None]
+
+    def rows(self) -> Iterator[Coefficient]:
+        """Yield the intercept and the features of each output."""
+        for c, output in enumerate(self.outputs):
+            constant = self.intercept[c]
+            own = None if self.intercept_errors is None else self.intercept_errors[c]
+            # of the value at the means alone the error is known without what parties keep
+            centred = self.means is not None and bool(np.any(self.means))
+            yield self._row(INTERCEPT_ROW, c, output, constant, None if centred else own)
+            if centred and own is not None:
+                value = constant + self.coef[c] @ self.means
+                yield self._row(CENTRED_ROW, c, output, value, own)
+            for j, name in enumerate(self.names):
+                error = None if self.errors is None else self.errors[c, j]
+                yield self._row(name, c, output, self.coef[c, j], error)
+
+    def _row(
+        self, name: str, c: int, output: str | None, estimate: float, error: float | None
+    ) -> Coefficient:
+        estimate = float(estimate)
+        special = name in (INTERCEPT_ROW, CENTRED_ROW)
+        found: dict[str, Any] = {}
+        if error is not None and math.isfinite(error) and error > 0:
+            ratio = abs(estimate) / float(error)
+            if self.loss == "squared" and self.left is not None:  # Student's t
+                quantile, below = stdtrit(self.left[c], _LEVEL), stdtr(self.left[c], -ratio)
+            else:
+                quantile, below = ndtri(_LEVEL), ndtr(-ratio)
+            reach = float(quantile) * float(error)
+            found = {"error": float(error), "low": estimate - reach, "high": estimate + reach}
+            found["p"] = 2 * float(below)
+        if self.loss == "logistic" and not special:
+            found["odds_ratio"] = _power(estimate)
+            if "low" in found:
+                found |= {"odds_low": _power(found["low"]), "odds_high": _power(found["high"])}
+        if self.scorecard is not None and name != CENTRED_ROW:
+            found["points"] = self.scorecard.factor * estimate
+            if special:
+                found["points"] += self.scorecard.offset
+        return Coefficient(
+            name, None if special else self.units.get(name), output, estimate, **found
+        )
+
+
+def _power(value: float) -> float | None:
+    """Return e to a power; None where no number is as large."""
+    return math.exp(value) if value < 700 else None

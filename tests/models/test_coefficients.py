@@ -1,0 +1,168 @@
+"""The table of coefficients: on the tables' scale, as an independent fit of the pooled table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from intarsia.cli.main import main
+from intarsia.errors import ExperimentError
+from intarsia.models.coefficients import Scorecard
+from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.serialization import read_model, write_model
+
+FILE = """
+[experiment]
+name = "risk"
+rounds = 60
+tolerance = 1e-13
+checkpoint_seconds = 0
+yardsticks = false
+
+[split]
+test = 0.0
+
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = 1e-9
+{errors}
+[[client]]
+name = "bank"
+path = "bank.csv"
+id = "id"
+label = "default"
+units = {{ income = "EUR" }}
+
+[[client]]
+name = "shop"
+path = "shop.csv"
+id = "id"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, capfd):
+    """Return a folder with tables of two clients, and the pooled rows and labels."""
+    rng = np.random.default_rng(0)
+    x = rng.normal([40, 3000, 2], [10, 500, 3], size=(300, 3))
+    score = (x - [40, 3000, 2]) / [10, 500, 3] @ [1.0, -0.5, 0.8] + 0.4
+    y = (score + rng.logistic(size=300) > 0).astype(int)
+    bank = [f"{k},{a},{b},{c}" for k, ((a, b, _), c) in enumerate(zip(x, y, strict=True))]
+    shop = [f"{k},{c}" for k, (_, _, c) in enumerate(x)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,age,income,default", *bank]) + "\n")
+    (tmp_path / "shop.csv").write_text("\n".join(["id,orders", *shop]) + "\n")
+    (tmp_path / "risk.toml").write_text(FILE.format(errors="errors = true"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path, x, y
+
+
+def table_of(capfd, *options):
+    capfd.readouterr()
+    assert main(["coefficients", "runs/risk", "--json", *options]) == 0
+    found = json.loads(capfd.readouterr().out)
+    return {row["feature"]: row for row in found["rows"]}, found
+
+
+def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folder, capfd):
+    _, x, y = folder
+    assert main(["run", "risk.toml", "--quiet"]) == 0
+    rows, found = table_of(capfd)
+    centred = x - x.mean(axis=0)
+    fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky")
+    fit.fit(centred / centred.std(axis=0), y)
+    coef = fit.coef_[0] / centred.std(axis=0)
+    p = fit.predict_proba(centred / centred.std(axis=0))[:, 1]
+    design = np.column_stack([centred, np.ones(len(x))])
+    information = design.T @ ((p * (1 - p))[:, None] * design)
+    errors = np.sqrt(np.diag(np.linalg.inv(information)))
+    for j, name in enumerate(["age", "income", "orders"]):
+        row = rows[name]
+        assert row["estimate"] == pytest.approx(coef[j], rel=1e-6)
+        assert row["error"] == pytest.approx(errors[j], rel=1e-6)
+        assert row["odds_ratio"] == pytest.approx(math.exp(coef[j]), rel=1e-6)
+        assert row["high"] - row["low"] == pytest.approx(2 * 1.959964 * errors[j], rel=1e-6)
+        z = abs(coef[j]) / errors[j]
+        assert row["p"] == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-4)
+    at_means = fit.intercept_[0]
+    assert rows["intercept"]["estimate"] == pytest.approx(
+        at_means - coef @ x.mean(axis=0), rel=1e-6
+    )
+    assert rows["intercept"]["error"] is None
+    assert rows["intercept at the means"]["estimate"] == pytest.approx(at_means, rel=1e-6)
+    assert rows["intercept at the means"]["error"] == pytest.approx(errors[3], rel=1e-6)
+    assert [rows[name]["unit"] for name in ("age", "income", "orders")] == [None, "EUR", None]
+    assert any("Fisher information plus" in note for note in found["notes"])
+
+
+def test_without_stored_errors_coefficients_are_told_alone(folder, capfd):
+    (folder[0] / "risk.toml").write_text(FILE.format(errors=""))
+    assert main(["run", "risk.toml", "--quiet"]) == 0
+    rows, found = table_of(capfd)
+    assert rows["age"]["error"] is None
+    assert rows["age"]["odds_ratio"] is not None
+    assert "intercept at the means" not in rows
+    assert any("errors = true" in note for note in found["notes"])
+
+
+def test_points_of_a_scorecard_add_up_to_the_base_score_at_the_base_odds(folder, capfd):
+    assert main(["run", "risk.toml", "--quiet"]) == 0
+    card = ("--scorecard", "--points", "40", "--base-score", "500", "--base-odds", "4")
+    rows, _ = table_of(capfd, *card, "--out", "card.csv")
+
+    def total(row):
+        return rows["intercept"]["points"] + sum(
+            rows[name]["points"] * value for name, value in row.items()
+        )
+
+    row = {"age": 41.0, "income": 2900.0, "orders": 1.0}
+    log_odds = rows["intercept"]["estimate"] + sum(
+        rows[name]["estimate"] * value for name, value in row.items()
+    )
+    assert total(row) == pytest.approx(500 + 40 * (log_odds - math.log(4)) / math.log(2))
+    lines = Path("card.csv").read_text(encoding="utf-8").splitlines()
+    written = {line["feature"]: line for line in csv.DictReader(lines)}
+    assert float(written["age"]["points"]) == rows["age"]["points"]
+
+
+def test_a_model_that_is_written_and_read_has_the_same_table(tmp_path):
+    model = LinearRegressor.from_weights(
+        {"age": 1.0, "flat": 0.0},
+        means={"age": 40.0, "flat": 1.0},
+        scales={"age": 10.0, "flat": 1.0},
+        intercept=2.0,
+    )
+    model.errors_, model.intercept_errors_ = np.array([[0.05, np.nan]]), np.array([0.5])
+    model.degrees_of_freedom_ = np.array([8.0])
+    write_model(model, tmp_path)
+    again = read_model(tmp_path)
+    assert again.summary() == model.summary()
+    text = io.StringIO()
+    again.summary().write(text)
+    row = again.summary().rows[2]
+    # 2.306004 is the 97.5 % quantile of Student's t with 8 degrees of freedom
+    assert row.high == pytest.approx(0.1 + 2.306004 * 0.05, rel=1e-6)
+    assert again.summary().rows[3].error is None
+    assert text.getvalue().startswith("feature,estimate,error,low,high,p\nintercept,-2.0,,,,\n")
+
+
+def test_a_scorecard_of_no_log_odds_is_refused():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.raises(ExperimentError, match="log-odds of two classes"):
+        LinearRegressor().fit(x, x[:, 0]).summary(scorecard=Scorecard())
+    model = LinearClassifier(loss="hinge").fit(x, x[:, 0] > 0)
+    with pytest.raises(ExperimentError, match="'hinge'"):
+        model.summary(scorecard=Scorecard())
+
+
+@pytest.mark.parametrize("wrong", [{"points": 0}, {"base_odds": 0}, {"base_score": math.inf}])
+def test_a_scorecard_of_wrong_numbers_is_refused(wrong):
+    with pytest.raises(ExperimentError, match="scorecard's"):
+        Scorecard(**wrong)
