@@ -113,7 +113,7 @@ MUTATIONS = [
         ("long texts", "if any(len(one) > LONGEST_LEVEL or", "if any(", TEXTS),
         ("sentences", " or len(one.split()) > MOST_WORDS", "", TEXTS),
         ("addresses", "if any(_ADDRESS.search(one) for one in given):", "if False:", TEXTS),
-        ("dates as text", "if 2 * sum(bool(_DATE", "if 0 * sum(bool(_DATE", TEXTS),
+        ("dates as text", "return 2 * sum(bool(_DATE", "return 0 * sum(bool(_DATE", TEXTS),
         ("texts as categories", "        if not own.listed:\n", "        if False:\n", TEXTS),
         ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
     ),
