@@ -296,9 +296,8 @@ REFUSED: dict[str, Case] = {
         shop={"customer": lambda i, old: str(i + 900)},
     ),
     "a NUL": Case(
-        f"{BANK_CSV}line 32 has a NUL character ('5,-24,0,1\\n7\\x00'), so that the file is not "
-        "text, or not of this encoding; set format or encoding to what it is, or save it as UTF-8 "
-        "text.",
+        f"{BANK_CSV}line 32 has a NUL character ('5,-24,0,1\\n7\\x00'), which is not text; set "
+        "format or encoding to what it is, or save it as UTF-8 text.",
         bank_file=lambda text: text + "7\0,1,2,3,0,1\n",
     ),
     "a line that is too long": Case(

@@ -91,8 +91,8 @@ def _utf_8(content: bytes, source: Source) -> bytes:
     if place >= 0:
         line = text.count("\n", 0, place) + 1
         raise source.error(
-            f"line {line} has a NUL character ({text[max(0, place - 11) : place + 1]!r}), so that "
-            "the file is not text, or not of this encoding",
+            f"line {line} has a NUL character ({text[max(0, place - 11) : place + 1]!r}), which is "
+            "not text",
             "set format or encoding to what it is, or save it as UTF-8 text",
             "save it as UTF-8 text",
         )
