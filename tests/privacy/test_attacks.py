@@ -515,6 +515,17 @@ DUAL = {
     "DirectionProducts.line": 2,
     "TriedSlopes.slopes": 19,
 }
+# the scores of all test samples, without whose each is: how many of each class lie at each place
+FIGURES = {
+    "ClassCounts.counts": 4,
+    "ScoreCounts.counts": 65536,
+    "ScoreCounts.places": 65536,
+    "ScoreSums.brier": 1,
+    "ScoreSums.calibration": 30,
+    "ScoreSums.count": 1,
+    "ScoreSums.score": 1,
+    "ScoreSums.square": 1,
+}
 WIDE = 200  # features of sparse tables
 CONJUGATE = {"Applied.squares": 2, "Curved.squares": 2}
 
@@ -524,15 +535,15 @@ CONJUGATE = {"Applied.squares": 2, "Curved.squares": 2}
     ("kind", "read"),
     [("newton", SCALARS), ("newton by conjugate gradients", {**SCALARS, **CONJUGATE})],
 )
-def test_the_server_of_newtons_method_reads_scalars_only(servers, mode, kind, read):
+def test_the_server_of_newtons_method_reads_scalars_and_figures_only(servers, mode, kind, read):
     server = servers(mode, kind)
     # before and after the phase; of pairs of clients with labels in common, that they agree
     model = {"LabelDifferences.totals": 2, "Constant.features": FEATURES, "OwnWeights.w": FEATURES}
-    assert revealed(server) == {**read, **model}
+    assert revealed(server) == {**read, **model, **FIGURES}
     assert in_the_clear(server) == set()
 
 
-def test_the_server_of_newtons_method_in_the_dual_reads_scalars_only(tmp_path):
+def test_the_server_of_newtons_method_in_the_dual_reads_scalars_and_figures_only(tmp_path):
     """Sparse tables with more features than samples, and the ascent in chunks before."""
     rng = np.random.default_rng(0)
     source = []
@@ -548,7 +559,7 @@ def test_the_server_of_newtons_method_in_the_dual_reads_scalars_only(tmp_path):
     assert server.of("sum", "take_steps", "north")
     assert server.of("sum", "sweep", "north")
     model = {"Constant.features": WIDE, "ShareOfWeights.w": WIDE}
-    assert revealed(server) == {**BEFORE, **CHUNKS, **DUAL, **model}
+    assert revealed(server) == {**BEFORE, **CHUNKS, **DUAL, **model, **FIGURES}
     assert in_the_clear(server) == set()
 
 
@@ -577,7 +588,7 @@ def in_the_clear(server: Server) -> set[str]:
             if one.kind != "reveal" and readable and own:
                 found.add(f"{one.function}.{name}")
     counts = {name for name in found if name.endswith(".counts")}
-    return {name for name in found - counts if not name.startswith("grade.")}
+    return {name for name in found - counts if not name.startswith(("grade.", "measure."))}
 
 
 def test_one_recovered_table_is_noticed():
