@@ -22,7 +22,7 @@ round is one Newton step:
    stays: it then misses what bends F, such as columns of which it has no row.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more; with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
-   had any some steps ago, or at the end of a tiny step's direction. Products of
+   had any some steps ago, or at the end of a short step's direction. Products of
    dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
 3. step: new scores, dual points and curvatures at the one client that reads a sample's scores, of
@@ -84,6 +84,7 @@ _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
 _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
+_RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
@@ -245,7 +246,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = replace(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
-    tiny = (length < _TINY) & newton.faded
+    tiny = (length < _RETURN) & newton.faded
     if tiny.any():
         # there and back: samples that gain curvature on the whole way count from now on
         newton = _at(newton, clients, tiny.astype(np.float64), np.zeros_like(length))
