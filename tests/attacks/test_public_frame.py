@@ -200,7 +200,7 @@ def test_of_two_owners_of_the_same_columns_the_solver_has_the_gram_matrix_of_the
     """What docs/privacy/newton.md says of them: both know the frame, whatever it is drawn from."""
     x, y = table(90, 5)
     parties = {"a": block(x, y, range(40), range(5)), "b": block(x, y, range(40, 90), range(5))}
-    engine = trained(parties)
+    engine = trained(parties, secrets_of(parties))  # a frame whose inverse is known to 1e-8
     point, system, _ = engine.of("solve", "a")[0]
     inverse = np.linalg.inv(point.frame)
     whole = inverse @ system.hessian[0] @ inverse.T - OPTIONS.regularisation * np.eye(5)

@@ -128,7 +128,7 @@ def test_who_has_seen_enough_of_the_results_is_told_nothing(finished_run):
     found = intarsia("predict", finished_run, "bank.csv", stdout=writing)
     os.close(writing)
     assert found.returncode == 1
-    assert "error" not in found.stderr
+    assert "error:" not in found.stderr
     assert "Traceback" not in found.stderr
 
 

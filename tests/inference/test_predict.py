@@ -174,7 +174,7 @@ def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was
             "values, and put a value with a separator in quotes.",
         ),
         ("age,sex\n1,F\nn/a,M\n", [], "correct it, or let it count as missing: --missing 'n/a'."),
-        ("age\n1\0\n", [], "or not of this encoding; save it as UTF-8 text."),
+        ("age\n1\0\n", [], "which is not text; save it as UTF-8 text."),
         ("customer,age\n1,2020-01-02\n", [], "leave it out of the table."),
         ("", [], "empty"),
         ("customer,age\n1,2\n1,3\n", [], "repeat"),

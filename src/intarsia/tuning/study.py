@@ -286,7 +286,7 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
                 study.enqueue_trial(_own_values(work.described, how))
             # a sampler of its own for each trial: the values depend on those before alone
             entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
-            drawn = np.random.SeedSequence(entropy).generate_state(1)[0]
+            drawn = np.random.default_rng(entropy).bit_generator.seed_seq.generate_state(1)[0]
             study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
             trial = study.ask()
         values = {key: _value(trial, key, one) for key, one in how.ranges.items()}
