@@ -443,7 +443,9 @@ def _grading(
         return state, exchanged.counted(found, message.centre, message.scale)
 
     calls = (grade, count_classes, measure, sum_scores, count_scores)
-    return _Functions(*(_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls))
+    named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
+    # bins of one client's own would tell its scores
+    return _Functions(*named[:-1], fl.told_the_same(named[-1]))
 
 
 @dataclass(frozen=True)

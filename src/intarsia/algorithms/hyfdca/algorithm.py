@@ -274,8 +274,7 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
     if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
-        weights = newton.reveal_weights(clients)
-        errors, left = newton.reveal_errors(phase, clients, weights, rng)
+        weights, errors, left = newton.reveal_errors(phase, clients, rng)
         return fl.FinalResult(info, weights, errors=errors, degrees_of_freedom=left)
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):

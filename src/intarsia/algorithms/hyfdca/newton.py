@@ -399,12 +399,11 @@ def take_all(newton: Newton) -> Newton:
     return replace(newton, budget=newton.samples, faded=False)
 
 
-def reveal_errors(
-    newton: Newton, clients: Clients, weights: Array, rng: RandomKey
-) -> tuple[Array, Array]:
-    """Return the standard errors of the weights and the degrees of freedom that are left.
+def reveal_errors(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Array, Array, Array]:
+    """Return the weights, their standard errors and the degrees of freedom that are left.
 
-    (outputs, features) and (outputs,), at a point with all samples in the Hessian.
+    Twice (outputs, features), and (outputs,), at a point with all samples in the Hessian. The
+    weights come last: once they are told, no site answers about the system any more.
 
         V = σ² (λI + 1/N Xᵀ h X)⁻¹ / N
 
@@ -416,6 +415,7 @@ def reveal_errors(
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
     diagonal = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    weights = reveal_weights(clients)
     taken = (1 - newton.regularisation * diagonal).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
@@ -423,7 +423,7 @@ def reveal_errors(
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
         variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
-    return np.sqrt(variance[:, None] * diagonal / samples), left
+    return weights, np.sqrt(variance[:, None] * diagonal / samples), left
 
 
 def reveal_weights(clients: Clients) -> Array:

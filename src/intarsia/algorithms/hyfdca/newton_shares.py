@@ -616,5 +616,10 @@ def own_variances(
 SENDS = (
     *fl.sums(mask_rows, reveals=("announced",)),
     *fl.sums(multiply_rows, reveals=("system",)),
-    *fl.each(fl.sums(own_variances, reveals=("variances",)), needed=lambda options: options.errors),
+    *fl.each(
+        fl.sums(own_variances, reveals=("variances",)),
+        needed=lambda options: options.errors,
+        model=("variances",),
+        once=True,
+    ),
 )
