@@ -142,7 +142,7 @@ MUTATIONS = [
     ),
     *_of(
         "protocols/evaluation.py",
-        ("bins told alike", "fl.told_the_same(named[-1])", "named[-1]", APART),
+        ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", APART),
     ),
     *_of(
         "engines/sums/plain.py",

@@ -445,7 +445,7 @@ def _grading(
     calls = (grade, count_classes, measure, sum_scores, count_scores)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins of one client's own would tell its scores
-    return _Functions(*named[:-1], fl.told_the_same(named[-1]))
+    return _Functions(*(fl.told_the_same(fn) for fn in named))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ schema, and which exchange it is of from the site's own count.
   in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns; of scores those alone of which it is the reader among the clients
   that are asked. To the server it opens fields that are declared as read by it.
-* Once it opened a field that tells the model, it trains no more in this run, and what is declared to
-  be asked for once is answered for one message alone. Neither goes back with its state.
+* Once it opened a field that tells the model, it trains no more in this run, and what is declared
+  to be asked for once is answered for one message alone. Neither goes back with its state.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
 contributors, which the keys vouch for.
@@ -24,10 +24,11 @@ contributors, which the keys vouch for.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ class Sums:
     forgotten: Mapping[str, int]
     ended: bool = False  # whether the server opened the model
     # what was asked for with one message alone, by function: what tells that from others
-    once: Mapping[str, str] = field(default_factory=dict)
+    once: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -274,8 +275,8 @@ class Declared:
         fn = one.function
         if sums.ended and not (fn.protocol or one.model):
             raise RefusedError(
-                f"{fn.name} was asked for after the server read the model, which ends the training; "
-                "run the algorithm as it is at the server, or begin another run."
+                f"{fn.name} was asked for after the server read the model, which ends the training;"
+                " run the algorithm as it is at the server, or begin another run."
             )
         if not one.once:
             return sums
