@@ -1,8 +1,8 @@
 """A server that tells one client of other bins or steps than the others.
 
 Where the others' rows all fall into one bin, counts by score are those of one client: each of its
-scores with its label. What clients are told alike is bound into what they seal, so that parts do not
-add up where it differs.
+scores with its label. What clients are told alike is bound into what they seal, so that parts do
+not add up where it differs.
 """
 
 from __future__ import annotations
