@@ -71,6 +71,7 @@ def split(
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
     least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
+    The rows of parts are in the order of their ids, which every later look-up of ids goes faster by.
 
     Raises
     ------
@@ -100,7 +101,9 @@ def split(
         )
     if not chosen.any():
         return block, block.take(np.flatnonzero(chosen))
-    return block.take(np.flatnonzero(~chosen)), block.take(np.flatnonzero(chosen))
+    order = np.argsort(block.samples, kind="stable")
+    chosen = chosen[order]
+    return block.take(order[~chosen]), block.take(order[chosen])
 
 
 def _fractions(samples: NDArray[Any], key: bytes) -> Array:
