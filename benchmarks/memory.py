@@ -170,8 +170,9 @@ _LARGE_NOTES = (
     "`intarsia run` with HyFDCA, logistic loss, λ = {rate:g}, all else by default: 20 % of the "
     "samples for testing, checkpoints, reference models. Ids are text. Seconds by part as "
     "`result.json` has them; tables: reading, ids, encoding, the test part; checkpoints: the "
-    "checksum of all tables too. read_csv: pandas reads the same files, in a process of its own just before. Mixed: 30 columns of numbers and 6 of categories; "
-    "numeric: 36 of numbers; wide: 6 of numbers and 6 of categories with 1,200 levels."
+    "checksum of all tables too. read_csv: pandas reads the same files, in a process of its own "
+    "just before. Mixed: 30 columns of numbers and 6 of categories; numeric: 36 of numbers; wide: "
+    "6 of numbers and 6 of categories with 1,200 levels."
 )
 _LARGE_RATE = 1e-4
 _LARGE = {  # columns of numbers, and the levels of the others

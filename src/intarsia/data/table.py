@@ -71,7 +71,7 @@ def split(
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
     least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
-    The rows of parts are in the order of their ids, which every later look-up of ids goes faster by.
+    Rows of the parts are in the order of their ids, so that later steps find ids faster.
 
     Raises
     ------
