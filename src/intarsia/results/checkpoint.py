@@ -131,7 +131,8 @@ class Checkpoints:
                 sync(path)
             if self._history.exists():
                 # The lines up to this round must not be newer than the checkpoint after them.
-                sync(self._history)
+                with self._history.open("rb") as history:
+                    os.fsync(history.fileno())
             if final.exists():
                 _discard(final)
             filling.rename(final)
