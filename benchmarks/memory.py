@@ -1,8 +1,12 @@
-"""Peak memory of a whole federation in one process, against the data that it holds.
+"""Peak memory of a whole federation in one process, against its data, and seconds by part.
 
     python benchmarks/memory.py tables --write
 
 measures tables of mixed columns with many levels, from CSV: to inspect them and to train on them.
+
+    python benchmarks/memory.py million --write
+
+measures runs on 1,000,000 samples of four organisations: seconds by part, and peak memory.
 `python benchmarks/hyfdca.py memory` measures named data sets.
 """
 
@@ -21,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as arrow_parquet
 from problems import PROBLEMS, deal, synthetic, value_bytes
 from scipy.sparse import csr_array
 from tables import number, show, write
@@ -151,6 +158,125 @@ def _measure_tables(arguments: argparse.Namespace) -> None:
     if arguments.write:
         notes = _TABLE_NOTES.format(rows=arguments.rows)
         write(title, _TABLE_COLUMNS, rows, seed=arguments.seed, notes=notes)
+
+
+_PARTS = ("tables", "checkpoints", "preprocessing", "training", "evaluation", "model", "yardsticks")
+_LARGE_COLUMNS = (
+    *("table", "file MB", "read_csv s", "wall s", *(f"{part} s" for part in _PARTS)),
+    *("rounds", "(tables + checkpoints) / training", "tables / read_csv", "peak MB"),
+)
+_LARGE_NOTES = (
+    "Four clients: two halves of the rows × two halves of the columns of {rows:,} samples. "
+    "`intarsia run` with HyFDCA, logistic loss, λ = {rate:g}, all else by default: 20 % of the "
+    "samples for testing, checkpoints, reference models. Ids are text. Seconds by part as "
+    "`result.json` has them; tables: reading, ids, encoding, the test part; checkpoints: the "
+    "checksum of all tables too. read_csv: pandas reads the same files, in a process of its own "
+    "just before. Mixed: 30 columns of numbers and 6 of categories; numeric: 36 of numbers; wide: "
+    "6 of numbers and 6 of categories with 1,200 levels."
+)
+_LARGE_RATE = 1e-4
+_LARGE = {  # columns of numbers, and the levels of the others
+    "mixed": (30, (3, 5, 8, 12, 20, 50)),
+    "numeric": (36, ()),
+    "wide": (6, (500, 250, 200, 150, 75, 25)),
+}
+_LARGE_EXPERIMENT = """
+[experiment]
+name = "million"
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = {rate}
+"""
+_LOAD = """
+import sys, time, pandas
+began = time.perf_counter()
+tables = [pandas.read_{ending}(path) for path in sys.argv[1:]]
+print(time.perf_counter() - began)
+"""
+_LARGE_CLIENT = """
+[[client]]
+name = "{name}"
+path = "{name}.{ending}"
+id = "patient"
+categorical = {categorical}
+"""
+
+
+def _measure_million(arguments: argparse.Namespace) -> None:
+    """Measure runs on tables of many rows, part by part."""
+    rows: list[list[str]] = []
+    for table in arguments.tables:
+        for ending in arguments.format:
+            with tempfile.TemporaryDirectory() as name:
+                rows.append(_million(Path(name), table, ending, arguments))
+            show("A million rows", _LARGE_COLUMNS, rows[-1:])
+    title = f"Tables of {arguments.rows:,} rows, by part"
+    show(title, _LARGE_COLUMNS, rows)
+    if arguments.write:
+        notes = _LARGE_NOTES.format(rows=arguments.rows, rate=_LARGE_RATE)
+        write(title, _LARGE_COLUMNS, rows, seed=arguments.seed, notes=notes)
+
+
+def _million(folder: Path, table: str, ending: str, arguments: argparse.Namespace) -> list[str]:
+    files = _write_million(folder, table, ending, arguments.rows, arguments.seed)
+    load = _LOAD.format(ending=ending)
+    command = [sys.executable, "-c", load, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    read = float(done.stdout)
+    began = time.monotonic()
+    peak = _peak_of([sys.executable, "-m", "intarsia", "run", "run.toml"], folder)
+    wall = time.monotonic() - began
+    (out,) = folder.glob("**/result.json")
+    found = json.loads(out.read_text())
+    spent = found["seconds"]
+    outside = spent.get("tables", 0.0) + spent.get("checkpoints", 0.0)
+    return [
+        f"{table}, {ending}",
+        number(sum(path.stat().st_size for path in files) / 1e6),
+        *(number(one) for one in (read, wall, *(spent.get(part) for part in _PARTS))),
+        str(found["rounds"]),
+        number(outside / spent["training"]),
+        number(spent["tables"] / read),
+        number(peak / 1e6, 4),
+    ]
+
+
+def _write_million(folder: Path, table: str, ending: str, rows: int, seed: int) -> list[Path]:
+    """Write the tables of four clients, and the experiment beside them; return their files."""
+    rng = np.random.default_rng(seed)
+    width, levels = _LARGE[table]
+    columns: dict[str, Any] = {f"n{at}": rng.normal(size=rows).round(4) for at in range(width)}
+    score = sum(columns[f"n{at}"] for at in range(0, width, 3))
+    for at, many in enumerate(levels):
+        codes = rng.integers(0, many, rows)
+        names = pa.array([f"level {one}" for one in range(many)])
+        columns[f"c{at}"] = pa.DictionaryArray.from_arrays(codes.astype(np.int32), names)
+        score = score + rng.normal(size=many)[codes]
+    columns["outcome"] = np.where(score + rng.normal(size=rows) > 0, "yes", "no")
+    ids = np.char.add("P", (10_000_000 + rng.permutation(rows)).astype(str))
+    order = [*(f"n{at}" for at in range(width)), *(f"c{at}" for at in range(len(levels)))]
+    files: list[Path] = []
+    text = _LARGE_EXPERIMENT.format(rate=_LARGE_RATE)
+    for place, name in enumerate(("north west", "north east", "south west", "south east")):
+        held = slice(rows // 2) if place < 2 else slice(rows // 2, rows)
+        own = order[place % 2 :: 2] + (["outcome"] if place % 2 == 0 else [])
+        shuffled = rng.permutation(np.arange(rows)[held])
+        data = {"patient": ids, **{one: columns[one] for one in own}}
+        made = pa.table({one: pa.array(values).take(shuffled) for one, values in data.items()})
+        files.append(folder / f"{name}.{ending}")
+        if ending == "csv":
+            plain = [
+                one.cast(pa.string()) if pa.types.is_dictionary(one.type) else one for one in made
+            ]
+            arrow_csv.write_csv(pa.table(plain, names=made.column_names), files[-1])
+        else:
+            arrow_parquet.write_table(made, files[-1])
+        listed = json.dumps([one for one in own if one.startswith("c")])
+        text += _LARGE_CLIENT.format(name=name, ending=ending, categorical=listed)
+        text += 'label = "outcome"\n' if place % 2 == 0 else ""
+    (folder / "run.toml").write_text(text)
+    return files
 
 
 def _write_tables(folder: Path, rows: int, seed: int) -> None:
@@ -284,15 +410,20 @@ def _train(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["tables"])
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("part", choices=["tables", "million"])
+    parser.add_argument("--rows", type=int, help="by default 100,000; of million, 1,000,000")
+    parser.add_argument("--tables", nargs="+", choices=[*_LARGE], default=[*_LARGE])
+    parser.add_argument("--format", nargs="+", choices=["csv", "parquet"], default=["csv"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
-    return parser.parse_args()
+    found = parser.parse_args()
+    found.rows = found.rows or (100_000 if found.part == "tables" else 1_000_000)
+    return found
 
 
 if __name__ == "__main__" and sys.argv[1:2] not in (["deal"], ["train"]):
-    _measure_tables(_arguments())
+    _given = _arguments()
+    (_measure_tables if _given.part == "tables" else _measure_million)(_given)
 elif __name__ == "__main__":
     with threadpool_limits(1):
         _part, _name, _seed, _folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])

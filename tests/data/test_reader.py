@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import re
 import sqlite3
 import uuid
 from dataclasses import replace
@@ -31,6 +33,7 @@ from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
 from intarsia.errors import FederationError, TableError
+from intarsia.privacy.entity_matching.pseudonyms import pseudonyms
 
 HOSPITALS = Path(__file__).parents[2] / "examples" / "data" / "heart"
 NAN = np.nan
@@ -330,6 +333,14 @@ def test_generated_ids_never_meet_the_ids_of_another_party(tmp_path: Path) -> No
         (("1", "2"), "text", ["1", "2"]),
         ((" a ", "b"), None, ["a", "b"]),
         (("9" * 20, "1"), None, ["9" * 20, "1"]),  # beyond 64 bits
+        ((str(2**63), "1"), None, [str(2**63), "1"]),
+        ((str(-(2**63)), str(2**63 - 1)), None, [-(2**63), 2**63 - 1]),
+        (("7.0", "-0"), None, [7, 0]),
+        (("-5.00", "10"), None, [-5, 10]),
+        (("7.", "8"), None, ["7.", "8"]),
+        (("+7", "8"), None, ["+7", "8"]),
+        (("+7.0", "-0012"), "integer", [7, -12]),
+        (("000", "\u00a01\u2003"), "integer", [0, 1]),  # blanks of any kind around an id
     ],
 )
 def test_ids_are_whole_numbers_if_every_one_is(
@@ -338,6 +349,26 @@ def test_ids_are_whole_numbers_if_every_one_is(
     rows = "".join(f"{one},1\n" for one in ids)
     table = csv_table(tmp_path, "id,a\n" + rows, id="id", id_type=id_type)
     assert table.samples.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "id_type", "told"),
+    [
+        (("1", "x7", "y"), "integer", "has 'x7' in row 2, which is not a whole number of 64 bits"),
+        (("1", str(2**63)), "integer", f"has '{2**63}' in row 2, which is not a whole number"),
+        (("1", "2", "1E+05"), None, "has '1E+05', a number of which digits may be lost"),
+        (("1", " nAn ", "?"), None, "has no id in 2 rows (first: row 2)"),
+        (("1", "(-9)", "-9"), "text", "has no id in 1 rows (first: row 2)"),
+        (("7", "a", "7.0"), "integer", "has 'a' in row 2"),
+        (("7", "3", "7.0"), None, "has 7 in 2 rows (first: rows 1 and 3"),
+    ],
+)
+def test_wrong_ids_are_told_with_their_row(
+    tmp_path: Path, ids: tuple[str, ...], id_type: Any, told: str
+) -> None:
+    rows = "".join(f"{one},1\n" for one in ids)
+    with pytest.raises(TableError, match=re.escape(told)):
+        csv_table(tmp_path, "id,a\n" + rows, id="id", id_type=id_type, missing=("?", " (-9) "))
 
 
 def test_ids_mean_the_same_in_a_float_column() -> None:
@@ -507,6 +538,25 @@ def test_every_party_splits_alike_and_near_the_asked_fraction() -> None:
     assert set(split(one, 0.1, "salt")[1].samples) < set(test.samples)  # parts are nested
     assert set(split(one, 0.25, "other")[1].samples) != set(test.samples)
     assert split(one, 0.0)[0] is one
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        np.arange(-50, 50),
+        np.array([f"Å{one}" for one in range(100)]),
+        pseudonyms(np.arange(100), bytes(32)),
+    ],
+    ids=["numbers", "text", "pseudonyms"],
+)
+def test_test_rows_are_those_of_which_the_keyed_hash_is_a_small_fraction(samples: Any) -> None:
+    key = hashlib.blake2b(b"salt").digest()
+    texts = [one if isinstance(one, bytes) else str(one).encode() for one in samples.tolist()]
+    hashed = [hashlib.blake2b(text, key=key, digest_size=7).hexdigest() for text in texts]
+    part = [2**52 * 16 * 0.1 <= int(one, 16) < 2**52 * 16 * 0.4 for one in hashed]
+    _, test = split(Block(samples, ("a",), np.ones((100, 1))), 0.4, "salt", start=0.1)
+    assert_array_equal(test.samples, np.sort(samples[part]))
+    assert 0 < len(test.samples) < 100
 
 
 def test_an_official_split_is_by_its_ids() -> None:

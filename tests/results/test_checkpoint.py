@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,52 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
 
 def test_only_the_last_two_are_kept(tmp_path):
     assert saved(tmp_path, 1, 2, 3, 10).rounds == (3, 10)
+
+
+def test_a_checkpoint_is_in_force_once_the_disk_has_it(tmp_path, monkeypatch):
+    checkpoints, disk, asked, fsync = saved(tmp_path, 1), threading.Event(), [], os.fsync
+
+    def slow(descriptor: int) -> None:
+        asked.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        assert disk.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    checkpoints.append_history({"round": 2})
+    checkpoints.save(2, None, {"a": 1}, {}, wait=False)
+    assert checkpoints.seconds == math.inf
+    assert checkpoints.rounds == (1,)
+    disk.set()
+    checkpoints.settle()
+    assert 0 < checkpoints.seconds < math.inf
+    assert checkpoints.rounds == (1, 2)
+    names = {"server.state", "clients.state", "extra.json", "history.jsonl", "checkpoints"}
+    assert {one.name for one in asked} == {*names, "round-00000002.tmp"}
+    assert asked[-1].name == "checkpoints"
+
+
+@pytest.mark.parametrize("told", ["settle", "save", "latest"])
+def test_a_disk_that_fails_later_is_told_and_leaves_the_checkpoint_before(
+    tmp_path, monkeypatch, told
+):
+    checkpoints = saved(tmp_path, 1)
+
+    def full(_: int) -> None:
+        raise OSError(errno.EIO, "disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        checkpoints.save(2, None, {}, {}, wait=False)
+        ask = {
+            "settle": checkpoints.settle,
+            "save": lambda: checkpoints.save(3, None, {}, {}),
+            "latest": lambda: checkpoints.latest([State]),
+        }
+        with pytest.raises(OSError, match=r"disk fails.*round-00000002"):
+            ask[told]()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-00000001"]
+    checkpoints.save(2, None, {}, {})
+    assert checkpoints.rounds == (1, 2)
 
 
 def test_a_round_may_be_saved_again(tmp_path):
@@ -164,14 +212,16 @@ print("ready", flush=True)
 for round in range(1, 1_000_000):
     checkpoints.append_history({"round": round})
     state = np.full(20_000, float(round))
-    checkpoints.save(round, state, {name: state for name in "abc"}, {"round": round})
+    wait = sys.argv[2] == "wait"
+    checkpoints.save(round, state, {name: state for name in "abc"}, {"round": round}, wait=wait)
 """
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.05, 0.11])
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path, seconds):
+@pytest.mark.parametrize("way", ["wait", "meanwhile"])
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path, seconds, way):
     with subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE
+        [sys.executable, "-c", _WRITER, str(tmp_path), way], stdout=subprocess.PIPE
     ) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()

@@ -62,13 +62,14 @@ def write_durably(files: Iterable[tuple[Path, bytes]]) -> None:
         sync(path)
 
 
-def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o666) -> None:
-    """Write a file, and come back when it is durable; one that is new has at most this mode."""
+def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o666, durable: bool = True) -> None:
+    """Write a file, by default durably; one that is new has at most this mode."""
     made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(made, "wb") as file:
         file.writelines(pieces)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:

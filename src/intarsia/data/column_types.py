@@ -45,9 +45,11 @@ MOST_WORDS = 8
 
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
 _EXACT = 2**53  # up to here a float64 holds every whole number
-_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
-_WITH_ZEROS = re.compile(r"([+-]?\d+)(?:\.0+)?")
-_SHORTENED = re.compile(r"\d(\.\d+)?E[+-]?\d+", re.IGNORECASE)  # as spreadsheets show long numbers
+# of ids, as Arrow matches them
+_WHOLE = r"^-?(0|[1-9][0-9]*)(\.0+)?$"
+_WITH_ZEROS = r"^[+-]?[0-9]+(\.0+)?$"
+_AROUND_DIGITS = r"^\+?(-?)0*([0-9]+)(\.0+)?$"
+_SHORTENED = r"^[0-9](\.[0-9]+)?[eE][+-]?[0-9]+$"  # as spreadsheets show long numbers
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
     r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-./]\d\d?[-./]\d{2}(\d{2}.*)?"
@@ -141,17 +143,26 @@ class _Column:
         """Return the first value that is not null."""
         return next((one for one in self.values.to_pylist() if one is not None), None)
 
+    @property
+    def trimmed(self) -> pa.ChunkedArray:
+        """Return the text of each row without the blanks around it, null where missing."""
+        texts = arrow.utf8_trim_whitespace(self.values.cast(pa.string()))
+        own = (re.escape(text.strip()) for text in self.source.missing)
+        missing = arrow.match_substring_regex(texts, f"^({'|'.join(['(?i:nan|null)?', *own])})$")
+        return arrow.if_else(missing, pa.nulls(len(texts), pa.string()), texts)
+
     @cached_property
     def texts(self) -> tuple[NDArray[np.intp], list[str | None]]:
-        """Return codes (samples,), -1 where null, and the text of each; None: it is missing."""
-        encoded = self.values.cast(pa.string()).combine_chunks().dictionary_encode()
+        """Return codes (samples,), and the text of each; None: it is missing."""
+        values = self.values.cast(pa.string()).combine_chunks()
+        encoded = values.dictionary_encode(null_encoding="encode")
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+        codes = encoded.indices.to_numpy().astype(np.intp)
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
         texts: list[str | None] = []
         for raw in encoded.dictionary.to_pylist():
-            text = raw.strip()
+            text = "" if raw is None else raw.strip()
             texts.append(None if text in missing or text.lower() in _ALWAYS_MISSING else text)
         return codes, texts
 
@@ -484,38 +495,38 @@ def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> ND
     plain = own.kind == "whole" and own.values.type != pa.uint64() and not own.values.null_count
     if plain and source.id_type != "text":
         return _unique(own.values.to_numpy().astype(np.int64), own)
-    codes, texts = own.texts
-    if types.is_floating(own.values.type):
-        texts = [None if text is None else canonical(text) for text in texts]
-    absent = np.flatnonzero(np.array([*(text is None for text in texts), True])[codes])
+    ids = own.trimmed
+    absent = np.flatnonzero(ids.is_null().to_numpy())
     if len(absent):
         raise source.error(
             f"{own.name} has no id in {len(absent)} rows (first: row {absent[0] + 1})",
             "every row needs an id: fill it in or drop the row",
         )
-    _check_whole_ids(own, texts)
-    whole = [_whole(text or "", strict=source.id_type is None) for text in texts]
-    if source.id_type == "integer" and None in whole:
-        at = whole.index(None)
-        row = int(np.flatnonzero(codes == at)[0]) + 1
-        raise source.error(
-            f"{own.name} has {texts[at]!r} in row {row}, which is not a whole number of 64 bits",
-            'correct it or set id_type = "text"',
-            "correct it",
-        )
-    if source.id_type != "text" and None not in whole:
-        return _unique(np.array(whole, np.int64)[codes], own)
-    return _unique(np.array(texts, np.str_)[codes], own)
+    if types.is_floating(own.values.type):
+        ids = column_of([canonical(text) for text in ids.to_pylist()])
+    _check_whole_ids(own, ids)
+    if source.id_type != "text":
+        whole, wrong = _whole_numbers(ids, strict=source.id_type is None)
+        if whole is not None:
+            return _unique(whole, own)
+        if source.id_type == "integer":
+            raise source.error(
+                f"{own.name} has {ids[wrong].as_py()!r} in row {wrong + 1}, which is not a whole "
+                "number of 64 bits",
+                'correct it or set id_type = "text"',
+                "correct it",
+            )
+    return _unique(np.array(ids.to_pylist(), np.str_), own)
 
 
-def _check_whole_ids(own: _Column, texts: Sequence[str | None]) -> None:
+def _check_whole_ids(own: _Column, ids: pa.ChunkedArray) -> None:
     """Raise if ids lost digits before they were read."""
     if own.source.id_type == "text":
         return
-    short = next((text for text in texts if text and _SHORTENED.fullmatch(text)), None)
+    short = next(iter(ids.filter(arrow.match_substring_regex(ids, _SHORTENED)).to_pylist()), None)
     if short is None and types.is_floating(own.values.type):
-        found = (text for text in texts if text and abs(number(text) or 0.0) > _EXACT)
-        short = next(found, None)
+        texts: list[str] = ids.to_pylist()
+        short = next((text for text in texts if abs(number(text) or 0.0) > _EXACT), None)
     if short is not None:
         raise own.source.error(
             f"{own.name} has {short!r}, a number of which digits may be lost, so that two ids "
@@ -524,13 +535,21 @@ def _check_whole_ids(own: _Column, texts: Sequence[str | None]) -> None:
         )
 
 
-def _whole(text: str, strict: bool) -> int | None:
-    """Return a whole number of 64 bits; strictly, "007" is none since its zeros may matter."""
-    written = (_WHOLE if strict else _WITH_ZEROS).fullmatch(text)
-    if written is None:
-        return None
-    value = int(written[1]) if len(written[1]) < 25 else 2**63
-    return value if -(2**63) <= value < 2**63 else None
+def _whole_numbers(ids: pa.ChunkedArray, *, strict: bool) -> tuple[NDArray[np.int64] | None, int]:
+    """Return ids as whole numbers of 64 bits, or None and the position of the first that is none.
+
+    Strictly, "007" is none since its zeros may matter.
+    """
+    matched = arrow.match_substring_regex(ids, _WHOLE if strict else _WITH_ZEROS).to_numpy()
+    if not matched.all():
+        return None, int(matched.argmin())
+    digits = arrow.replace_substring_regex(ids, _AROUND_DIGITS, r"\1\2")
+    try:
+        return digits.cast(pa.int64()).to_numpy(), -1
+    except pa.ArrowInvalid:  # beyond 64 bits
+        texts: list[str] = digits.to_pylist()
+        beyond = (len(text) > 20 or not -(2**63) <= int(text) < 2**63 for text in texts)
+        return None, list(beyond).index(True)
 
 
 def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:

@@ -30,6 +30,8 @@ from intarsia.errors import FederationError, TableError
 # table, since centring would give every row a value for each level.
 MOST_CENTRED = 20
 
+_AT_ONCE = 1024  # rows whose columns are filled one by one, so few that they stay in the cache
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -156,26 +158,30 @@ def _one_hot(
     smaller = stored * (8 + 4) < width * 8 and rows * stored <= np.iinfo(np.int32).max
     x = np.zeros((rows, stored if smaller else width))
     column = np.zeros((rows, stored), np.int32) if smaller else None  # -1: there is no level
-    start = at = 0
-    for name in table.columns:
-        stop = start + len(features[name])
-        own = at + (1 if name in wide else stop - start)
-        if column is not None:
-            column[:, at:own] = np.arange(start, start + own - at)
-        if name not in expanded:
-            x[:, at] = table.values[:, numeric[name]]
-        else:
-            where = _levels(table, name, expanded[name])
-            known = np.flatnonzero(where >= 0)
-            if name not in wide:
-                x[where < 0, at:own] = np.nan
-                x[known, at + where[known]] = 1.0
-            elif column is not None:
-                x[:, at] = 1.0
-                column[:, at] = np.where(where >= 0, start + where, -1)
+    levels = {name: _levels(table, name, own) for name, own in expanded.items()}
+    for some in (slice(first, first + _AT_ONCE) for first in range(0, rows, _AT_ONCE)):
+        values, own_x = table.values[some], x[some]
+        own_column = None if column is None else column[some]
+        start = at = 0
+        for name in table.columns:
+            stop = start + len(features[name])
+            own = at + (1 if name in wide else stop - start)
+            if own_column is not None:
+                own_column[:, at:own] = np.arange(start, start + own - at)
+            if name not in expanded:
+                own_x[:, at] = values[:, numeric[name]]
             else:
-                x[known, at + where[known]] = 1.0
-        start, at = stop, own if smaller else stop
+                where = levels[name][some]
+                known = np.flatnonzero(where >= 0)
+                if name not in wide:
+                    own_x[where < 0, at:own] = np.nan
+                    own_x[known, at + where[known]] = 1.0
+                elif own_column is not None:
+                    own_x[:, at] = 1.0
+                    own_column[:, at] = np.where(where >= 0, start + where, -1)
+                else:
+                    own_x[known, at + where[known]] = 1.0
+            start, at = stop, own if smaller else stop
     if column is None:
         return x
     held = column >= 0

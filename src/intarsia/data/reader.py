@@ -246,7 +246,7 @@ def _content(path: Path, source: Source) -> bytes:
                 f"the file has {size:,} bytes and would unpack to more than {most:,}",
                 "unpack it yourself if it is a table",
             )
-    if not content.strip():
+    if not content or content.isspace():
         raise source.error("the file is empty (0 lines with text)", "check that it was written")
     return content
 

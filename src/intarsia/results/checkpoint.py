@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import struct
+import time
 import warnings
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +51,21 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
         self._history = folder / "history.jsonl"
         self._place: int | None = None  # the output folder, held open from the first writing on
+        self._disk = ThreadPoolExecutor(1)  # waits for the disk
+        self._pending: Future[float] | None = None  # a checkpoint that is not in force yet
+        self._seconds = 0.0  # that the last one took
 
     @property
     def folder(self) -> Path:
         """Return the output folder."""
         return self._history.parent
+
+    @property
+    def seconds(self) -> float:
+        """Return what the last checkpoint took; infinite while the disk takes it."""
+        if self._pending is not None and self._pending.done():
+            self.settle()
+        return self._seconds if self._pending is None else math.inf
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -61,51 +74,72 @@ class Checkpoints:
         return tuple(sorted(int(name[6:]) for name in names if name[6:].isdigit()))
 
     def save(
-        self, round: int, server: Any, clients: Mapping[ClientId, Any], extra: Mapping[str, Any]
+        self,
+        round: int,
+        server: Any,
+        clients: Mapping[ClientId, Any],
+        extra: Mapping[str, Any],
+        *,
+        wait: bool = True,
     ) -> None:
         """Write a checkpoint after a round, and remove all older ones but the one before it.
 
-        `extra` is what else the run needs to go on, as JSON types.
+        `extra` is what else the run needs to go on, as JSON types. With `wait` the checkpoint is in
+        force on return. Without, the disk takes it while training goes on: it is in force, or what
+        went wrong is raised, by the next `save` or `settle`.
 
         Raises
         ------
         CheckpointError
             If the folder was removed, or another took its place.
         """
+        self.settle()
+        began = time.perf_counter()
         self._check_place()
         final = self._path(round)
         filling = final.with_name(final.name + UNFINISHED)
         self._clean()
         content = {"round": round, "clients": len(clients), "extra": dict(extra)}
-        try:
+        with _cleared(filling, final):
             self._fill(filling, server, clients, content)
-            if final.exists():
-                _discard(final)
-            filling.rename(final)
-            sync(self._folder)
-        except OSError as problem:
-            shutil.rmtree(filling, ignore_errors=True)  # it takes room, which may be what lacks
-            problem.filename, problem.filename2 = str(final), None
-            raise
-        for old in self.rounds[:-_KEPT]:
-            _discard(self._path(old))
+        self._pending = self._disk.submit(self._put_in_force, filling, final, began)
+        if wait:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is in force; OSError if the disk could not take it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._seconds = pending.result()
 
     def _fill(
         self, filling: Path, server: Any, clients: Mapping[ClientId, Any], content: dict[str, Any]
     ) -> None:
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the clients
         filling.mkdir()
-        write(filling / "server.state", [codec.encode(server)])
+        write(filling / "server.state", [codec.encode(server)], durable=False)
         # one file: for thousands of clients, making a file durable takes longer than all the rest
-        write(filling / "clients.state", _records(clients))
+        write(filling / "clients.state", _records(clients), durable=False)
         text = json.dumps(content, ensure_ascii=False, indent=1)
         checksum = zlib.crc32(text.encode())
-        write(filling / "extra.json", [f"{checksum:08x}\n{text}\n".encode()])
-        sync(filling)
-        if self._history.exists():
-            # The lines up to this round must not be newer than the checkpoint that follows them.
-            with self._history.open("rb") as history:
-                os.fsync(history.fileno())
+        write(filling / "extra.json", [f"{checksum:08x}\n{text}\n".encode()], durable=False)
+
+    def _put_in_force(self, filling: Path, final: Path, began: float) -> float:
+        """Make a checkpoint durable, and name it so; return the seconds since it began."""
+        with _cleared(filling, final):
+            for path in (*filling.iterdir(), filling):
+                sync(path)
+            if self._history.exists():
+                # The lines up to this round must not be newer than the checkpoint after them.
+                with self._history.open("rb") as history:
+                    os.fsync(history.fileno())
+            if final.exists():
+                _discard(final)
+            filling.rename(final)
+            sync(self._folder)
+        for old in self.rounds[:-_KEPT]:
+            _discard(self._path(old))
+        return time.perf_counter() - began
 
     def latest(self, classes: Sequence[type]) -> Checkpoint | None:
         """Return the newest whole checkpoint, or None where none was ever finished.
@@ -117,6 +151,7 @@ class Checkpoints:
         CheckpointError
             If there are checkpoints, but every one is damaged.
         """
+        self.settle()
         self._clean()
         problems: list[str] = []
         for round in reversed(self.rounds):
@@ -237,6 +272,17 @@ class _Clients(Mapping[ClientId, Any]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+@contextlib.contextmanager
+def _cleared(filling: Path, final: Path) -> Iterator[None]:
+    """Remove a checkpoint that cannot be written, and name it in the error."""
+    try:
+        yield
+    except OSError as problem:
+        shutil.rmtree(filling, ignore_errors=True)  # it takes room, which may be what lacks
+        problem.filename, problem.filename2 = str(final), None
+        raise
 
 
 def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes]:

@@ -206,7 +206,7 @@ def _stops_at_rounds(*, wait: bool) -> Iterator[_Stop]:
 def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[Any, TrainingState]:
     description, engine, clock = task.description, task.engine, task.clock
     clients = tuple(engine.ids)
-    saved, taken, written = time.perf_counter(), 0.0, state.round
+    saved, written = time.perf_counter(), state.round
     warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
     while state.finished is None:
         number, began = state.round + 1, time.perf_counter()
@@ -262,11 +262,10 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
         if task.store is not None:
             with clock.part("checkpoints"):
                 task.store.append_history(_line(now, info, state.scores if evaluated else {}))
-            begin = time.perf_counter()
-            if _due(description, begin - saved, taken) or state.finished is not None:
+            since = time.perf_counter() - saved
+            if _due(description, since, task.store.seconds) or state.finished is not None:
                 _save(task, server, state)
                 saved, written = time.perf_counter(), number
-                taken = saved - begin
         if task.progress is not None:
             task.progress(now)
         if stop.asked is not None:
@@ -507,5 +506,7 @@ def _save(task: Task, server: Any, state: TrainingState) -> None:
         "standing": dataclasses.asdict(state),
     }
     with clock.part("checkpoints"):
-        task.store.save(state.round, engine.books.seal(server), engine.states, extra)
+        # where one is asked for after every round, a kill loses no round that ended
+        wait = not task.description.checkpoint_seconds
+        task.store.save(state.round, engine.books.seal(server), engine.states, extra, wait=wait)
         engine.saved()

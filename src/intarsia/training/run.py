@@ -378,13 +378,18 @@ def _train(
 def train_to_end(task: training.Task) -> Outcome:
     """Run the rounds that are left; return what they came to, with its scores."""
     engine, clock = task.engine, task.clock
-    server, state = training.train(task, *training.start(task))
-    with clock.part("training"):
-        engine.return_of(wait=True)
-        engine.begin_round(state.round + 1)
-        conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
-    with clock.part("evaluation"):
-        every, own = training.grade(task, figures=True)
+    try:
+        server, state = training.train(task, *training.start(task))
+        with clock.part("training"):
+            engine.return_of(wait=True)
+            engine.begin_round(state.round + 1)
+            conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
+        with clock.part("evaluation"):
+            every, own = training.grade(task, figures=True)
+    finally:
+        if task.store is not None:
+            with clock.part("checkpoints"):
+                task.store.settle()
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
