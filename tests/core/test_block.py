@@ -42,6 +42,7 @@ def federations(draw):
         ({"features": ("a",)}, "2 columns in x but 1 feature names"),
         ({"y": np.zeros(4)}, "3 rows in x but 4 entries in y"),
         ({"samples": np.array([4, 5, 4])}, "1 sample ids appear more than once .first: 4"),
+        ({"samples": np.array(["a", "b", "b"])}, "1 sample ids appear more than once .first: .b"),
         ({"features": ("a", "a")}, "'a' appears more than once"),
         ({"x": np.array([[1, np.inf], [0, 0], [-np.inf, 0]])}, "2 values are infinite"),
         ({"x": csr_array([[np.nan, 1], [0, 0], [0, 0]])}, "sparse block holds NaN"),
