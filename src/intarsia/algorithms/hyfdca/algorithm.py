@@ -275,8 +275,8 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         weights = newton.reveal_weights(clients)
-        errors, left = newton.reveal_errors(phase, clients, weights, rng)
-        return fl.FinalResult(info, weights, errors=errors, degrees_of_freedom=left)
+        errors, left, at_zero = newton.reveal_errors(phase, clients, weights, rng)
+        return fl.FinalResult(info, weights, errors, left, at_zero)
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
         return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))
@@ -394,6 +394,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "SmallSystem.hessian": "Measured.hessian",
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
+    "ZeroTotal.zero": "OwnVariances.zero",
 }
 
 # Who is asked together, where these are not all: those that read scores, or that share samples.

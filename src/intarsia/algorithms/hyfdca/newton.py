@@ -401,10 +401,11 @@ def take_all(newton: Newton) -> Newton:
 
 def reveal_errors(
     newton: Newton, clients: Clients, weights: Array, rng: RandomKey
-) -> tuple[Array, Array]:
-    """Return the standard errors of the weights and the degrees of freedom that are left.
+) -> tuple[Array, Array, Array | None]:
+    """Return standard errors of the weights, degrees of freedom, and the errors at zeros.
 
-    (outputs, features) and (outputs,), at a point with all samples in the Hessian.
+    (outputs, features), (outputs,) that are left, and (outputs,) of the score where all columns of
+    the tables are 0, at a point with all samples in the Hessian.
 
         V = σ² (λI + 1/N Xᵀ h X)⁻¹ / N
 
@@ -415,7 +416,7 @@ def reveal_errors(
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
-    diagonal = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    diagonal, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
     taken = (1 - newton.regularisation * diagonal).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
@@ -423,7 +424,8 @@ def reveal_errors(
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
         variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
-    return np.sqrt(variance[:, None] * diagonal / samples), left
+    at_zero = None if zero is None else np.sqrt(variance * zero / samples)
+    return np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
 
 
 def reveal_weights(clients: Clients) -> Array:
