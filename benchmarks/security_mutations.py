@@ -59,6 +59,8 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+BETWEEN = "tests/attacks/test_model_between_steps.py"
+APART = "tests/attacks/test_steps_told_apart.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -101,6 +103,46 @@ MUTATIONS = [
             'secret.fold_in("pair", name, one.name)',
             "tests/attacks/test_words_used_twice.py",
         ),
+    ),
+    *_of(
+        DECLARED,
+        (
+            "training after the model was read",
+            "if sums.ended and not (fn.protocol or one.model):",
+            "if False:",
+            BETWEEN,
+        ),
+        (
+            "a second message to what is asked for once",
+            "if sums.once.get(fn.name, digest) != digest:",
+            "if False:",
+            BETWEEN,
+        ),
+        (
+            "the end of training going back",
+            "return cls(found, forgotten, *rest)",
+            "return cls(found, forgotten)",
+            BETWEEN,
+        ),
+    ),
+    *_of(
+        SITE,
+        (
+            "a model that is opened ending the training",
+            "if not name and place.declared().ends(total):",
+            "if False:",
+            BETWEEN,
+        ),
+        (
+            "what is told alike bound into what is sealed",
+            "collector = totals.collector(fn, call.round, call.asked, told)",
+            "collector = totals.collector(fn, call.round, call.asked)",
+            APART,
+        ),
+    ),
+    *_of(
+        "protocols/evaluation.py",
+        ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", APART),
     ),
     *_of(
         "engines/sums/plain.py",

@@ -213,6 +213,9 @@ class ClientFunction:
     # fields of the reply that one client alone sends for each cell, and the others leave out; what
     # else may be left out is left out by all that are called, or by none
     alone: tuple[str, ...] = ()
+    # whether all clients are told the same in the clear: what they seal adds up only then. A server
+    # that tells one of them something else would tell its part of the total from the others'
+    alike: bool = False
 
 
 def client_function(
@@ -248,6 +251,11 @@ def secret_function(
 def noise_function(fn: ClientFunction) -> ClientFunction:
     """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
     return replace(fn, releases=True)
+
+
+def told_the_same(fn: ClientFunction) -> ClientFunction:
+    """Return the client function as one that all clients are told the same for, in the clear."""
+    return replace(fn, alike=True)
 
 
 def one_sender(fn: ClientFunction, *fields: str) -> ClientFunction:
@@ -467,6 +475,12 @@ class Sends:
     number: str = ""  # the field that says which round it is
     # whether one round calls it several times: a site counts the rounds by what is called once
     repeats: bool = False
+    # fields that tell the model: once the server has opened one, clients train no more. A server
+    # that read the model between steps of its own choice would read what these steps hide
+    model: tuple[str, ...] = ()
+    # whether a run asks for it with one message alone: what the server reads by it is a function of
+    # what it sends
+    once: bool = False
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

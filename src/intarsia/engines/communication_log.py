@@ -16,7 +16,12 @@ from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import Totals, from_record, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, both, layouts
-from intarsia.engines.sums.secure import CombinationRecord, PieceRecord, SecureCollector
+from intarsia.engines.sums.secure import (
+    CombinationRecord,
+    PieceRecord,
+    SecureCollector,
+    told_alike,
+)
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
 
@@ -202,9 +207,11 @@ class Exchange:
         self._books, self._kind, self._fn = books, kind, fn
         self._recorded = books.recorded
         self.replies: dict[ClientId, Any] = {}  # of an ask
-        self._collector = (
-            books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
-        )
+        self._collector = None
+        if kind == "sum":
+            first = next(iter(self.messages.values()))
+            told = told_alike(fn, split(first).plain) if fn.alike else ""
+            self._collector = books.totals.collector(fn, books.round, self.messages, told)
         self._message: Any = self  # which was split last; this is none
         self._split = Split((), {}, type(None))
         # what is sealed in messages, and who got these: a field may be None in those of others

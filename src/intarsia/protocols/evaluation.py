@@ -473,7 +473,9 @@ def _grading(
         return state, exchanged.errors_summed(graded(state, block, message.z), message)
 
     calls = (grade, count_classes, measure, sum_scores, count_scores, sum_errors)
-    return _Functions(*(_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls))
+    named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
+    # bins and ranges of one client's own would tell its scores and labels
+    return _Functions(*(fl.told_the_same(fn) for fn in named))
 
 
 @dataclass(frozen=True)

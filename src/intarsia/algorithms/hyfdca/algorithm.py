@@ -274,9 +274,8 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
     if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
-        weights = newton.reveal_weights(clients)
-        errors, left, at_zero = newton.reveal_errors(phase, clients, weights, rng)
-        return fl.FinalResult(info, weights, errors, left, at_zero)
+        found = newton.reveal_errors(phase, clients, rng)
+        return fl.FinalResult(info, *found)
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
         return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))

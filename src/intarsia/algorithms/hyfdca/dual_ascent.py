@@ -510,9 +510,16 @@ def objectives(
 SENDS = (
     *fl.asks(settle_norms),
     *fl.sums(measure_norms, reveals=("total",)),
-    *fl.sums(send_zeros, reveals=("sparse", "sizes", "w"), opens=("alpha", "w", "z", "shares")),
     *fl.sums(local_dual_ascent, objectives, reveals=("at",)),
-    *fl.sums(aggregate_primal, reveals=("conjugates", "w"), opens=("w",)),
     *fl.sums(inner_products, reveals=("line",)),
-    *fl.sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
+    *fl.each(
+        (
+            *fl.sums(
+                send_zeros, reveals=("sparse", "sizes", "w"), opens=("alpha", "w", "z", "shares")
+            ),
+            *fl.sums(aggregate_primal, reveals=("conjugates", "w"), opens=("w",)),
+            *fl.sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
+        ),
+        model=("w",),
+    ),
 )

@@ -690,7 +690,7 @@ SENDS = (
     *fl.sums(centre_duals, reveals=("sums",)),
     *fl.sums(count_duals, report_scores, gather_solution),
     *fl.sums(measure_duals, reveals=("norms",)),
-    *fl.sums(report_weights, reveals=("w",)),
+    *fl.each(fl.sums(report_weights, reveals=("w",)), model=("w",)),
     *fl.sums(start_residual, sweep, multiply_sum, reveals=("square",)),
     *fl.sums(multiply_direction, reveals=("line",)),
     *fl.sums(slope_of_steps, reveals=("slopes",)),

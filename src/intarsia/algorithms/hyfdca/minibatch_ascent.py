@@ -451,7 +451,7 @@ SENDS = (
     *fl.sums(score_direction, depart, reveals=("square",)),
     *fl.sums(score_chunk, reveals=("line",)),
     *fl.sums(take_steps),
-    *fl.sums(settle, reveals=("sums", "w"), opens=("alpha", "w")),
+    *fl.each(fl.sums(settle, reveals=("sums", "w"), opens=("alpha", "w")), model=("w",)),
     *fl.sums(score_all),
     *fl.sums(evaluate, reveals=("sums", "square")),
 )

@@ -400,12 +400,13 @@ def take_all(newton: Newton) -> Newton:
 
 
 def reveal_errors(
-    newton: Newton, clients: Clients, weights: Array, rng: RandomKey
-) -> tuple[Array, Array, Array | None]:
-    """Return standard errors of the weights, degrees of freedom, and the errors at zeros.
+    newton: Newton, clients: Clients, rng: RandomKey
+) -> tuple[Array, Array, Array, Array | None]:
+    """Return the weights, their standard errors, degrees of freedom, and the errors at zeros.
 
-    (outputs, features), (outputs,) that are left, and (outputs,) of the score where all columns of
-    the tables are 0, at a point with all samples in the Hessian.
+    Twice (outputs, features), (outputs,) that are left, and (outputs,) of the score where all
+    columns of the tables are 0, at a point with all samples in the Hessian. The weights are opened
+    last: once they are told, no site answers about the system any more.
 
         V = σ² (λI + 1/N Xᵀ h X)⁻¹ / N
 
@@ -417,6 +418,7 @@ def reveal_errors(
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
     diagonal, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    weights = reveal_weights(clients)
     taken = (1 - newton.regularisation * diagonal).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
@@ -425,7 +427,7 @@ def reveal_errors(
         squares = 2 * samples * (newton.primal - ridge)
         variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
     at_zero = None if zero is None else np.sqrt(variance * zero / samples)
-    return np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
+    return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
 
 
 def reveal_weights(clients: Clients) -> Array:

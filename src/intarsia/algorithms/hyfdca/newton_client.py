@@ -469,6 +469,7 @@ def _secret_basis(drawn: Array, cells: Sequence[tuple[int, int]], scale: Array) 
     return basis
 
 
+@fl.told_the_same
 @fl.client_function
 def move_duals(
     point: Point, block: Block, message: Move, rng: fl.RandomKey
@@ -485,6 +486,7 @@ def move_duals(
     return point, DualPoint(alpha, sums, curvature if message.curvature else None)
 
 
+@fl.told_the_same
 @fl.client_function
 def gather_point(
     point: Point, block: Block, message: Gather, rng: fl.RandomKey
@@ -659,5 +661,5 @@ SENDS = (
     *fl.sums(enter, gather_point, own_scores),
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
-    *fl.sums(share_weights, reveals=("w",)),
+    *fl.each(fl.sums(share_weights, reveals=("w",)), model=("w",)),
 )

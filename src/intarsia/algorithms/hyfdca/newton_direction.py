@@ -278,6 +278,7 @@ def multiply(
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
 
 
+@fl.told_the_same
 @fl.client_function
 def slope_along(
     point: Point, block: Block, message: Line, rng: fl.RandomKey
@@ -294,6 +295,7 @@ def slope_along(
     )
 
 
+@fl.told_the_same
 @fl.client_function
 def start_search(
     point: Point, block: Block, message: Precondition, rng: fl.RandomKey
@@ -391,6 +393,7 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
     return search, Applied(products, search.counts, squares)
 
 
+@fl.told_the_same
 @fl.client_function
 def curve(
     search: Search, block: Block, message: Conjugate, rng: fl.RandomKey
@@ -425,6 +428,7 @@ def curve(
     return search, Curved(product, squares)
 
 
+@fl.told_the_same
 @fl.client_function
 def advance_search(
     search: Search, block: Block, message: Advance, rng: fl.RandomKey

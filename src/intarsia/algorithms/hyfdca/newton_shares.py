@@ -697,10 +697,10 @@ SENDS = (
     *fl.sums(mask_rows, reveals=("announced",)),
     *fl.sums(multiply_rows, reveals=("system",)),
     *fl.each(
-        (
-            *fl.sums(own_variances, reveals=("variances", "far")),
-            *fl.sums(zero_deviation, reveals=("deviation",)),
-        ),
+        fl.each(
+            fl.sums(own_variances, reveals=("variances", "far")), model=("variances",), once=True
+        )
+        + fl.each(fl.sums(zero_deviation, reveals=("deviation",)), model=("deviation",)),
         needed=lambda options: options.errors,
     ),
 )

@@ -567,8 +567,8 @@ STATES = (Partial, Place)
 SENDS = (
     *fl.asks(keep_model),
     *fl.sums(count_missed),
-    *fl.sums(count_trial, reveals=("u",), opens=("u", "w")),
-    *fl.sums(draw_model, reveals=("u",), opens=("u", "z")),
+    *fl.each(fl.sums(count_trial, reveals=("u",), opens=("u", "w")), model=("u",)),
+    *fl.each(fl.sums(draw_model, reveals=("u",), opens=("u", "z")), model=("u",)),
     *fl.sums(ascend_locally, reveals=("along",)),
     *fl.sums(multiply_trial, reveals=("square",)),
     *fl.sums(keep_trial, part_of_objectives, reveals=("at",)),

@@ -15,6 +15,8 @@ schema, and which exchange it is of from the site's own count.
   in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns; of scores those alone of which it is the reader among the clients
   that are asked. To the server it opens fields that are declared as read by it.
+* Once it opened a field that tells the model, it trains no more in this run, and what is declared
+  to be asked for once is answered for one message alone. Neither goes back with its state.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
 contributors, which the keys vouch for.
@@ -22,10 +24,11 @@ contributors, which the keys vouch for.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -62,6 +65,9 @@ class Sums:
 
     known: Mapping[str, tuple[Summed, ...]]
     forgotten: Mapping[str, int]
+    ended: bool = False  # whether the server opened the model
+    # what was asked for with one message alone, by function: what tells that from others
+    once: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -70,7 +76,8 @@ class Sums:
         if len(before) == _KEPT:
             forgotten = {**forgotten, function: before[0].sequence}
             before = before[1:]
-        return Sums({**self.known, function: (*before, one)}, forgotten)
+        known = {**self.known, function: (*before, one)}
+        return replace(self, known=known, forgotten=forgotten)
 
     def back_to(self, sequence: int) -> Sums:
         """Return the sums without those after an exchange, to whose state the site goes back."""
@@ -80,7 +87,8 @@ class Sums:
             name: tuple(one for one in some if one.sequence <= sequence)
             for name, some in self.known.items()
         }
-        return Sums(kept, {name: min(one, sequence) for name, one in self.forgotten.items()})
+        forgotten = {name: min(one, sequence) for name, one in self.forgotten.items()}
+        return replace(self, known=kept, forgotten=forgotten)
 
     def find(self, function: str, sequence: int) -> Summed | None:
         """Return the sum of an exchange, None if the site was not in it, or has forgotten."""
@@ -109,12 +117,12 @@ class Sums:
             ]
             for name, some in self.known.items()
         }
-        return json.dumps([known, list(asked), self.forgotten])
+        return json.dumps([known, list(asked), self.forgotten, self.ended, dict(self.once)])
 
     @classmethod
     def of(cls, text: str) -> Sums:
         """Return the sums that a text was made of."""
-        known, asked, forgotten = json.loads(text)
+        known, asked, forgotten, *rest = json.loads(text)  # earlier versions: no rest
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
@@ -122,7 +130,7 @@ class Sums:
             )
             for name, some in known.items()
         }
-        return cls(found, forgotten)
+        return cls(found, forgotten, *rest)
 
 
 NO_SUMS: Final = Sums({}, {})
@@ -187,6 +195,7 @@ class Declared:
         self._totals: dict[tuple[str, str], _Total] = {}
         self._functions: dict[str, list[str]] = {}  # by what they are totals of
         self._reveals: set[str] = set()
+        self._model: set[str] = set()  # fields of these that tell the model
         self._combined: set[frozenset[str]] = set()
         self._pooled: set[str] = set()
         self._expected: dict[tuple[Any, ...], tuple[ClientId, ...]] = {}
@@ -206,6 +215,8 @@ class Declared:
                 self._functions.setdefault(found.name, []).append(fn.name)
                 if field in one.reveals:
                     self._reveals.add(found.name)
+                if field in one.model:
+                    self._model.add(found.name)
 
     def words_of(self, function: str, field: str) -> str:
         """Return what a total is of in plain words, or one that was sealed anew; "": not known."""
@@ -259,6 +270,36 @@ class Declared:
             )
         return found
 
+    def check_ended(self, one: Sends, body: bytes, sums: Sums) -> Sums:
+        """Refuse to train on, or to answer another message; return the sums that know this one."""
+        fn = one.function
+        if sums.ended and not (fn.protocol or one.model):
+            raise RefusedError(
+                f"{fn.name} was asked for after the server read the model, which ends the training;"
+                " run the algorithm as it is at the server, or begin another run."
+            )
+        if not one.once:
+            return sums
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        if sums.once.get(fn.name, digest) != digest:
+            raise RefusedError(
+                f"{fn.name} was asked for with a second message, and a run asks for it once; run "
+                "the algorithm as it is at the server, or begin another run."
+            )
+        return replace(sums, once={**sums.once, fn.name: digest})
+
+    def ends(self, total: Combination) -> bool:
+        """Return whether a total tells the model."""
+        return not self._model.isdisjoint(
+            name
+            for _, cells in total.terms
+            for name in (
+                cells.name[3].split(" and ")
+                if cells.name[2] == REFRESH
+                else [self._totals[cells.name[2], cells.name[3]].name]
+            )
+        )
+
     def check_asked(self, one: Sends, message: Any, call: Call) -> None:
         """Refuse a sum over fewer clients than are declared, or a message that says others."""
         name = one.function.name
@@ -295,7 +336,7 @@ class Declared:
         kind = type(message).__name__
         for field, value in vars(message).items():
             allowed = self._allowed.get(f"{kind}.{field}")
-            if allowed is None or (isinstance(value, SealedRecord | Mapping) and _sealed_in(value)):
+            if allowed is None or (isinstance(value, SealedRecord | Mapping) and sealed_in(value)):
                 continue
             if _digest(value) not in allowed:
                 raise RefusedError(
@@ -548,7 +589,7 @@ def _digest(value: Any) -> bytes:
     return hashlib.blake2b(codec.encode(value)).digest()
 
 
-def _sealed_in(value: Any) -> bool:
+def sealed_in(value: Any) -> bool:
     """Return whether something is a sealed total, or holds nothing but such by block."""
     if isinstance(value, Mapping):
         return bool(value) and all(isinstance(one, SealedRecord) for one in value.values())

@@ -249,7 +249,7 @@ def check_piece(record: Any) -> None:
         and len(record.numbers) == 3
         and all(type(one) is int for one in record.numbers)
         and type(record.texts) is tuple
-        and len(record.texts) == 2
+        and len(record.texts) in (2, 3)
         and all(type(one) is str for one in (*record.texts, *record.contributors))
         and all(type(one) is bytes for one in record.nonces)
         and type(record.owners) is tuple

@@ -25,7 +25,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from intarsia.core.algorithm import Layout, RandomKey, SecretKey, Sends, evolve
@@ -35,12 +35,12 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote import site_entries, wire
-from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums
+from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums, sealed_in
 from intarsia.engines.remote.site_entries import Entry
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.engines.sums.plain import from_record, to_record
 from intarsia.engines.sums.sealed import SealedRecord, layouts
-from intarsia.engines.sums.secure import REFRESH, CombinationRecord, SecureTotals
+from intarsia.engines.sums.secure import REFRESH, CombinationRecord, SecureTotals, told_alike
 from intarsia.errors import (
     CheckpointError,
     CodecError,
@@ -407,7 +407,7 @@ class _Run:
             protection = "none: asked for" if call.kind == "ask" else "none: the mode is plain"
             self._entry["left"] = site_entries.of_reply(one, reply, protection)
             return after, body, down, len(body)
-        sealed, up = self._sealed(call, one, reply, place)
+        sealed, up = self._sealed(call, one, message, reply, place)
         return after, codec.encode(sealed), down, up
 
     def _message(self, call: Call, one: Sends, message: Any, place: Workplace) -> tuple[Any, int]:
@@ -419,6 +419,7 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
+            self._sums = place.declared().check_ended(one, call.body, self._sums)
             place.declared().check_asked(one, message, call)
             place.declared().check_clear(message)
             place.declared().check_readable(one, message)
@@ -445,12 +446,14 @@ class _Run:
         self._entry.setdefault("opened", []).append(opened)
 
     def _sealed(
-        self, call: Call, one: Sends, reply: Any, place: Workplace
+        self, call: Call, one: Sends, message: Any, reply: Any, place: Workplace
     ) -> tuple[wire.SealedReply, int]:
         """Return a reply with each field sealed, and its bytes."""
         totals, fn = self._locked(place), one.function
         self._number = call.sequence
-        collector = totals.collector(fn, call.round, call.asked)
+        # the server tells all the same, or nothing adds up with what this site seals
+        told = told_alike(fn, {k: v for k, v in vars(message).items() if not sealed_in(v)})
+        collector = totals.collector(fn, call.round, call.asked, told)
         up = collector.add(self._client, reply)
         total, sent = collector.total(), reply.__dict__
         kept = [(name, layout) for name, layout in layouts(fn.reply) if sent[name] is not None]
@@ -472,6 +475,8 @@ class _Run:
         total = totals.restored(asked.total)
         name = asked.name if isinstance(asked, wire.ToSeal) else ""
         place.declared().check_opening(total, asked.cells, self._sums, call, name)
+        if not name and place.declared().ends(total):
+            self._sums = replace(self._sums, ended=True)
         mine = dict.fromkeys(asked.cells, self._client)
         reader = self._client if name else "server"
         self._note_opened(name, reader, asked.total, place.declared())

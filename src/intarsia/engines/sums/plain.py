@@ -200,7 +200,9 @@ class Totals(Protocol):
 
     mode: str
 
-    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+    def collector(
+        self, fn: ClientFunction, round: int, asked: Collection[ClientId], told: str = ""
+    ) -> Collector:
         """Return a collector for one sum over the clients that are asked."""
 
     def own(
@@ -253,7 +255,9 @@ class PlainTotals:
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
 
-    def collector(self, fn: ClientFunction, round: int, asked: Collection[ClientId]) -> Collector:
+    def collector(
+        self, fn: ClientFunction, round: int, asked: Collection[ClientId], told: str = ""
+    ) -> Collector:
         """Return a collector for one sum over the clients that are asked."""
         return _PlainCollector(self._geometry, fn.part)
 

@@ -9,6 +9,7 @@ written into checkpoints, and on the way to a site, as records of bytes by cell.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +93,7 @@ class PieceRecord:
 
     session: str
     numbers: tuple[int, ...]  # sequence, round, cell
-    texts: tuple[str, ...]  # function, field
+    texts: tuple[str, ...]  # function, field, and `Stream.told` unless that is ""
     shape: tuple[int, ...]
     contributors: tuple[str, ...]
     digits: int
@@ -350,6 +351,19 @@ def sealed(
     return piece
 
 
+def told_alike(fn: ClientFunction, plain: Mapping[str, Any]) -> str:
+    """Return what tells what a message holds in the clear from anything else.
+
+    "" where clients are not told the same.
+    """
+    if not fn.alike:
+        return ""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(plain.items()):
+        digest.update(name.encode() + hashlib.blake2b(codec.encode(value)).digest())
+    return digest.hexdigest()
+
+
 def array_of(value: Any) -> NDArray[Any]:
     """Return a value as an array of numbers, or of words."""
     if isinstance(value, np.ndarray) and value.dtype in _WORDS:
@@ -384,11 +398,16 @@ class SecureTotals:
         return Stream(self._session, self._sequence, round, function, field, cell)
 
     def collector(
-        self, fn: ClientFunction, round: int, asked: Collection[ClientId]
+        self, fn: ClientFunction, round: int, asked: Collection[ClientId], told: str = ""
     ) -> SecureCollector:
-        """Return a collector for one sum over the clients that are asked."""
+        """Return a collector for one sum over the clients that are asked.
+
+        `told` is `told_alike` of their message; parts of clients that were told another do not add
+        up with theirs.
+        """
         self._begin_exchange()
-        stream, key = self.stream(round, fn.name), (fn.part, tuple(asked))
+        stream = replace(self.stream(round, fn.name), told=told)
+        key = fn.part, tuple(asked)
         groups = self._groups.get(key)
         if groups is None:
             if len(self._groups) >= _GROUPS:
@@ -598,7 +617,7 @@ class SecureTotals:
         return PieceRecord(
             stream.session,
             (stream.sequence, stream.round, stream.cell),
-            (stream.function, stream.field),
+            (stream.function, stream.field, *filter(None, (stream.told,))),
             piece.shape,
             piece.contributors,
             piece.digits,
@@ -610,8 +629,8 @@ class SecureTotals:
     def piece(self, record: PieceRecord) -> Piece:
         """Return the piece that a record was made of."""
         sequence, round, cell = record.numbers
-        function, field = record.texts
-        stream = Stream(record.session, sequence, round, function, field, cell)
+        function, field, *told = record.texts
+        stream = Stream(record.session, sequence, round, function, field, cell, *told)
         head = stream, record.shape, record.contributors, None, record.digits
         empty = Piece(*head, record.nonces, record.owners)
         return self._sealing.from_bytes(empty, record.content)

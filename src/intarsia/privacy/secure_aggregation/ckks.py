@@ -143,8 +143,8 @@ def from_bytes(arithmetic: Arithmetic, data: bytes) -> Piece:
         _demand(ends[-1] == len(body) and all(length > 0 for length in lengths), "lengths")
         _demand(all(type(axis) is int and axis >= 0 for axis in shape), "shape")
         _demand(all(type(name) is str for name in contributors), "contributors")
-        kinds = (str, int, int, str, str, int)
-        _demand([type(value) for value in stream] == list(kinds), "stream")
+        kinds = (str, int, int, str, str, int, str)[: len(stream)]
+        _demand(len(stream) > 5 and [type(one) for one in stream] == list(kinds), "stream")
     except (TypeError, ValueError, RecursionError, struct.error) as error:
         raise TamperedError(
             f"The head of {len(data)} bytes of ciphertexts cannot be read ({error}); they were "
@@ -380,7 +380,7 @@ class CkksSealer:
         The place of the values and their bits say which way, and neither the key nor the session,
         so that a run that is started again, or is resumed, rounds as before.
         """
-        place = replace(stream, session="", sequence=0)
+        place = replace(stream, session="", sequence=0, told="")
         bits = int(values.view(np.uint64).sum(dtype=np.uint64))  # of another exchange: others
         key = pseudorandom(_ROUNDING, "rounding", str(bits), place.label(client))
         exact = values * (1.0 / self.parameters.grid)

@@ -46,11 +46,13 @@ class Stream:
     function: str
     field: str
     cell: int
+    told: str = ""  # what tells what all clients were told from anything else; "": not bound to it
 
     def label(self, client: str) -> bytes:
         """Return bytes that no other contribution has, to derive keys from."""
         numbers = _NUMBERS.pack(self.sequence, self.round, self.cell)
-        return numbers + _texts(self.session, self.function, self.field, client)
+        told = (self.told,) if self.told else ()
+        return numbers + _texts(self.session, self.function, self.field, client, *told)
 
 
 class Parties(NamedTuple):

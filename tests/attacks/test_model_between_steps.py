@@ -1,0 +1,123 @@
+"""A server that reads the model between steps of its own choice, or asks again for variances.
+
+Newton's system comes to the server in a secret basis. A step along one coefficient changes the
+weights by one row of that basis, and so do the variances of a matrix that the server made up. With
+the basis the server has Xᵀ h X in the columns' own terms; where it drives the scores so far that
+two rows are left with curvature, it has these rows. So a site trains no more once the model was
+opened, and answers about the variances once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from departures import Departing
+from federations import block
+from intarsia.algorithms.hyfdca import newton, newton_shares
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton_direction import Coefficients, multiply
+from intarsia.engines.remote.declared import Declared, Sums
+from intarsia.errors import RefusedError
+
+WEIGHT, FEATURES = 1e-3, 7
+
+
+def departing(*, errors=False):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, FEATURES))
+    y = np.sign(x @ rng.normal(size=FEATURES) + 0.5 * rng.normal(size=200))
+    blocks = {
+        "bank": block(x, y, range(200), range(4)),
+        "shop": block(x, y, range(200), range(4, 7), labels=False),
+    }
+    options = HYFDCA.hyperparameters(
+        loss="logistic", regularisation=WEIGHT, method="newton", system="shares", errors=errors
+    )
+    made = Departing(HYFDCA, options, "shop", blocks=blocks, complete=True)
+    return x, made, made.rounds(3).phase
+
+
+def forgetful(monkeypatch):
+    """Take from sites that training ends with the model."""
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, body, sums: sums)
+
+
+def tell(engine, phase, y):
+    own = phase.dealer.overlaps.items()
+    given = {name: Coefficients(np.ascontiguousarray(y[None, one.features])) for name, one in own}
+    engine.sum(multiply, given)
+
+
+def read_system(made, phase):
+    """Return XᵀhX + λI in the columns' own terms, up to a factor, as the server works it out."""
+    engine = made.made.engine
+    engine.begin_round(4)
+    found = newton_shares._open_system(engine, phase.dealer, phase.bounds, 1, engine.key())
+    ((system, _),) = found
+    basis = np.zeros((FEATURES, FEATURES))
+    tell(engine, phase, np.zeros(FEATURES))
+    before = newton.reveal_weights(engine)[0]
+    for k in range(FEATURES):
+        tell(engine, phase, np.eye(FEATURES)[k])
+        phase = newton._at(phase, engine, np.ones(1), np.zeros(1))
+        after = newton.reveal_weights(engine)[0]
+        basis[k], before = after - before, after
+    inverse = np.linalg.inv(basis)
+    return inverse @ system @ inverse.T
+
+
+def test_without_that_rule_the_server_reads_the_products_of_columns(monkeypatch):
+    forgetful(monkeypatch)
+    x, made, phase = departing()
+    z = x @ np.concatenate([state.w[0] for state in made.made.states().values()])
+    h = np.exp(-z) / (1 + np.exp(-z)) ** 2
+    truth = (x.T * (h / len(x))) @ x + WEIGHT * np.eye(FEATURES)
+    read = read_system(made, phase)
+    np.testing.assert_allclose(read * truth[0, 0] / read[0, 0], truth, atol=1e-6)
+
+
+def test_once_the_model_was_opened_no_site_trains_on():
+    _, made, phase = departing()
+    with pytest.raises(RefusedError, match="multiply: The site refused"):
+        read_system(made, phase)
+
+
+def test_what_a_site_knows_of_it_is_on_its_shelf_and_does_not_go_back_with_its_state():
+    sums = Sums({}, {}, True, {"own_variances": "ab"})
+    for one in (Sums.of(sums.to_text()), sums.back_to(0)):
+        assert one.ended
+        assert one.once == {"own_variances": "ab"}
+    assert Sums.of("[{}, [], {}]") == Sums({}, {})  # of an earlier version
+
+
+def variances_of(made, phase, matrix):
+    """Ask all for the variances of a matrix that the server made up."""
+    engine, own = made.made.engine, phase.dealer.overlaps.items()
+    given = {
+        name: newton_shares.Inverse(
+            np.ascontiguousarray(matrix[None][:, one.features[:, None], one.features])
+        )
+        for name, one in own
+    }
+    return engine.reveal(engine.sum(newton_shares.own_variances, given).variances)[0]
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_variances_are_told_of_one_matrix_alone(works, monkeypatch):
+    if works:
+        forgetful(monkeypatch)
+    _, made, phase = departing(errors=True)
+    engine = made.made.engine
+    engine.begin_round(4)
+    newton_shares._open_system(engine, phase.dealer, phase.bounds, 1, engine.key())
+    unit = np.zeros((FEATURES, FEATURES))
+    unit[0, 0] = 1.0
+    first = variances_of(made, phase, unit)
+    assert first[:4].all()
+    np.testing.assert_array_equal(variances_of(made, phase, unit), first)  # lost on the way
+    if works:
+        assert variances_of(made, phase, 2 * unit)[0] == pytest.approx(2 * first[0])
+        return
+    with pytest.raises(RefusedError, match="own_variances: The site refused"):
+        variances_of(made, phase, 2 * unit)
