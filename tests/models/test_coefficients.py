@@ -71,9 +71,10 @@ def table_of(capfd, *options):
     return {row["feature"]: row for row in found["rows"]}, found
 
 
-def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folder, capfd):
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folder, capfd, mode):
     _, x, y = folder
-    assert main(["run", "risk.toml", "--quiet"]) == 0
+    assert main(["run", "risk.toml", "--quiet", "-c", f"privacy.mode={mode}"]) == 0
     rows, found = table_of(capfd)
     centred = x - x.mean(axis=0)
     fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky")
@@ -95,7 +96,9 @@ def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folde
     assert rows["intercept"]["estimate"] == pytest.approx(
         at_means - coef @ x.mean(axis=0), rel=1e-6
     )
-    assert rows["intercept"]["error"] is None
+    raw = np.column_stack([x, np.ones(len(x))]) / [10, 1000, 1, 1]  # well conditioned
+    spread = np.linalg.inv(raw.T @ ((p * (1 - p))[:, None] * raw))
+    assert rows["intercept"]["error"] == pytest.approx(np.sqrt(spread[3, 3]), rel=1e-6)
     assert rows["intercept at the means"]["estimate"] == pytest.approx(at_means, rel=1e-6)
     assert rows["intercept at the means"]["error"] == pytest.approx(errors[3], rel=1e-6)
     assert [rows[name]["unit"] for name in ("age", "income", "orders")] == [None, "EUR", None]
@@ -140,7 +143,7 @@ def test_a_model_that_is_written_and_read_has_the_same_table(tmp_path):
         intercept=2.0,
     )
     model.errors_, model.intercept_errors_ = np.array([[0.05, np.nan]]), np.array([0.5])
-    model.degrees_of_freedom_ = np.array([8.0])
+    model.zero_errors_, model.degrees_of_freedom_ = np.array([2.5]), np.array([8.0])
     write_model(model, tmp_path)
     again = read_model(tmp_path)
     assert again.summary() == model.summary()
@@ -150,7 +153,7 @@ def test_a_model_that_is_written_and_read_has_the_same_table(tmp_path):
     # 2.306004 is the 97.5 % quantile of Student's t with 8 degrees of freedom
     assert row.high == pytest.approx(0.1 + 2.306004 * 0.05, rel=1e-6)
     assert again.summary().rows[3].error is None
-    assert text.getvalue().startswith("feature,estimate,error,low,high,p\nintercept,-2.0,,,,\n")
+    assert text.getvalue().startswith("feature,estimate,error,low,high,p\nintercept,-2.0,2.5,")
 
 
 def test_a_scorecard_of_no_log_odds_is_refused():

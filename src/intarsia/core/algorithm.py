@@ -398,6 +398,8 @@ class FinalResult:
     weights: Array | None = None  # (outputs, features) of a linear model, in the schema's order
     errors: Array | None = None  # (outputs, features) standard errors of the weights
     degrees_of_freedom: Array | None = None  # (outputs,) that are left, beside errors
+    # (outputs,) standard errors of the score where all columns of the tables are 0
+    zero_errors: Array | None = None
     # of models at several levels: for each level the number of the model that a client has there,
     # by client; those without one are left out
     structure: tuple[Mapping[ClientId, int], ...] = ()

@@ -125,6 +125,9 @@ class Block:
     # (features,) which category of many levels each is one of, from 1, and 0 for all others, which
     # alone can be missing and a CSR array stores in every row; None: there is no such category
     indicators: NDArray[np.intp] | None = None
+    # (features,) what stands here for 0 of the table, less the mean and divided by the scale; None:
+    # 0, as nothing was taken off
+    zero: Array | None = None
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -247,7 +250,9 @@ class Block:
         weights = self.weights if self.weights is None or rows is None else self.weights[rows]
         kinds = self.indicators
         kinds = kinds if kinds is None or columns is None else kinds[columns]
-        return Block(samples, features, x, y, groups, copies, shapes, places, weights, kinds)
+        zero = self.zero
+        zero = zero if zero is None or columns is None else zero[columns]
+        return Block(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero)
 
     def weights_of(self, rows: NDArray[Any]) -> Array | None:
         """Return the weights of some rows, (rows,); None: 1 each."""

@@ -58,6 +58,8 @@ def linear_model(
         columns = np.array([place[name] for name in weights], np.intp)
         model.errors_ = conclusion.errors[:, columns] * factor
         model.degrees_of_freedom_ = conclusion.degrees_of_freedom
+        if conclusion.zero_errors is not None and INTERCEPT in place:
+            model.zero_errors_ = conclusion.zero_errors
         if INTERCEPT in place:
             model.intercept_errors_ = conclusion.errors[:, place[INTERCEPT]]
     return model

@@ -192,6 +192,7 @@ class _Table:
         self.names = [f"x{j}" for j in range(width)] if names is None else list(map(str, names))
         self.errors = getattr(model, "errors_", None)
         self.intercept_errors = getattr(model, "intercept_errors_", None)
+        self.zero_errors = getattr(model, "zero_errors_", None)
         self.left = getattr(model, "degrees_of_freedom_", None)
         self.loss, self.units, self.scorecard = loss, units, scorecard
         several = len(self.intercept) > 1
@@ -202,9 +203,9 @@ class _Table:
         for c, output in enumerate(self.outputs):
             constant = self.intercept[c]
             own = None if self.intercept_errors is None else self.intercept_errors[c]
-            # of the value at the means alone the error is known without what parties keep
             centred = self.means is not None and bool(np.any(self.means))
-            yield self._row(INTERCEPT_ROW, c, output, constant, None if centred else own)
+            at_zero = None if self.zero_errors is None else self.zero_errors[c]
+            yield self._row(INTERCEPT_ROW, c, output, constant, at_zero if centred else own)
             if centred and own is not None:
                 value = constant + self.coef[c] @ self.means
                 yield self._row(CENTRED_ROW, c, output, value, own)

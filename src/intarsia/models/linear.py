@@ -34,7 +34,8 @@ from intarsia.models.coefficients import Scorecard, Summary, summarise
 from intarsia.models.feature_mapping import Table, known_columns
 
 Array = NDArray[np.float64]
-ERRORS = ("errors_", "intercept_errors_", "degrees_of_freedom_")  # what training may store
+# what training may store
+ERRORS = ("errors_", "intercept_errors_", "zero_errors_", "degrees_of_freedom_")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -60,6 +61,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     means_ : (features,), the value of a missing entry; only after `from_weights`
     errors_ : (outputs, features), standard errors of coef_; only where training stored them
     intercept_errors_ : (outputs,), of the intercept at the features' means
+    zero_errors_ : (outputs,), of intercept_, where all features are 0
     degrees_of_freedom_ : (outputs,), samples less what the weights take
     """
 
@@ -190,7 +192,8 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
-    errors_, intercept_errors_, degrees_of_freedom_ : as of LinearClassifier, with one output
+    errors_, intercept_errors_, zero_errors_, degrees_of_freedom_ : as of LinearClassifier, of one
+        output
     """
 
     regularisation: float = 1e-3

@@ -183,8 +183,8 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
         model.coef_, model.intercept_ = coef[0], float(intercept[0])
     model.feature_names_in_, model.n_features_in_ = names, len(names)
     model.means_ = means
-    shapes = {"errors": coef.shape, "intercept_errors": (1, len(coef))}
-    for name in ("errors", "intercept_errors", "degrees_of_freedom"):
+    shapes = {"errors": coef.shape}
+    for name in ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom"):
         if name in content:
             known = np.array(content[name], np.float64)  # null: NaN
             if known.shape != shapes.get(name, (1, len(coef))):

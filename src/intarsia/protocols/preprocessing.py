@@ -584,9 +584,11 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
         block = replace(block, weights=state.weights)
+    inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+    if state.mean.any():
+        block = replace(block, zero=-state.mean * inverse)
     if block.sparse:
         x = block.x
-        inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
         plain = not state.mean.any() and (inverse == 1).all()
         if plain and not np.isnan(x.data).any():
             return block
@@ -598,7 +600,7 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
     if plain and not np.isnan(block.x).any():
         return block
     x = block.x - state.mean
-    x *= np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+    x *= inverse
     np.nan_to_num(x, copy=False)
     return replace(block, x=x)
 

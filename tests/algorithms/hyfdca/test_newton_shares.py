@@ -315,11 +315,18 @@ SHAPES = {
 }
 
 
-def concluded(shape, mode="plain", labels=BINARY, rounds=12, **options):
+def away_from_zero(block):
+    """Return a block of columns in whose units zeros are ten times the first row of the table."""
+    row = table(240, 6, 0)[0][0]
+    return dataclasses.replace(block, zero=10 * row[[int(f[1:]) for f in block.features]])
+
+
+def concluded(shape, mode="plain", labels=BINARY, rounds=12, change=away_from_zero, **options):
     x, y = table(240, 6, 0)
     y = x @ np.linspace(-1, 1, 6) + 0.3 * np.sin(np.arange(240)) if labels != BINARY else y
     grid, more = SHAPES[shape]
-    engine = engine_over(rectangles(x, y, *grid, **more), mode, labels)
+    blocks = {name: change(one) for name, one in rectangles(x, y, *grid, **more).items()}
+    engine = engine_over(blocks, mode, labels)
     server = begun(engine, HyFDCA(**options))
     for number in range(1, rounds + 1):
         engine.begin_round(number)
@@ -345,8 +352,10 @@ def test_errors_are_those_of_the_penalised_fisher_information_of_the_pooled_tabl
     gradient = x.T @ (p - (y > 0)) / len(x) + weight * w
     assert abs(gradient).max() < 1e-7  # the optimum
     information = x.T @ ((p * (1 - p))[:, None] * x) + weight * len(x) * np.eye(len(w))
-    expected = np.sqrt(np.diag(np.linalg.inv(information)))
-    np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
+    covariances = np.linalg.inv(information)
+    np.testing.assert_allclose(final.errors[0], np.sqrt(np.diag(covariances)), rtol=1e-6)
+    zero = 10 * x[0]
+    assert final.zero_errors[0] == pytest.approx(np.sqrt(zero @ covariances @ zero), rel=1e-6)
 
 
 def test_errors_without_a_penalty_are_those_of_ordinary_least_squares():
@@ -384,8 +393,21 @@ def test_a_client_refuses_errors_that_the_experiment_did_not_ask_for():
     engine = after_a_round("columns", "logistic")[0]
     states = engine.get_states()
     messages = {
-        name: newton_shares.Inverse(np.zeros((1, len(one.frame), len(one.frame))))
+        name: newton_shares.InverseRoot(np.zeros((1, len(one.frame), len(one.frame))))
         for name, one in states.items()
     }
     with pytest.raises(RefusedError, match=r"algorithm\.errors of this experiment is false"):
         engine.sum(newton_shares.own_variances, messages)
+    total = dict.fromkeys(messages, newton_shares.ZeroTotal(np.zeros((1, 6))))
+    with pytest.raises(RefusedError, match=r"algorithm\.errors of this experiment is false"):
+        engine.sum(newton_shares.zero_deviation, total)
+
+
+def test_a_column_too_far_from_zero_has_no_error_of_the_intercept_there():
+    def far(block):
+        return dataclasses.replace(block, zero=np.full(len(block.features), -2e6))
+
+    given = {"loss": "logistic", "regularisation": 1e-3, "errors": True}
+    _, _, final = concluded("columns", "masked", rounds=3, change=far, **given)
+    assert final.errors is not None
+    assert final.zero_errors is None

@@ -274,8 +274,8 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
     if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
-        weights, errors, left = newton.reveal_errors(phase, clients, rng)
-        return fl.FinalResult(info, weights, errors=errors, degrees_of_freedom=left)
+        found = newton.reveal_errors(phase, clients, rng)
+        return fl.FinalResult(info, *found)
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
         return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))
@@ -393,6 +393,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "SmallSystem.hessian": "Measured.hessian",
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
+    "ZeroTotal.zero": "OwnVariances.zero",
 }
 
 # Who is asked together, where these are not all: those that read scores, or that share samples.

@@ -399,11 +399,14 @@ def take_all(newton: Newton) -> Newton:
     return replace(newton, budget=newton.samples, faded=False)
 
 
-def reveal_errors(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Array, Array, Array]:
-    """Return the weights, their standard errors and the degrees of freedom that are left.
+def reveal_errors(
+    newton: Newton, clients: Clients, rng: RandomKey
+) -> tuple[Array, Array, Array, Array | None]:
+    """Return the weights, their standard errors, degrees of freedom, and the errors at zeros.
 
-    Twice (outputs, features), and (outputs,), at a point with all samples in the Hessian. The
-    weights come last: once they are told, no site answers about the system any more.
+    Twice (outputs, features), (outputs,) that are left, and (outputs,) of the score where all
+    columns of the tables are 0, at a point with all samples in the Hessian. The weights are opened
+    last: once they are told, no site answers about the system any more.
 
         V = σ² (λI + 1/N Xᵀ h X)⁻¹ / N
 
@@ -414,7 +417,7 @@ def reveal_errors(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Arr
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
-    diagonal = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    diagonal, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
     weights = reveal_weights(clients)
     taken = (1 - newton.regularisation * diagonal).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
@@ -423,7 +426,8 @@ def reveal_errors(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Arr
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
         variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
-    return weights, np.sqrt(variance[:, None] * diagonal / samples), left
+    at_zero = None if zero is None else np.sqrt(variance * zero / samples)
+    return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
 
 
 def reveal_weights(clients: Clients) -> Array:

@@ -56,7 +56,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     turn_basis,
 )
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import RefusedError
 from intarsia.maths.linear.products import project_rows
@@ -74,6 +74,8 @@ from intarsia.maths.linear.word_products import (
     write_words,
 )
 
+_SPAN = 64.0  # that sums of a row of zeros are divided by, so that they stay in their range
+_FARTHEST = 1e6  # standard deviations between a column's mean and 0
 _TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
 
 
@@ -160,18 +162,42 @@ class SystemShare:
 
 
 @dataclass(frozen=True)
-class Inverse:
-    """The inverse system's part of the client's own features, in units of the system's size."""
+class InverseRoot:
+    """Columns R of a root of the inverse system, RᵀR, in units of the system's size.
 
-    inverse: Array  # (outputs, own features, own features) in the secret basis
+    They are those of the client's own features in the secret basis, and turned at random.
+    """
+
+    root: Array  # (outputs, features, own features)
 
 
-@fl.describe("how exactly each model weight is known")
+@fl.describe(
+    "how exactly each model weight is known",
+    zero="the score of a row of zeros in a secret basis",
+    far="numbers of columns whose values lie far from 0",
+)
 @dataclass(frozen=True)
 class OwnVariances:
-    """A client's share of the inverse Hessian's diagonal."""
+    """A client's share of the inverse Hessian's diagonal, and of what a row of zeros varies by."""
 
     variances: fl.PerFeature  # (outputs, features)
+    zero: Array  # (outputs, features) R P c for the row c of zeros in the tables, over `_SPAN`
+    far: Array  # (1,) own features of which c is larger than `_FARTHEST`
+
+
+@dataclass(frozen=True)
+class ZeroTotal:
+    """What a row of zeros varies by, of all clients."""
+
+    zero: Array  # (outputs, features) the total, which each client opens for itself
+
+
+@fl.describe("how exactly the model's score of a row of zeros is known")
+@dataclass(frozen=True)
+class ZeroDeviation:
+    """A client's share of √(cᵀ H⁻¹ c), which all clients know."""
+
+    deviation: Array  # (outputs,)
 
 
 def deal_overlaps(schema: Schema) -> Dealer:
@@ -244,21 +270,44 @@ def solve_shared(
 
 def reveal_variances(
     clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
-) -> Array:
-    """Return the diagonal of (λI + 1/N Xᵀ h X)⁻¹, (outputs, features); given as there.
+) -> tuple[Array, Array | None]:
+    """Return the diagonal of H⁻¹ = (λI + 1/N Xᵀ h X)⁻¹, (outputs, features), and cᵀ H⁻¹ c.
 
-    The server inverts the system in its secret basis P, (P H Pᵀ)⁻¹ = M, and tells each client the
-    part of M of its own features. H⁻¹ = Pᵀ M P: who owns a feature knows its column of P.
+    The latter, (outputs,), is of the row c that is 0 in all columns of the tables: the variance of
+    the intercept there. None where a column's mean is too many standard deviations from 0. Given as
+    `solve_shared`.
+
+    The server inverts the system in its secret basis P, (P H Pᵀ)⁻¹ = M, and takes a root of it that
+    it turns at random, M = RᵀR. It tells each client the columns of R of its own features. H⁻¹ =
+    Pᵀ M P: who owns a feature knows its column of P, so that the clients have the diagonal, and
+    R P c in a sum that they open. Its length is √(cᵀ H⁻¹ c). The server sees no more of c, nor does
+    a client of the others' part than one vector that is turned.
     """
-    inverses = np.stack(
-        [np.linalg.inv(one) for one, _ in _open_system(clients, dealer, bounds, outputs, rng)]
-    )
+    systems = _open_system(clients, dealer, bounds, outputs, rng)
+    secret = fl.SecretKey(dealer.secret).fold_in(*rng.words, "root")
+    roots = np.stack([_turned_root(one, secret.fold_in(c)) for c, (one, _) in enumerate(systems)])
     own = {
-        name: Inverse(np.ascontiguousarray(inverses[:, one.features[:, None], one.features]))
+        name: InverseRoot(np.ascontiguousarray(roots[:, :, one.features]))
         for name, one in dealer.overlaps.items()
     }
+    total = clients.sum(own_variances, own)
     # discloses how exactly each weight is known, beside the weight itself
-    found: Array = clients.reveal(clients.sum(own_variances, own).variances)
+    diagonal: Array = clients.reveal(total.variances)
+    # discloses how many columns, of all clients together, are as good as constant beside their mean
+    if np.rint(clients.reveal(total.far))[0] > 0:
+        return diagonal, None
+    asked = dict.fromkeys(clients.ids, ZeroTotal(total.zero))
+    # discloses how exactly the intercept is known where all columns are 0
+    deviation: Array = clients.reveal(clients.sum(zero_deviation, asked).deviation)
+    return diagonal, deviation**2
+
+
+def _turned_root(system: Array, secret: fl.SecretKey) -> Array:
+    """Return R with RᵀR the inverse of the system, whose rows say nothing by themselves."""
+    size = len(system)
+    words = secret.words(size * size).view(np.int64).reshape(size, size)
+    turn, _ = np.linalg.qr(words * 2.0**-63)
+    found: Array = turn @ np.linalg.cholesky(np.linalg.inv(system)).T
     return found
 
 
@@ -591,35 +640,67 @@ def _own_part(point: Point, rows: Array) -> NDArray[np.uint64]:
 
 @fl.client_function
 def own_variances(
-    state: Point | Sharing, block: Block, message: Inverse, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: InverseRoot, rng: fl.RandomKey
 ) -> tuple[Point, OwnVariances]:
-    """Send this client's share of the inverse Hessian's diagonal, of its own features.
+    """Send this client's share of the inverse Hessian's diagonal, and of the row of zeros.
 
     Raises
     ------
     RefusedError
         If the experiment did not ask for standard errors.
     """
+    point = _asked_for_errors(state)
+    far = abs(zeros := zero_row(block)) > _FARTHEST
+    # of a feature that several own each counts its share
+    variances, zero = np.empty_like(point.w), np.empty(message.root.shape[:2])
+    for c, root in enumerate(message.root):
+        variances[c] = ((root @ point.frame) ** 2).sum(axis=0)
+        zero[c] = root @ (point.feature_share * (point.frame @ np.where(far, 0.0, zeros)))
+    variances *= point.feature_share / point.system_scale[:, None]
+    return point, OwnVariances(variances, zero / _SPAN, np.array([1.0 * far.sum()]))
+
+
+def zero_row(block: Block) -> Array:
+    """Return the row of a block for 0 in all columns of the tables, (features,)."""
+    names = np.array([name == INTERCEPT for name in block.features], bool)
+    return 1.0 * names if block.zero is None else np.where(names, 1.0, block.zero)
+
+
+@fl.client_function
+def zero_deviation(
+    state: Point | Sharing, block: Block, message: ZeroTotal, rng: fl.RandomKey
+) -> tuple[Point, ZeroDeviation]:
+    """Send this client's share of the length of what a row of zeros varies by.
+
+    Raises
+    ------
+    RefusedError
+        If the experiment did not ask for standard errors.
+    """
+    point = _asked_for_errors(state)
+    length = _SPAN * np.linalg.norm(message.zero, axis=1) / np.sqrt(point.system_scale)
+    return point, ZeroDeviation(length / point.overlap.all_clients)
+
+
+def _asked_for_errors(state: Point | Sharing) -> Point:
+    """Return the client's state, if the experiment asks for standard errors."""
     point = state.point if isinstance(state, Sharing) else state
     if not point.options.errors:
         raise RefusedError(
             "Standard errors were asked for where algorithm.errors of this experiment is false; "
             "run the algorithm as it is at the server, or set algorithm.errors = true."
         )
-    variances = np.empty_like(point.w)
-    for c, inverse in enumerate(message.inverse):
-        variances[c] = np.einsum("pj,pj->j", point.frame, inverse @ point.frame)
-    variances *= point.feature_share / point.system_scale[:, None]
-    return point, OwnVariances(variances)
+    return point
 
 
 SENDS = (
     *fl.sums(mask_rows, reveals=("announced",)),
     *fl.sums(multiply_rows, reveals=("system",)),
     *fl.each(
-        fl.sums(own_variances, reveals=("variances",)),
+        fl.each(
+            fl.sums(own_variances, reveals=("variances", "far")), model=("variances",), once=True
+        )
+        + fl.each(fl.sums(zero_deviation, reveals=("deviation",)), model=("deviation",)),
         needed=lambda options: options.errors,
-        model=("variances",),
-        once=True,
     ),
 )
