@@ -174,7 +174,7 @@ class InverseRoot:
 @fl.describe(
     "how exactly each model weight is known",
     zero="the score of zeros in a secret basis",
-    far="numbers of columns whose values lie far from 0",
+    far="numbers of columns that lie far from zero",
 )
 @dataclass(frozen=True)
 class OwnVariances:
