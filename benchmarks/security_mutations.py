@@ -178,7 +178,7 @@ MUTATIONS = [
     ),
     *_of("__main__.py", ("current folder first", "    del sys.path[0]", "    pass", MODULES)),
     *_of(
-        "data/sql.py",
+        "data/formats/sql.py",
         ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
         ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
         (
