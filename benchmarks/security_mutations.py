@@ -61,6 +61,7 @@ PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
 APART = "tests/attacks/test_steps_told_apart.py"
+SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -220,7 +221,7 @@ MUTATIONS = [
     ),
     *_of("__main__.py", ("current folder first", "    del sys.path[0]", "    pass", MODULES)),
     *_of(
-        "data/sql.py",
+        "data/formats/sql.py",
         ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
         ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
         (
@@ -614,6 +615,20 @@ MUTATIONS = [
     *_of(
         "algorithms/hyfdca/newton_shares.py",
         ("rows masked twice", "if message.part != before:", "if False:", WORDS),
+        ("errors nobody asked for", "if not point.options.errors:", "if False:", SHARES),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_client.py",
+        ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "rounds by what comes again",
+            "again = same and call.function in (firsts if marked else called)",
+            "again = False",
+            "tests/attacks/test_approved_jobs.py",
+        ),
     ),
     *_of(
         "algorithms/hyfdca/algorithm.py",

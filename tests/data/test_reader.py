@@ -27,8 +27,8 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.encoding import assemble, encode, encoding_of
+from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.labels import LabelSettings
-from intarsia.data.libsvm import parse_libsvm
 from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split

@@ -33,7 +33,7 @@ def feature_blocks(schema: Schema) -> Mapping[str, FeatureBlock]:
     """Return the feature blocks of a federation by name, in the order of their names.
 
     A group that has a client's own name holds the columns that this client named no group for
-    (see `data.column_types`): they count as not named. FederationError if a block has other columns
+    (see `data.column_roles`): they count as not named. FederationError if a block has other columns
     or another shape at one client than at another.
     """
     found: dict[str, tuple[ClientId, tuple[str, ...]]] = {}

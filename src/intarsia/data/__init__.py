@@ -1,9 +1,10 @@
 """Read a client's table from a file, a query or a DataFrame, and turn it into a `Block`.
 
 Read `reader` first: it goes from a `Source` (where a table is) to a `Table` (its columns), with
-`csv`, `libsvm`, `sql` and `dataframe` for the kinds of sources. `column_types` makes
-numbers and categories of columns, `labels` says what labels mean for all clients, and `encoding`
-encodes text and assembles the block. `parsing` gives one spelling to one value.
+`formats` and `dataframe` for the kinds of sources. `column_roles` finds ids, labels, features and
+groups among the columns, `column_types` makes numbers and categories of them, `labels` says what
+labels mean for all clients, and `encoding` encodes text and assembles the block. `parsing` gives
+one spelling to one value.
 """
 
 from typing import TYPE_CHECKING

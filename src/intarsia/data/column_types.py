@@ -1,4 +1,4 @@
-"""Make a `Table` of columns or of a matrix: ids, labels, numbers and categories told apart.
+"""Tell numbers and categories apart, and read ids, labels and weights, by each column's type.
 
 Rules: a column is numeric if all its values are numbers, categorical if none is (a mixture is an
 error, unless the column is listed as categorical); booleans are 0 and 1; dates are an error unless
@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,14 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as arrow
 from numpy.typing import NDArray
 from pyarrow import types
-from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import canonical, day, number, spellings_of, unit_of
 from intarsia.data.source import Source
-from intarsia.data.table import Category, Table
-from intarsia.errors import TableError, listed, nearest
+from intarsia.data.table import Category
+from intarsia.errors import TableError
 
 # A text column is refused, unless it is listed as categorical, if it has more levels than this,
 MOST_LEVELS = 200
@@ -223,7 +221,7 @@ class _Column:
                 self._check_whole()
             # a copy: Arrow's memory is read-only
             values = np.array(self.values.cast(pa.float64(), safe=False).to_numpy(), np.float64)
-            values[np.isin(values, _sentinels(self.source))] = np.nan
+            values[np.isin(values, missing_numbers(self.source))] = np.nan
         if np.isinf(values).any():
             row = int(np.flatnonzero(np.isinf(values))[0])
             raise self.source.error(f"{self.name} is {values[row]} in row {row + 1}", advice)
@@ -242,10 +240,10 @@ class _Column:
         return Category(target[codes], levels, least)
 
 
-_FINITE = "expected a finite number: replace it by a number or by an empty cell (missing)"
+FINITE = "expected a finite number: replace it by a number or by an empty cell (missing)"
 
 
-def _sentinels(source: Source) -> list[float]:
+def missing_numbers(source: Source) -> list[float]:
     """Return the numbers that stand for a missing value."""
     read = (number(text, source.decimal, source.thousands) for text in source.missing)
     return [value for value in read if value is not None]
@@ -269,7 +267,7 @@ class _UnfitError(Exception):
         self.own, self.said, self.reason, self.detail = own, said, reason, detail
 
 
-def _features(
+def features_of(
     columns: Mapping[str, pa.ChunkedArray], source: Source
 ) -> dict[str, Array | Category]:
     """Return columns as features; TableError names all that are none for the reason of the first.
@@ -316,7 +314,7 @@ def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array
         raise _unfit_dates(own)
     if own.kind == "time":
         return _days(own)
-    values = own.numbers(("text",), _FINITE)
+    values = own.numbers(("text",), FINITE)
     if values is not None:
         return values + 0.0 if own.kind == "text" else values  # "-0" is 0
     codes, texts = own.texts
@@ -477,7 +475,7 @@ def _telling(own: _Column, given: list[str]) -> str:
     return ""
 
 
-def _sample_ids(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray[Any]:
+def ids_of(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray[Any]:
     """Return a column's ids as int64 if every one is a whole number, else as text.
 
     Without a column the rows belong to one client alone, and are called "<client>:<row>" from 0.
@@ -565,7 +563,7 @@ def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
     return samples
 
 
-def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
+def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     """Return labels: float64 with NaN if all are numbers, else canonical text."""
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
@@ -598,7 +596,7 @@ def _label_column(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     return LabelColumn(name, values)
 
 
-def _row_weights(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:
+def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:
     """Return the weight of each row's loss, (samples,); 1 where there is no label."""
     own = _Column.of(column, str(source.weights), source, "weights ")
     if labels is None:
@@ -617,265 +615,3 @@ def _row_weights(column: pa.ChunkedArray, labels: LabelColumn | None, source: So
         said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"
         raise source.error(f"{own.name} is {said} in row {row + 1}", advice)
     return np.where(known, values, 1.0)
-
-
-def table_of_columns(columns: pa.Table, source: Source) -> Table:
-    """Return the table that named columns make."""
-    names = columns.column_names
-    _check_names(names, source)
-    if not columns.num_rows:
-        raise source.error(
-            f"the table has {len(names)} columns but 0 rows",
-            "a client needs one row at least: check the file or the query, or leave the client out",
-        )
-    chosen = _feature_columns(names, source)
-    column = {name: columns.column(position) for position, name in enumerate(names)}
-    ids = None if source.id is None else column[source.id]
-    samples = _sample_ids(ids, columns.num_rows, source)
-    if source.label_map and source.label is None:
-        raise source.error("label_map is given but there is no label", "set label to the column")
-    read = _features({name: column[name] for name in chosen}, source)
-    categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
-    numbers = [name for name in chosen if name not in categorical]
-    values = np.empty((columns.num_rows, len(numbers)))
-    for position, name in enumerate(numbers):
-        values[:, position] = read.pop(name)  # free each column when it has been copied
-    labels = None if source.label is None else _label_column(column[source.label], source)
-    groups = _feature_groups(chosen, source)
-    weights = None
-    if source.weights is not None:
-        weights = _row_weights(column[source.weights], labels, source)
-    return Table(
-        *(source.name, samples, chosen, values, categorical, labels, groups, ids is None),
-        weights=weights,
-    )
-
-
-def table_of_matrix(
-    x: Any,
-    source: Source,
-    *,
-    names: Sequence[str],
-    y: NDArray[Any] | None = None,
-    samples: NDArray[Any] | None = None,
-) -> Table:
-    """Return the table that a matrix (samples, features), dense or sparse, makes."""
-    _check_shapes(x, source, names, {"labels": y, "sample ids": samples})
-    _check_names(names, source)
-    # ids and labels of a matrix are no columns of it
-    if source.weights is not None:
-        raise source.error(
-            f"weights is {source.weights!r} but a matrix has no such column",
-            "give the table as a DataFrame, a csv or a parquet file",
-        )
-    beside = replace(source, id=None, label=None)
-    chosen = _feature_columns(names, beside, labelled=y is not None)
-    if list(chosen) != list(names):
-        place = {name: position for position, name in enumerate(names)}
-        x = x[:, [place[name] for name in chosen]]
-    categorical: dict[str, Category] = {}
-    listed_here = [name for name in chosen if name in source.categorical]
-    if issparse(x):
-        x = _csr(x, chosen, listed_here, source)
-    else:
-        x = _dense(x, chosen, source)
-        own = {
-            name: pa.chunked_array([pa.array(x[:, chosen.index(name)], from_pandas=True)])
-            for name in listed_here
-        }
-        read = _features(own, source)
-        categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
-        if categorical:
-            x = x[:, [at for at, name in enumerate(chosen) if name not in categorical]]
-    ids = _sample_ids(None if samples is None else column_of(samples), x.shape[0], source)
-    labels = None if y is None else _label_column(column_of(y), source)
-    groups = _feature_groups(chosen, source)
-    return Table(source.name, ids, chosen, x, categorical, labels, groups, samples is None)
-
-
-def _check_names(names: Sequence[str], source: Source) -> None:
-    """Raise if two columns have one name, or one has none."""
-    seen: set[str] = set()
-    for position, name in enumerate(names):
-        if not name.strip():
-            raise source.error(
-                f"the name of column {position + 1} is {name!r}",
-                "give every column a name in the header line",
-            )
-        if name in seen:
-            raise source.error(f"two columns have the name {name!r}", "rename one of them")
-        seen.add(name)
-
-
-def _feature_columns(
-    names: Sequence[str], source: Source, *, labelled: bool = False
-) -> tuple[str, ...]:
-    """Return the feature columns among a table's; `labelled`: its labels are beside them."""
-    asked = {
-        "id": () if source.id is None else (source.id,),
-        "label": () if source.label is None else (source.label,),
-        "weights": () if source.weights is None else (source.weights,),
-        "features": source.features or (),
-        "exclude": source.exclude,
-        "categorical": source.categorical,
-        **{
-            f"groups.{group}": [name for name in some if not _is_pattern(name, names)]
-            for group, some in source.groups.items()
-        },
-        "units": tuple(source.units),
-    }
-    known = set(names)
-    for key, some in asked.items():
-        for name in some:
-            if name not in known:
-                raise source.error(
-                    f"{key} names the column {name!r}, which the table does not have",
-                    f"{nearest(name, names)}",
-                )
-            roles = {source.id: "id", source.label: "label", source.weights: "weights"}
-            if key not in (*roles.values(), "exclude") and name in roles:
-                raise source.error(
-                    f"{key} names the {roles[name]} column {name!r}",
-                    f"a feature is neither id nor label nor weight: remove it from {key}",
-                )
-    left_out = {*source.exclude, source.id, source.label, source.weights}
-    wanted: Sequence[str] = names if source.features is None else source.features
-    chosen = tuple(name for name in wanted if name not in left_out)
-    if len(set(chosen)) < len(chosen):
-        twice = next(name for name in chosen if chosen.count(name) > 1)
-        raise source.error(f"features lists {twice!r} more than once", "remove the repeated entry")
-    if not chosen and source.label is None and not labelled:
-        raise source.error(
-            f"no feature column is left (columns: {listed(names)})",
-            "a client without labels needs at least one: add a column to features, or name its "
-            "label column",
-        )
-    return chosen
-
-
-def _feature_groups(chosen: Sequence[str], source: Source) -> dict[str, tuple[str, ...]]:
-    """Return the feature blocks; columns that no group names are in one named after the client."""
-    groups: dict[str, tuple[str, ...]] = {}
-    owner: dict[str, str] = {}
-    for group, names in source.groups.items():
-        found = [name for given in names for name in _meant(given, group, chosen, source)]
-        groups[group] = tuple(dict.fromkeys(found))
-        for name in groups[group]:
-            if owner.setdefault(name, group) != group:
-                raise source.error(
-                    f"the column {name!r} is in the groups {owner[name]!r} "
-                    f"({listed(source.groups[owner[name]])}) and {group!r} ({listed(names)})",
-                    "a column is in one group: narrow a pattern, or name the columns",
-                )
-    rest = tuple(name for name in chosen if name not in owner)
-    if rest:
-        groups[source.name] = (*groups.get(source.name, ()), *rest)
-    return groups
-
-
-def _is_pattern(name: str, names: Sequence[str]) -> bool:
-    """Return whether a group's entry is a pattern; a column of this very name is that column."""
-    return any(sign in name for sign in "*?[") and name not in names
-
-
-def _meant(given: str, group: str, chosen: Sequence[str], source: Source) -> Sequence[str]:
-    """Return the features that an entry of a group means."""
-    if not _is_pattern(given, chosen):
-        if given not in chosen:
-            raise source.error(
-                f"groups.{group} names the column {given!r}, which is not among the features",
-                f"{nearest(given, chosen)}",
-            )
-        return (given,)
-    found = [name for name in chosen if fnmatchcase(name, given)]
-    if not found:
-        raise source.error(
-            f"the pattern {given!r} of groups.{group} fits none of the features "
-            f"({listed(chosen, 6)})",
-            "correct it, or leave it out",
-        )
-    return found
-
-
-def _check_shapes(
-    x: Any, source: Source, names: Sequence[str], beside: Mapping[str, NDArray[Any] | None]
-) -> None:
-    """Refuse a matrix, or arrays beside it, of another shape than (samples, features)."""
-    if len(x.shape) != 2:
-        raise source.error(
-            f"x has the shape {tuple(x.shape)}",
-            "expected (samples, features): reshape it to two axes",
-        )
-    if x.dtype.kind in "cMm":
-        raise source.error(
-            f"x has the type {x.dtype}, which is not a real number", "convert it to float64"
-        )
-    rows, width = x.shape
-    if len(names) != width:
-        raise source.error(
-            f"x has {width} columns but there are {len(names)} feature names",
-            "give every column one name",
-        )
-    for what, given in beside.items():
-        if given is not None and given.shape != (rows,):
-            raise source.error(
-                f"x has {rows} rows but the {what} have the shape {given.shape}",
-                f"give one of the {what} for every row, on one axis",
-            )
-    if not rows:
-        raise source.error(
-            f"the table has {width} columns but 0 rows",
-            "a client needs at least one row: check the file, or leave this client out",
-        )
-
-
-def _csr(x: Any, names: Sequence[str], categorical: Sequence[str], source: Source) -> csr_array:
-    """Return a sparse matrix as CSR, with column numbers of 32 bits where they fit.
-
-    So the kernels read them: 12 bytes an entry, where 64 bits would take 16.
-    """
-    if categorical:
-        raise source.error(
-            f"column {categorical[0]!r} is listed as categorical but the matrix is sparse",
-            "store its one-hot columns, or remove it from categorical",
-        )
-    rows = csr_array(x, dtype=np.float64)
-    if not rows.has_canonical_format:
-        rows = rows.copy()  # the caller's table stays as it is
-        rows.sum_duplicates()
-    if not np.isfinite(rows.data).all():
-        at = int(np.flatnonzero(~np.isfinite(rows.data))[0])
-        row = int(np.searchsorted(rows.indptr, at, side="right"))
-        raise source.error(
-            f"feature {names[rows.indices[at]]!r} is {rows.data[at]} in row {row}",
-            "a sparse matrix needs finite numbers: replace it, or leave the entry out (zero)",
-        )
-    if max(rows.nnz, *rows.shape) > np.iinfo(np.int32).max:
-        return rows
-    indices, indptr = (one.astype(np.int32, copy=False) for one in (rows.indices, rows.indptr))
-    return csr_array((rows.data, indices, indptr), shape=rows.shape)
-
-
-def _dense(x: Any, names: Sequence[str], source: Source) -> Array:
-    try:
-        values = np.asarray(x, np.float64)
-    except (TypeError, ValueError):
-        for row, line in enumerate(np.asarray(x, object)):
-            for name, value in zip(names, line, strict=True):
-                if not isinstance(value, int | float | np.number) and value is not None:
-                    raise source.error(
-                        f"x has {value!r} at column {name!r}, row {row + 1}",
-                        "a matrix needs numbers: pass a DataFrame for a table with text",
-                    ) from None
-        raise source.error(
-            f"x has the type {np.asarray(x).dtype}, which is not a number", "convert it to float64"
-        ) from None
-    sentinels = _sentinels(source)
-    if sentinels:
-        values = np.where(np.isin(values, sentinels), np.nan, values)
-    if np.isinf(values).any():
-        row, column = np.argwhere(np.isinf(values))[0]
-        raise source.error(
-            f"column {names[column]!r} is {values[row, column]} in row {row + 1}", _FINITE
-        )
-    return values

@@ -46,9 +46,7 @@ def sources_of(
     """Return the description of every client's table, without the values.
 
     `shared` are settings for all clients: id, id_type, label, weights, categorical, exclude,
-    missing; `own` those of each.
-    `shared` are settings for all clients: id, id_type, label, categorical, exclude, missing, and
-    those of `READING`; `own` those of each.
+    missing, and those of `READING`; `own` those of each.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise ExperimentError(

@@ -43,9 +43,10 @@ from scipy.sparse import csr_array, issparse
 from intarsia.core.block import ClientId
 from intarsia.core.npz import check_npz, unpacked_limit
 from intarsia.core.settings import absolute_path, hyperparameters
-from intarsia.data.column_types import column_of, table_of_columns, table_of_matrix
-from intarsia.data.csv import delimited_text
-from intarsia.data.libsvm import parse_libsvm
+from intarsia.data.column_roles import table_of_columns, table_of_matrix
+from intarsia.data.column_types import column_of
+from intarsia.data.formats.csv import delimited_text
+from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import TableError, first_line, listed
@@ -80,7 +81,7 @@ def located(source: Source, folder: Path) -> Source:
     if source.path is not None:
         source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
-        from intarsia.data.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
+        from intarsia.data.formats.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
 
         source = replace(source, url=absolute_url(source, folder))
     return source
@@ -105,7 +106,7 @@ def read(source: Source) -> Table:
     kind = _format(source)
     source = replace(source, format=kind)
     if kind == "sql":
-        from intarsia.data.sql import query_columns  # here: SQLAlchemy takes 0.25 s
+        from intarsia.data.formats.sql import query_columns  # here: SQLAlchemy takes 0.25 s
 
         return table_of_columns(_arrow(*query_columns(source)), source)
     if kind == "parquet":

@@ -3,7 +3,7 @@
 A client's own table takes these steps one after the other, each in one file below this one:
 
 1. Columns or a matrix from a file, a database or a DataFrame: `data.reader` and its formats.
-2. A `Table`: ids, labels, numbers and categories, by each column's type: `data.column_types`.
+2. A `Table` of what each column is for, `data.column_roles`, and holds, `data.column_types`.
 3. The features' names and units: `feature_dictionary`.
 4. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
 5. A `Block`, once all clients agree on levels and classes: `data.encoding`.

@@ -13,7 +13,7 @@ from typing import Any
 
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
-from intarsia.data.csv import header_of
+from intarsia.data.formats.csv import header_of
 from intarsia.data.reader import ENDINGS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
