@@ -28,6 +28,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Labels
 from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
+from intarsia.maths.linear.losses import mean_of
 
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
 _PLACES: Final = 4_096  # within a bin
@@ -169,11 +170,12 @@ def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
     """
     graded = replace(graded, weights=np.ones(len(graded.truth)))
     if graded.labels.task == "regression":
-        error = graded.truth - graded.scores[0]
+        said = mean_of(graded.loss, graded.scores[0])
+        error = graded.truth - said
         return Figures(
             mae=float(np.abs(error).mean()),
             rmse=float(np.sqrt((error**2).mean())),
-            intervals=figures.error_intervals(graded.truth, graded.scores[0]),
+            intervals=figures.error_intervals(graded.truth, said),
         )
     sides, order = graded.sides > 0, graded.ranked
     tables = [
