@@ -207,15 +207,15 @@ def _scored(
             codes |= dict.fromkeys(rest, -1.0)
     if names and not {canonical(str(one)) for one in column.values.tolist()} & {*codes}:
         return made  # a column that holds something else, such as a place for labels to come
-    try:
-        y = encode_labels(column, "table", labels, codes)
-    except TableError as odd:
-        note = f"The rows are not scored by the column {column.name!r}: {odd}"
-        return replace(made, notes=(*made.notes, note))
     loss, shape = CROSS_ENTROPY, 0.0
     if isinstance(model, LinearClassifier | LinearRegressor):
         loss, shape = loss_code(model.loss), shape_of(model)
-    graded = grade_scores(replace(block, y=y), scores, loss, labels, shape=shape, least=1)
+    try:
+        y = encode_labels(column, "table", labels, codes)
+        graded = grade_scores(replace(block, y=y), scores, loss, labels, shape=shape, least=1)
+    except TableError as odd:
+        note = f"The rows are not scored by the column {column.name!r}: {odd}"
+        return replace(made, notes=(*made.notes, note))
     return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 

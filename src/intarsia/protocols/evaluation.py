@@ -484,6 +484,7 @@ def _sums(
     held = share > 0
     z = scores[:, held]
     raw = np.zeros(0) if block.y is None else block.y[held]
+    losses.check_labels(loss, raw, "the evaluated rows")
     if loss == CROSS_ENTROPY and labels.task == "regression":
         loss = losses.SQUARED
     if loss == CROSS_ENTROPY:

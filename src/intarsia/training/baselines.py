@@ -389,9 +389,15 @@ class Baseline:
     federated: ClassVar[Literal[False]] = False
 
 
+def _check_labels(engine: Simulation, loss: str) -> None:
+    for name in engine.schema("train").clients:
+        losses.check_labels(losses.loss_code(loss), engine.block(name).y, f"client {name!r}")
+
+
 def _centralised(
     engine: Simulation, description: Experiment, options: LinearOptions, part: Part
 ) -> Outcome:
+    _check_labels(engine, options.loss)
     table = pooled(engine)
     found = sdca.fit(
         table.x,
@@ -415,6 +421,7 @@ def _centralised(
 def _liblinear(
     engine: Simulation, description: Experiment, options: Liblinear, part: Part
 ) -> Outcome:
+    _check_labels(engine, options.loss)
     table = pooled(engine)
     y = targets(table, engine.schema("train").labels.outputs)
     solved = [_solve(table.x, own, table.weights, options, description.seed) for own in y]
@@ -492,6 +499,7 @@ def _standalone(
 ) -> Outcome:
     linear: dict[str, Any] = {"loss": options.loss, "regularisation": options.regularisation}
     linear["shape"] = losses.shape_of(options)
+    _check_labels(engine, options.loss)
     grades, notes = alone(engine, part, **linear, seed=description.seed)
     final, said = fl.FinalResult(fl.RoundMetrics()), (_ALONE_NOTE, *notes)
     return Outcome(1, "algorithm", final, None, grades, said, standalone=grades)

@@ -28,6 +28,7 @@ from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.block import Labels
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import losses
+from intarsia.models.serialization import read_model, write_model
 
 NUMBERS = Labels("regression")
 RIDGE = 0.02
@@ -279,14 +280,14 @@ def check_run(loss, shape, mode):
     )
     z = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(len(y))])
     best = best_objective(loss, shape, z, y)
-    assert result.metrics.objective == pytest.approx(best, rel=1e-6)
+    assert result.certificate.primal == pytest.approx(best, rel=1e-6)
     said = result.model.predict(pd.DataFrame(x, columns=list("abcd")))
     w = np.append(result.model.coef_ * x.std(axis=0), 0)
     w[-1] = result.model.intercept_ + result.model.coef_ @ x.mean(axis=0)
     code = losses.loss_code(loss)
     assert said == pytest.approx(losses.mean_of(code, z @ w))
     assert primal_at(loss, shape, z, y, w) == pytest.approx(best, rel=1e-6)
-    score = result.metrics.all
+    score = result.metrics.server
     assert score.loss == pytest.approx(losses.value(code, z @ w, y, shape=shape).mean(), rel=1e-5)
     assert score.r2 == pytest.approx(r2_score(y, said), rel=1e-5)
     assert score.figures.mae == pytest.approx(mean_absolute_error(y, said), rel=1e-5)
@@ -331,12 +332,12 @@ def test_settings_that_do_not_fit_are_refused(settings, said):
 
 @pytest.mark.parametrize("algorithm", ["hyfdca", "centralised"])
 @pytest.mark.parametrize(
-    ("loss", "wrong", "said"), [("poisson", -1.0, "below 0"), ("gamma", 0.0, "of 0 or below")]
+    ("loss", "wrong", "said"), [("poisson", -1.0, "below 0"), ("gamma", 0.0, "0 or below")]
 )
 def test_labels_that_the_log_link_has_no_mean_for_are_refused(loss, wrong, said, algorithm):
     x, y = table("gamma")
     y[0] = wrong
-    with pytest.raises(TableError, match=f"has 1 labels {said}"):
+    with pytest.raises(TableError, match=f"1 of 39 labels of client 'north left' are {said}"):
         intarsia.run(
             tables=frames(x[:, :4], y),
             id="id",
@@ -346,3 +347,76 @@ def test_labels_that_the_log_link_has_no_mean_for_are_refused(loss, wrong, said,
             task="regression",
             test=0,
         )
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize(
+    ("loss", "theirs"), [("poisson", PoissonRegressor), ("gamma", GammaRegressor)]
+)
+def test_standard_errors_are_those_of_maximum_likelihood(loss, theirs, mode):
+    x, y = table(loss, samples=90, seed=8)
+    x = x[:, :4]
+    result = intarsia.run(
+        tables=frames(x, y),
+        id="id",
+        label="y",
+        loss=loss,
+        regularisation=1e-9,
+        errors=True,
+        task="regression",
+        test=0,
+        privacy=mode,
+        tolerance=1e-11,
+        yardsticks=False,
+    )
+    fit = theirs(alpha=0, tol=1e-10, max_iter=10_000).fit(x, y)
+    mean, design = fit.predict(x), np.column_stack([x, np.ones(len(y))])
+    weights, dispersion = mean, 1.0
+    if loss == "gamma":  # the observed information; Pearson's estimate of the dispersion
+        weights = y / mean
+        dispersion = np.sum((y / mean - 1) ** 2) / (len(y) - 5)
+    errors = np.sqrt(dispersion * np.diag(np.linalg.inv(design.T @ (weights[:, None] * design))))
+    order = [list(result.model.feature_names_in_).index(name) for name in "abcd"]
+    assert result.model.coef_[order] == pytest.approx(fit.coef_, abs=1e-5)
+    assert result.model.errors_[0][order] == pytest.approx(errors[:4], rel=1e-4)
+    rows = {row.feature: row for row in result.model.summary().rows}
+    reach = {"poisson": 1.959964, "gamma": 1.988268}[loss]  # of normal, and of t with 85 left
+    assert rows["a"].high - rows["a"].low == pytest.approx(2 * reach * errors[0], rel=1e-4)
+
+
+def test_a_model_is_written_and_read_with_its_loss(tmp_path):
+    x, _ = table("poisson")
+    known = {"weights": dict.fromkeys("ab", 0.3), "means": {"a": 1.0, "b": 0.0}, "intercept": 0.5}
+    for loss, shape in CASES:
+        model = intarsia.LinearRegressor.from_weights(
+            **known, scales=dict.fromkeys("ab", 2.0), loss=loss, **option(loss, shape)
+        )
+        write_model(model, tmp_path / loss)
+        found = read_model(tmp_path / loss)
+        frame = pd.DataFrame(x[:, :2], columns=["a", "b"])
+        assert (found.loss, losses.shape_of(found)) == (loss, shape)
+        assert found.predict(frame).tolist() == model.predict(frame).tolist()
+        z = 0.15 * (x[:, 0] - 1) + 0.15 * x[:, 1] + 0.5
+        mean = np.exp(z) if loss in ("poisson", "gamma") else z
+        assert found.predict(frame) == pytest.approx(mean)
+
+
+@EVERY
+def test_a_regressor_reaches_the_optimum_in_one_place(loss, shape):
+    x, y = table(loss, seed=9)
+    known = {"regularisation": RIDGE, "tolerance": 1e-7, "max_epochs": 20_000}
+    model = intarsia.LinearRegressor(loss=loss, fit_intercept=False, **option(loss, shape), **known)
+    model.fit(x, y)
+    best = best_objective(loss, shape, x, y)
+    assert primal_at(loss, shape, x, y, model.coef_) == pytest.approx(best, rel=1e-6)
+
+
+def test_models_refuse_a_loss_that_is_not_for_them():
+    x, y = table("poisson")
+    with pytest.raises(ExperimentError, match="'poisson' is for numbers to predict"):
+        intarsia.LinearClassifier(loss="poisson").fit(x, y > 1)
+    for wrong in ({"loss": "hinge"}, {"quantile": 1.0}, {"huber_delta": 0.0}):
+        with pytest.raises(ExperimentError, match="a regressor takes squared, huber, quantile"):
+            intarsia.LinearRegressor(**wrong).fit(x, y)
+    with pytest.raises(TableError, match="60 labels of the table are 0 or below"):
+        intarsia.LinearRegressor(loss="gamma").fit(x, y)

@@ -231,7 +231,7 @@ def init_client(
     outputs = schema.labels.outputs
     duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
     order, stops = schema.score_order(client)
-    losses.check_labels(losses.loss_code(options.loss), block.y, client)
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     made = Client(
         options=options,
         name=client,

@@ -113,7 +113,7 @@ def init_client(
     release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: duals and weights of zero."""
-    losses.check_labels(losses.loss_code(options.loss), block.y, client)
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     outputs, (samples, features) = schema.labels.outputs, block.shape
     return Client(
         options,

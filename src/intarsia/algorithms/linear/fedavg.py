@@ -135,7 +135,7 @@ def init_client(
     release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: what the public index sets say, and weights of zero."""
-    losses.check_labels(losses.loss_code(options.loss), block.y, client)
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     features = schema.features
     able = {name for name, holding in schema.holdings.items() if holding.labelled.any()}
     held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)

@@ -91,10 +91,14 @@ def shape_of(options: Any) -> float:
     return 0.0 if name is None else float(getattr(options, name))
 
 
-def check_labels(loss: int, y: Array | None, client: str) -> None:
+def check_labels(loss: int, y: Array | None, owner: str) -> None:
     """Refuse labels, (samples,), that the loss has no mean for; NaN is no label.
 
     Counts need not be whole numbers: rates are the counts of units of exposure, the weights.
+
+    Parameters
+    ----------
+    owner : who has the labels, as the error says it
 
     Raises
     ------
@@ -104,13 +108,15 @@ def check_labels(loss: int, y: Array | None, client: str) -> None:
     if y is None or loss not in LOG_LINK:
         return
     wrong = int(np.count_nonzero(y < 0 if loss == POISSON else y <= 0))
-    if wrong:
-        raise TableError(
-            f"Client {client!r} has {wrong} labels "
-            + ("below 0; the Poisson loss is for counts, of 0 or more" if loss == POISSON else "")
-            + ("of 0 or below; the Gamma loss is for amounts above 0" if loss == GAMMA else "")
-            + ': correct or leave out these rows, or set algorithm.loss = "squared".'
-        )
+    if not wrong:
+        return
+    said = "below 0, and the Poisson loss is for counts, of 0 or more"
+    if loss == GAMMA:
+        said = "0 or below, and the Gamma loss is for amounts above 0"
+    raise TableError(
+        f"{wrong} of {np.count_nonzero(~np.isnan(y))} labels of {owner} are {said}: correct or "
+        'leave out these rows, or set algorithm.loss = "squared".'
+    )
 
 
 def mean_of(loss: int, z: Array) -> Array:
