@@ -420,3 +420,29 @@ def test_models_refuse_a_loss_that_is_not_for_them():
             intarsia.LinearRegressor(**wrong).fit(x, y)
     with pytest.raises(TableError, match="60 labels of the table are 0 or below"):
         intarsia.LinearRegressor(loss="gamma").fit(x, y)
+
+
+def test_a_co_owner_without_labels_reads_counts_from_duals_and_curvatures():
+    # docs/privacy/newton.md says so: rows are shared with those only who may know the label
+    x, y = table("poisson", seed=10)
+    blocks = rectangles(x, y, 1, 2, labels="first")
+    assert blocks["r0c1"].y is None
+    options = HyFDCA(loss="poisson", regularisation=RIDGE, frame=False)
+    engine, server = started(HYFDCA, options, blocks, NUMBERS)
+    train(HYFDCA, engine, server, 3)
+    state = engine.get_states()["r0c1"]
+    assert state.selected.tolist() == list(range(60))
+    assert state.alpha[0] + state.curvature[0] == pytest.approx(y[blocks["r0c1"].samples])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_steps_that_are_too_far_put_no_exponential_into_a_sealed_sum(scale):
+    # the slope of a step of 4 is e to the power of thousands: beyond what is sealed, and float64
+    x, y = table("poisson", scale=scale, seed=11)
+    given = {"regularisation": RIDGE, "task": "regression", "test": 0, "yardsticks": False}
+    tables = frames(x[:, :4], y)
+    result = intarsia.run(
+        tables=tables, id="id", label="y", loss="poisson", privacy="masked", tolerance=1e-6, **given
+    )
+    z = np.column_stack([(x - x.mean(axis=0))[:, :4] / x.std(axis=0)[:4], np.ones(len(y))])
+    assert result.certificate.primal == pytest.approx(best_objective("poisson", 0, z, y), rel=1e-6)
