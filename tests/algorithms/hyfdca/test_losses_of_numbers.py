@@ -202,7 +202,7 @@ def test_the_quantile_loss_is_smoothed_in_the_unit_of_the_labels(scale, shift):
     x, y = table("quantile", scale=scale)
     options = HyFDCA(loss="quantile", regularisation=RIDGE / scale, quantile=0.8)
     blocks = rectangles(x, y + shift, 2, 2, shared_rows=7)
-    conclusion, _ = solved(HYFDCA, options, blocks, NUMBERS, tolerance=1e-7, rounds=80)
+    conclusion, _ = solved(HYFDCA, options, blocks, NUMBERS, tolerance=1e-7, rounds=25)
     assert conclusion.info.gap_relative <= 1e-7
     best = scale * best_objective("quantile", 0.8, x, (y + shift) / scale)
     assert conclusion.info.primal == pytest.approx(best, rel=1e-6)
