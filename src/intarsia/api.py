@@ -116,8 +116,8 @@ def run(
         "fesem", "ifca", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "fedprox",
         "ditto", "pfedme", "l2gd" or "own-networks" (your own modules). Where it replaces that of
         an experiment, loss (with its shape) and regularisation stay if it has them. A mapping has
-        the keys of the file's table [algorithm]: the name and hyperparameters, also those that have the name of
-        another setting, such as the `alignment` of flic.
+        the keys of the file's table [algorithm]: the name and hyperparameters, also those that have
+        the name of another setting, such as the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
